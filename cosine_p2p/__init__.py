@@ -9,7 +9,7 @@ with Client(initial_peers=[...], target="zoo:target") as client:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_p2p.__version__ import __version__
+from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -23,7 +23,8 @@ from cosine_protocol.errors import (
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
-    from cosine_p2p.generation import (
+    from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
+    from cosine_p2p.request.results import (
         AppliedConfig,
         Chunk,
         DrafterReport,
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
         Progress,
         VerifierReport,
     )
-    from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt
-    from cosine_p2p.run import Run
+    from cosine_p2p.session.run import Run
 
 __all__ = [
     "AppliedConfig",
@@ -64,10 +64,10 @@ HOMES: Final = {
     "AsyncClient": "client",
     **dict.fromkeys(
         ("AppliedConfig", "Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"),
-        "generation",
+        "request.results",
     ),
-    **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "options"),
-    "Run": "run",
+    **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
+    "Run": "session.run",
 }
 """The modules of names that are imported when first used (PEP 562): a node or a help text needs no client."""
 

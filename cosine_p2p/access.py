@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from cosine_p2p.denied_peers import BanFile, DeniedPeers, parse_denied
-from cosine_p2p.membership import Membership
-from cosine_p2p.options import ClientOptions
-from cosine_p2p.swarm_file import read_swarm_file
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers, parse_denied
+from cosine_p2p.trust.membership import Membership, read_swarm_file
 from cosine_protocol.errors import UsageError
 
 

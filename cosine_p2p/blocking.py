@@ -1,23 +1,158 @@
 """The blocking client: an `AsyncClient` on an event loop of its own thread."""
 
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future
-from contextlib import aclosing
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from queue import SimpleQueue
-from typing import Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from cosine_p2p.client import AsyncClient, Join
-from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.loop_thread import LoopThread
-from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt, lists_options
+from cosine_p2p.lifetime import Lifetime
+from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt, lists_options
+from cosine_p2p.request.results import Chunk, Generation
+from cosine_protocol.errors import UsageError
 from cosine_protocol.records import NodeRecord
+
+# --------------------
+# An asyncio loop in a thread of its own, for programs that have none; it ends with nothing left pending.
+
+
+_T = TypeVar("_T")
+
+SIGNAL_CHECK_S: Final = 0.5
+"""A choice: a signal that comes just before a thread begins to wait for a lock is seen only when that wait ends."""
+
+
+class LoopThread:
+    """Enters an asynchronous context in a thread and runs coroutines there for other threads.
+
+    Raises what entering raises. End it with `close`; where nobody does, the exit of the interpreter ends it.
+    """
+
+    def __init__(self, context: AbstractAsyncContextManager[object], *, name: str) -> None:
+        self._lifetime = Lifetime()
+        # Held where something is given to the loop, so that nothing comes after its end.
+        self._giving = threading.Lock()
+        self._context = context
+        self._closing = asyncio.Event()
+        self._begun: set[asyncio.Task[Any]] = set()
+        self._entered: Future[None] = Future()
+        self._left: Future[None] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._living = self._loop.create_task(self._live())
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        try:
+            self._thread.start()
+            atexit.register(self.close)
+            _result(self._entered)
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> "Future[_T]":
+        """Begin what `work` makes; cancelling what is returned cancels it.
+
+        Raises `UsageError` after a fork and after the end.
+        """
+        self._lifetime.check()
+        with self._giving:
+            self._lifetime.check()
+            return asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
+
+    def wait(self, future: "Future[_T]") -> _T:
+        """The result of what was begun. Whatever interrupts the waiting, such as Ctrl-C, cancels it.
+
+        Raises what it raises, and `UsageError` if `close` ended it.
+        """
+        try:
+            return _result(future)
+        except CancelledError:
+            self._lifetime.check()
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+    def refuse_own_thread(self) -> None:
+        """Raises `UsageError` in the thread itself, where waiting for its loop would never end."""
+        if threading.current_thread() is self._thread:
+            raise UsageError("A blocking call in the client's own thread would never end; use another thread.")
+
+    def close(self) -> None:
+        """Cancel what runs, leave the context and end the thread. Raises what leaving raises. May be repeated."""
+        atexit.unregister(self.close)
+        if not self._lifetime.is_of_this_process:
+            return
+        with self._giving:
+            self._lifetime.end()
+            # Where entering failed the loop is closed already.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end)
+        if threading.current_thread() is not self._thread:
+            # Ctrl-C may have come while the thread was being started; only then may it be joined.
+            wait([self._left])
+            self._thread.join()
+            self._left.result()
+
+    def _end(self) -> None:
+        if not (self._closing.is_set() or self._entered.done()):
+            self._living.cancel()
+        self._closing.set()
+
+    async def _noted(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._begun.add(task)
+        try:
+            return await work()
+        finally:
+            self._begun.discard(task)
+
+    async def _live(self) -> None:
+        async with self._context:
+            self._entered.set_result(None)
+            await self._closing.wait()
+            await _cancel(self._begun)
+
+    def _main(self) -> None:
+        try:
+            self._loop.run_until_complete(self._living)
+        except BaseException as error:
+            outcome = self._left if self._entered.done() else self._entered
+            outcome.set_exception(error)
+        finally:
+            # As `asyncio.Runner` ends, except that no thread is started for it: at exit there can be none.
+            self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+            if not self._left.done():
+                self._left.set_result(None)
+
+
+def _result(future: "Future[_T]") -> _T:
+    while not future.done():
+        wait([future], timeout=SIGNAL_CHECK_S)
+    return future.result()
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+# --------------------
 
 
 class Client:
     """Generates text with a swarm. Use `with`, or `close` it.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
-    replaces the way into the network. Raises as `AsyncClient`, and `PeerLost` if no initial peer answers.
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
+    `join` replaces the way into the network. Raises as `AsyncClient`, and `PeerLost` if no initial peer answers.
     """
 
     @lists_options(ClientOptions)

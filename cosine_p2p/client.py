@@ -13,23 +13,16 @@ from types import TracebackType
 from typing import Final, Protocol, Unpack
 
 from cosine_p2p.access import Access
-from cosine_p2p.auditing import UNFORESEEABLE, Auditing
-from cosine_p2p.directory import Directory
-from cosine_p2p.distances import Distances
-from cosine_p2p.drafter_search import AskedDrafters, DrafterSearch
-from cosine_p2p.earned_credit import Earned
-from cosine_p2p.evidence import EvidenceFile
-from cosine_p2p.failover_check import FailoverCheck
-from cosine_p2p.fragments import Offload
-from cosine_p2p.generation import AppliedConfig, Chunk, Generation
-from cosine_p2p.generation_config import apply_defaults
-from cosine_p2p.job import Job
+from cosine_p2p.directory.directory import Directory
+from cosine_p2p.directory.distances import Distances
+from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
+from cosine_p2p.directory.selection import Chance, rank_verifiers, requests_of
 from cosine_p2p.lifetime import Lifetime
-from cosine_p2p.link import Links
-from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.network import joining
-from cosine_p2p.offload import Threads
-from cosine_p2p.options import (
+from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.offload import Offload, Threads
+from cosine_p2p.request.options import (
     AUTO,
     DEFAULTS,
     TEXT_DEFAULTS,
@@ -40,23 +33,28 @@ from cosine_p2p.options import (
     merge_options,
     shares_feedback,
 )
-from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.peer_file import PeerFile
-from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.prompt import PromptEncoder, read_prompt
-from cosine_p2p.prompt_window import window_of
-from cosine_p2p.receipts import ShownReceipts, give_receipts
-from cosine_p2p.recent_finds import REUSE_S, RecentFinds
-from cosine_p2p.run import Run
-from cosine_p2p.selection import Chance, rank_verifiers, requests_of
-from cosine_p2p.session import Session
-from cosine_p2p.speed_trials import SpeedTrials
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.target import Target
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.request.prompt_window import window_of
+from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
+from cosine_p2p.saved_state import TrialFile
+from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing
+from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
+from cosine_p2p.session.failover_check import FailoverCheck
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.receipts import ShownReceipts, give_receipts
+from cosine_p2p.session.run import Run
+from cosine_p2p.session.session import Session
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.text.prompt import PromptEncoder, read_prompt
+from cosine_p2p.text.target import Target
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
-from cosine_p2p.trial_file import TrialFile
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.earned_credit import Earned
+from cosine_p2p.trust.evidence import EvidenceFile
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
@@ -110,10 +108,10 @@ class _Place:
 class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
-    replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and prompts,
-    `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
+    `join` replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and
+    prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and
+    other transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
     `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. Raises
     `UsageError` for options that are unknown or mean nothing.
     """

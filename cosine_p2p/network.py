@@ -12,19 +12,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cosine_p2p.access import Access
-from cosine_p2p.arguments import read_argument, texts
-from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.identity_file import load_identity, share_identity
-from cosine_p2p.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
-from cosine_p2p.mandates import Mandates
-from cosine_p2p.postings import RecordOpener
-from cosine_p2p.target import choose_digest
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.request.options import read_argument, texts
+from cosine_p2p.storage.identity_file import load_identity, share_identity
+from cosine_p2p.text.target import choose_digest
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig
 from cosine_p2p.transport.host_addresses import check_peer_addresses
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
@@ -130,7 +130,7 @@ async def _enter_full(
     initial_peers: tuple[str, ...], access: Access, identity_file: Path | None, stack: AsyncExitStack
 ) -> tuple[Transport, DhtDirectory, Identity]:
     """A peer that dials only; it reads the DHT itself."""
-    from cosine_p2p.transport.hivemind import HivemindTransport
+    from cosine_p2p.transport.full.hivemind import HivemindTransport
 
     if identity_file is None:
         # A `TemporaryDirectory` would be removed by every child that was forked, at its exit.
@@ -163,8 +163,8 @@ async def _enter_light(
     known_peers: KnownPeers | None,
 ) -> tuple[Transport, DhtDirectory, Identity]:
     """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`."""
-    from cosine_p2p.discover import DiscoverCells
-    from cosine_p2p.transport.light import LightConfig, LightTransport
+    from cosine_p2p.directory.discover import DiscoverCells
+    from cosine_p2p.transport.light.light import LightConfig, LightTransport
 
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from cosine_p2p.client import Swarm
-from cosine_p2p.link import Link, Links
-from cosine_p2p.target import Target
+from cosine_p2p.text.target import Target
+from cosine_p2p.transport.link import Link, Links
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.protocols import STATUS

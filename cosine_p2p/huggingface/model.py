@@ -7,13 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from cosine_p2p.arguments import ArgumentKind, read_argument, text
 from cosine_p2p.blocking import Client
-from cosine_p2p.generation import Generation
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
 from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
-from cosine_p2p.options import NONE, choice_seed
+from cosine_p2p.request.options import NONE, ArgumentKind, choice_seed, read_argument, text
+from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 
 logger = logging.getLogger(__name__)

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import Any, Final
 
-from cosine_p2p.arguments import (
+from cosine_p2p.huggingface.arrays import plain
+from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
+from cosine_p2p.request.options import (
     FLAG,
     STOP,
     TOKEN_ID,
     TOKEN_IDS,
     ArgumentKind,
+    GenerationOptions,
     read_argument,
+    read_sampling,
     refuse_unknown,
     whole,
 )
-from cosine_p2p.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
-from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.options import GenerationOptions, read_sampling
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults

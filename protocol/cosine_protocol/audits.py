@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from cosine_protocol.audit_messages import AskAudit, Audited, AuditVerdict, SignedTranscript, Transcript
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
+from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, SignedTranscript, Transcript
 
 # The kinds of the two signatures.
 TRANSCRIPT_KIND: Final = "transcript"

@@ -6,13 +6,10 @@ from typing import Any, Final, TypeVar, cast
 import msgpack
 
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
-from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
-from cosine_protocol.member_messages import Member, Revoked
-from cosine_protocol.receipt_messages import Receipted
+from cosine_protocol.messages import AskAudit, AskFile, Audited, FilePiece, Member, Receipted, Revoked
 from cosine_protocol.stage_messages import (
     Activations,
     FeedPass,

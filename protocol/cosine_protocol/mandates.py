@@ -6,7 +6,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
+from cosine_protocol.messages import Mandate, SignedMandate
 
 KIND = "mandate"  # of the signature
 

@@ -13,7 +13,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.member_messages import (
+from cosine_protocol.messages import (
     Certificate,
     Revocation,
     Revocations,

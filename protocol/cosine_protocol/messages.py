@@ -1,15 +1,15 @@
 """Every message that may travel, one frozen dataclass each. `docs/protocol.md` explains when."""
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
 from cosine_protocol import limits
-from cosine_protocol.audit_messages import AskAudit, Audited, TranscriptField
-from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import (
     Added,
     Bytes,
+    ContentDigest,
     Digest,
     Flag,
     Items,
@@ -17,6 +17,7 @@ from cosine_protocol.fields import (
     Microseconds,
     Name,
     Number,
+    PeerId,
     Position,
     Real,
     Signature,
@@ -25,13 +26,311 @@ from cosine_protocol.fields import (
     Whole,
     exactly,
 )
-from cosine_protocol.file_messages import AskFile, FilePiece
-from cosine_protocol.mandate_messages import SignedMandate
-from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.receipt_messages import EarningItems, Receipted, ReceiptItems, SignedEarning, SignedReceipt
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
+
+# --------------------
+# Network coordinates: points whose distances estimate round-trip times between peers. Pure.
+#
+# A point has three axes and a height, the way from a machine to the well-connected part of the network, which
+# every
+# path to it takes. After Vivaldi (Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
+# never infinite, and always a number.
+
+
+Axis = Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCoordinate:
+    """A peer's place by its own account, in microseconds of round-trip time from the origin.
+
+    `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
+    that the place is a guess.
+    """
+
+    x_us: Axis
+    y_us: Axis
+    z_us: Axis
+    height_us: Annotated[int, Whole(limits.MAX_COORDINATE_US)]
+    error_permille: Annotated[int, Whole(1000)]
+
+    def rtt_s(self, other: "NetworkCoordinate") -> float:
+        """The estimated round-trip time to another peer, in seconds."""
+        apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
+        return (apart_us + self.height_us + other.height_us) / 1e6
+
+
+# --------------------
+# What a verifier signs of its stream, and the messages in which another one is asked to check it.
+
+
+Token = Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
+
+    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it.
+    """
+
+    first: Position
+    tokens: Position
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTranscript:
+    """A transcript as it travels; `body` decodes to a `Transcript`."""
+
+    body: Annotated[bytes, Bytes(64)]
+    signature: Signature
+
+
+TranscriptField = Annotated[SignedTranscript | None, Added(Struct(SignedTranscript))]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAudit:
+    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request."""
+
+    number: Number
+    request: Annotated[Request, Struct(Request)]
+    tokens: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
+    author: PeerId
+    transcript: Annotated[SignedTranscript, Struct(SignedTranscript)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """An output position at which the auditor would have committed `token`.
+
+    `gap` is the score of `token` less that of the committed one, or at least so much: `MAX_SCORE_GAP` if that one
+    is ruled out.
+    """
+
+    position: Position
+    token: Token
+    gap: Annotated[float, Real(limits.MAX_SCORE_GAP)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """The body that an auditor signs about a transcript of `author`, whose fields it repeats.
+
+    Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
+    `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
+    """
+
+    author: PeerId
+    first: Position
+    tokens: Position
+    digest: Digest
+    equal: Position
+    near_ties: Position
+    different: Position
+    findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), limits.MAX_AUDIT_FINDINGS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
+
+    number: Number
+    body: Annotated[bytes, Bytes(4096)]
+    signature: Signature
+
+
+# --------------------
+# The messages by which a client fetches the tokenizer files of a target from a node.
+
+
+@dataclass(frozen=True, slots=True)
+class AskFile:
+    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
+
+    number: Number
+    tokenizer_digest: ContentDigest
+    name: Name
+    offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
+
+    number: Number
+    total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
+
+
+# --------------------
+# A mandate as it travels: what a client allows the verifier that coordinates its request.
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
+
+    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
+    for nothing else.
+    """
+
+    delegate: Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
+    drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
+    most_tokens: Position
+    issued_at_s: Annotated[float, Real(1e11)]
+    lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
+    prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
+    shares_feedback: Annotated[bool | None, Added(Flag())] = None
+    pupil: Annotated[str | None, Added(Text(limits.MAX_PEER_ID_BYTES))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedMandate:
+    """A mandate as it travels; `body` decodes to a `Mandate`."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
+    signature: Signature
+
+
+# --------------------
+# What members of a private swarm show each other: signed certificates, and signed lists of revoked ones.
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The word of a swarm that a peer is its member for a while. Times are Unix seconds.
+
+    `swarm` is the swarm's public key in the form of a peer id, `name` is for people. `serial` grows with each
+    certificate of the swarm, so that a list can revoke those there are and no later ones.
+    """
+
+    swarm: PeerId
+    name: Annotated[str, Text(limits.MAX_SWARM_NAME_BYTES)]
+    member: PeerId
+    serial: Number
+    starts_at_s: Annotated[float, Real(1e11)]
+    ends_at_s: Annotated[float, Real(1e11)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCertificate:
+    """A certificate as signed by its swarm."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_CERTIFICATE_BYTES)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """No certificate of this member counts up to this serial number."""
+
+    member: PeerId
+    serial: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """All that a swarm has revoked and that has not ended by itself; the list of the highest sequence counts."""
+
+    swarm: PeerId
+    sequence: Number
+    revoked: Annotated[tuple[Revocation, ...], Items(Struct(Revocation), limits.MAX_REVOKED)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRevocations:
+    """A list as signed by its swarm."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """First on every stream between members, before the hello, both ways: an encoded `SignedCertificate`.
+
+    `revocations` is the sequence of the newest list that the sender knows, 0 for none.
+    """
+
+    certificate: Annotated[bytes, Bytes(limits.MAX_CERTIFICATE_BYTES)]
+    revocations: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """After `Member` to a peer that knows an older list: an encoded `SignedRevocations`."""
+
+    revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
+
+
+# --------------------
+# What a verifier and a client sign of a drafter's work, and the message in which the drafter gets it.
+
+
+SomeTokens = Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Earning:
+    """The body that a verifier signs: of `text_tokens` that it committed of a request, `tokens` were the drafter's.
+
+    `client` is the request's, which said whose drafts they were. `ended_at_s` is in Unix seconds.
+    """
+
+    target_digest: ContentDigest
+    client: PeerId
+    drafter: PeerId
+    tokens: SomeTokens
+    text_tokens: SomeTokens
+    ended_at_s: Annotated[float, Real(1e11)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedEarning:
+    """An earning as it travels; `body` decodes to an `Earning`."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_EARNING_BYTES)]
+    signature: Signature
+
+
+EarningItems = Items(Struct(SignedEarning), limits.MAX_EARNINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The body that a client signs: the earning is right by its own count. `expertise` is that of the record."""
+
+    verifier: PeerId
+    expertise: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_EXPERTISE)]
+    earning: Annotated[SignedEarning, Struct(SignedEarning)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedReceipt:
+    """A receipt as it travels, for the request `d_0`; `body` decodes to a `Receipt`."""
+
+    d_0: Digest
+    body: Annotated[bytes, Bytes(limits.MAX_RECEIPT_BYTES)]
+    signature: Signature
+
+
+ReceiptItems = Items(Struct(SignedReceipt), limits.MAX_SHOWN_RECEIPTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipted:
+    """The drafter's receipt for a request that has ended."""
+
+    number: Number
+    receipt: Annotated[SignedReceipt, Struct(SignedReceipt)]
+
+
+# --------------------
+
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
 RequestField = Annotated[Request, Struct(Request)]

@@ -4,11 +4,8 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.file_messages import AskFile, FilePiece
-from cosine_protocol.member_messages import Member, Revoked
-from cosine_protocol.receipt_messages import Receipted
+from cosine_protocol.messages import AskAudit, AskFile, Audited, FilePiece, Member, Receipted, Revoked
 from cosine_protocol.stage_messages import (
     Activations,
     FeedPass,

@@ -6,7 +6,7 @@ from typing import Final
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.identity import Identity, verify
-from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
+from cosine_protocol.messages import Earning, Receipt, SignedEarning, SignedReceipt
 
 # The kinds of the two signatures.
 EARNING_KIND: Final = "earning"

@@ -11,7 +11,6 @@ from typing import Annotated
 
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
-from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
     Added,
@@ -31,7 +30,8 @@ from cosine_protocol.fields import (
     exactly,
 )
 from cosine_protocol.identity import Identity, public_key_of, verify
-from cosine_protocol.layer_range import LayerRange
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.stage_messages import LayerRange
 
 # Plain names, see docs/protocol.md, section 10.
 SCHEMA = 2

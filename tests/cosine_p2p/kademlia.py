@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_p2p.disjoint_paths import PATHS, WIDTH, DisjointPaths
-from cosine_p2p.transport.hivemind_library import DHTID, RoutingTable
+from cosine_p2p.directory.cell_walk import PATHS, WIDTH, DisjointPaths
+from cosine_p2p.transport.full.library import DHTID, RoutingTable
 
 ID_BITS = 160
 BUCKET = 20

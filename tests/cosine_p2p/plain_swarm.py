@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosine_node.status_service import StatusService
-from cosine_p2p.directory import Directory, MemoryDirectory
-from cosine_p2p.mandates import Mandates
-from cosine_p2p.tokenizer import TextCodec
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_node.serving.status_service import StatusService
+from cosine_p2p.directory.directory import Directory, MemoryDirectory
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
-from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from cosine_p2p.membership import Membership
-from cosine_p2p.swarm_file import SwarmPapers
+from cosine_p2p.trust.membership import Membership, SwarmPapers
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import sign_certificate, sign_revocations
 

@@ -7,13 +7,12 @@ import pytest
 
 from cosine_p2p import AsyncClient
 from cosine_p2p.access import Access
-from cosine_p2p.denied_peers import BanFile
-from cosine_p2p.founded_swarm import FoundedSwarm
-from cosine_p2p.options import DEFAULTS
+from cosine_p2p.request.options import DEFAULTS
+from cosine_p2p.trust.denied_peers import BanFile
+from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import NotAMember, UsageError
-
-from .private_swarm import DAY_S, PrivateSwarm
-from .samples import identity_of
+from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.samples import identity_of
 
 US, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
 PEER = f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
-from cosine_p2p.directory import MemoryDirectory
-from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.mandates import Mandates
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.request.results import Chunk, Generation
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.directory import MemoryDirectory
-from cosine_p2p.generation import AppliedConfig, Chunk, Generation
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
 from cosine_protocol.errors import (
     GenerationFailed,
     GenerationTimedOut,
@@ -261,11 +261,11 @@ def test_lines_of_one_request_name_it_alike_everywhere(caplog: pytest.LogCapture
     assert len({getattr(record, "request", "") for record in said}) == 1
     by_logger = {name: [r.getMessage() for r in said if r.name == name] for name in {r.name for r in said}}
     assert set(by_logger) == {
-        "cosine_p2p.run",
+        "cosine_p2p.session.run",
         "cosine_node.verifier.served",
-        "cosine_node.drafter.followed_request",
+        "cosine_node.drafter.request",
     }
-    assert [line.partition(": ")[2] for line in by_logger["cosine_p2p.run"]] == [
+    assert [line.partition(": ")[2] for line in by_logger["cosine_p2p.session.run"]] == [
         "6 prompt tokens",
         "24 tokens, length",
     ]

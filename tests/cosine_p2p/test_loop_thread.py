@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cosine_p2p.loop_thread import LoopThread
+from cosine_p2p.blocking import LoopThread
 from cosine_protocol.errors import UsageError
 
 NAME = "loop-thread-test"

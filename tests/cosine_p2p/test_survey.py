@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel, serve_channel
-from cosine_p2p.directory import MemoryDirectory
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.protocols import STATUS

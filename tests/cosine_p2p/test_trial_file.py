@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.speed_trials import SpeedTrials
-from cosine_p2p.trial_file import MAX_FILE_BYTES, TrialFile
-from cosine_p2p.trial_run import TrialRun
+from cosine_p2p.saved_state import MAX_FILE_BYTES, TrialFile
+from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.strategy.trial_run import TrialRun
 
 WAYS = (3, 1, 0)
 

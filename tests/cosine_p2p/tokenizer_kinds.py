@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextCodec
 
 FAMILY: Final = "👩\u200d👩\u200d👧"
 LINES: Final = (

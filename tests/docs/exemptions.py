@@ -57,12 +57,16 @@ EXEMPTIONS: Final = (
     Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
     Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
     Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),
-    Exemption(r"cosine-node bench here .*", Check.OPTIONS, "takes minutes; tests/node/bench/test_here.py measures"),
+    Exemption(
+        r"cosine-node bench here .*", Check.OPTIONS, "takes minutes; tests/lab/experiments/test_here.py measures"
+    ),
     Exemption(r"cosine-node audit .*--initial-peers.*", Check.OPTIONS, "asks a second verifier; none is here"),
     Exemption(r"cosine-node demo", Check.OPTIONS, "takes a minute and a half; `make demo` is it"),
     Exemption(r"cosine-node (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
     Exemption(r"cosine-tui .*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
-    Exemption(r"python -m cosine_tui\.screenshots docs/images", Check.NOTHING, "tests/tui draws the same pictures"),
+    Exemption(
+        r"python -m cosine_lab\.monitor_screenshots docs/images", Check.NOTHING, "tests/tui draws the same pictures"
+    ),
 )
 
 ADDRESS: Final = "{address}"

@@ -6,21 +6,21 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.discover_service import QUESTION_BURST, QUESTION_RATE
 from cosine_node.drafter.receipt_ledger import MAX_KEPT
-from cosine_node.fair_places import IDLE_WANTED_S
-from cosine_node.gateway.header_deadline import HEADER_S
-from cosine_node.gateway.json_body import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from cosine_node.verifier.audit_quota import TOKENS_PER_S
-from cosine_p2p.channel import READ_PLACES, READ_RATE, SILENCE_S
-from cosine_p2p.earned_credit import MOST_TOKENS
-from cosine_p2p.peer_clocks import WARNED_S
-from cosine_p2p.postings import MAX_OWNER_CELLS, MAX_STORED_BYTES
-from cosine_p2p.prompt_window import USUAL_WINDOW_TOKENS
-from cosine_p2p.transport.dial_policy import MAX_TRIES
-from cosine_p2p.transport.hivemind import MAX_STREAMS, MAX_STREAMS_EACH
-from cosine_p2p.transport.relay import CIRCUIT_BUFFER_BYTES, CIRCUIT_BYTES, CIRCUITS_EACH
-from cosine_p2p.verifier_dials import MAX_DIALS
+from cosine_node.gateway.server import HEADER_S
+from cosine_node.gateway.text_request import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from cosine_node.passes.fair_places import IDLE_WANTED_S
+from cosine_node.serving.discover_service import QUESTION_BURST, QUESTION_RATE
+from cosine_node.verifier.audit_service import TOKENS_PER_S
+from cosine_p2p.directory.peer_clocks import WARNED_S
+from cosine_p2p.directory.postings import MAX_OWNER_CELLS, MAX_STORED_BYTES
+from cosine_p2p.request.prompt_window import USUAL_WINDOW_TOKENS
+from cosine_p2p.session.verifier_dials import MAX_DIALS
+from cosine_p2p.transport.addresses import MAX_TRIES
+from cosine_p2p.transport.channel import READ_PLACES, READ_RATE, SILENCE_S
+from cosine_p2p.transport.full.hivemind import MAX_STREAMS, MAX_STREAMS_EACH
+from cosine_p2p.transport.full.relay import CIRCUIT_BUFFER_BYTES, CIRCUIT_BYTES, CIRCUITS_EACH
+from cosine_p2p.trust.earned_credit import MOST_TOKENS
 from cosine_protocol import limits
 from tests.docs.pages import DOCS
 from tests.fuzz.kept import kept

@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors_of, links_of
 
-LINKING: Final = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "training" / "README.md")
+LINKING: Final = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "lab" / "cosine_lab" / "training" / "README.md")
 
 
 def broken(page: Path, link: str) -> bool:

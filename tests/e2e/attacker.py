@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.channel import AGENT, Channel, serve_channel
-from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.identity_file import load_identity
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import AGENT, Channel, serve_channel
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
@@ -28,8 +28,8 @@ from cosine_protocol.framing import encode_frame
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role
-from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
-from tests.cosine_p2p.transport.test_hivemind import plant
+from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full.test_hivemind import plant
 
 TARGET: Final = "zoo:target"
 STREAMS: Final = 1
@@ -77,7 +77,7 @@ async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
 
 async def flood_dht(client: AsyncClient, task: dict[str, Any]) -> None:
     """Bad signatures and questions of 8,000 keys, of two peers without a pause."""
-    from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+    from cosine_p2p.transport.full.library import DHTID, PeerID
 
     strangers = await strangers_of(task)
     keys = [DHTID.generate(source=f"key {number}") for number in range(KEYS)]

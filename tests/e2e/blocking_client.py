@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cosine_p2p import AsyncClient, Client, UsageError
-from cosine_p2p.channel import Channel
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.protocols import STATUS
 
@@ -35,12 +35,12 @@ class CtrlC(logging.Handler):
     """Interrupts the program as soon as a request is under way."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        logging.getLogger("cosine_p2p.run").removeHandler(self)
+        logging.getLogger("cosine_p2p.session.run").removeHandler(self)
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def interrupt_the_next_request() -> None:
-    log = logging.getLogger("cosine_p2p.run")
+    log = logging.getLogger("cosine_p2p.session.run")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(CtrlC())

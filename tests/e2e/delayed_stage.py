@@ -6,7 +6,7 @@
 import os
 
 from cosine_node.cli import main
-from cosine_node.stage.stage_node import StageNode
+from cosine_node.serving.stage_node import StageNode
 
 if __name__ == "__main__":
     one_way_s = float(os.environ["COSINE_TEST_RTT_MS"]) / 2e3

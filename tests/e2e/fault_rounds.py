@@ -23,7 +23,7 @@ from typing import Final
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.run import Run
+from cosine_p2p.session.run import Run
 from cosine_protocol.errors import CosineError
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy

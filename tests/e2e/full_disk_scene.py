@@ -19,7 +19,7 @@ JOIN: Final = ("join", "--threads", "1", "--dtype", "float32")
 def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
     """A text by the command line, which must be the target's."""
     options = ("--initial-peers", verifier.maddr, "--json", "--dtype", "float32", "--share-feedback")
-    done = run("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), "--strategy", "speculative", *options)
+    done = run("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), *options)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert tuple(result["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)

@@ -79,7 +79,7 @@ class Learning:
         accepted = 0
         with self.client(share_feedback=share_feedback) as client:
             for text in texts:
-                done = client.generate(text, max_new_tokens=NEW_TOKENS, strategy="speculative")
+                done = client.generate(text, max_new_tokens=NEW_TOKENS)
                 assert done.token_ids == greedy(encoded(text), NEW_TOKENS), text
                 accepted += sum(one.accepted for one in done.drafters)
         return accepted

@@ -29,7 +29,7 @@ class Hiding(PathFinder):
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 
 from cosine_p2p import AsyncClient  # noqa: E402
-from cosine_p2p.channel import Channel  # noqa: E402
+from cosine_p2p.transport.channel import Channel  # noqa: E402
 from cosine_protocol import messages as m  # noqa: E402
 from cosine_protocol.errors import CosineError  # noqa: E402
 from cosine_protocol.protocols import STATUS  # noqa: E402

@@ -13,10 +13,10 @@ from typing import Any, Final
 import torch
 
 from cosine_node.cli import main
-from cosine_node.engine import loading
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.runner import Pass, ThreadRunner
+from cosine_node.engine.torch import loading
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.passes.runner import Pass, ThreadRunner
 from cosine_protocol.request import Sampling
 
 EVERY: Final = 200

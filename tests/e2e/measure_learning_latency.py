@@ -27,13 +27,14 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 from numpy.typing import NDArray
 
+from cosine_lab.report.intervals import bootstrap_interval
+from cosine_lab.rivals import RIVALS
 from cosine_node import zoo
-from cosine_node.bench.intervals import bootstrap_interval
+from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
 from cosine_node.learning.home import find_homes
 from cosine_node.learning.stream_store import StreamStore
-from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
 from cosine_p2p import AsyncClient
-from cosine_p2p.channel import Channel
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import DRAFT
@@ -152,6 +153,7 @@ class LearningSwarm:
             dtype="float32",
             audit=0,
             strategy="speculative",
+            strategies=RIVALS,
             coordination="client",
             share_feedback=True,
             trust=[self.nodes[name].peer_id for name in names],

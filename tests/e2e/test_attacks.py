@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.channel import Channel, serve_channel
-from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.identity_file import load_identity
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.protocols import DISCOVER, VERIFY
-from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm

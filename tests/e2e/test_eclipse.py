@@ -17,8 +17,8 @@ from cosine_p2p import AsyncClient, Generation
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import cell_name, seal_record
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
-from tests.cosine_p2p.transport.test_hivemind import plant
+from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full.test_hivemind import plant
 from tests.e2e.conftest import Swarm
 from tests.e2e.reference import encoded, greedy
 
@@ -46,7 +46,7 @@ async def newcomer(swarm: Swarm) -> tuple[Generation, float, int]:
 
 async def invent_ids(stranger: Any, swarm: Swarm) -> None:
     """Meet each node again and again, each time as another neighbour of the records of verifiers or drafters."""
-    from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+    from cosine_p2p.transport.full.library import DHTID, PeerID
 
     keys = [
         DHTID.generate(source=cell_name(network=DEFAULT_NETWORK, role=role, target=TARGET, prefix=""))

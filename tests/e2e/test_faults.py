@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.run import Run
+from cosine_p2p.session.run import Run
 from cosine_protocol.errors import GenerationFailed
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node

@@ -15,7 +15,7 @@ from tests.thoroughness import THOROUGH, quick_first
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
-STRATEGIES: Final = ("plain", "speculative", "cosine")
+STRATEGIES: Final = ("plain", "cosine")
 NEW_TOKENS: Final = 24
 FEW: Final = "few prompts"
 EVERY: Final = "every prompt"
@@ -51,7 +51,6 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
     [
         ("cosine", FEW),
         pytest.param("plain", FEW, marks=THOROUGH),
-        pytest.param("speculative", FEW, marks=THOROUGH),
         pytest.param("cosine", EVERY, marks=THOROUGH),
     ],
 )
@@ -66,7 +65,7 @@ def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, asked
 
 
 @pytest.mark.parametrize(
-    ("strategy", "domain"), [("cosine", "literature"), pytest.param("speculative", "code", marks=THOROUGH)]
+    ("strategy", "domain"), [("cosine", "literature"), pytest.param("plain", "code", marks=THOROUGH)]
 )
 def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, domain: str) -> None:
     prompt = next((p.text for p in zoo.prompts(domain) if p.text), PROMPT)
@@ -126,7 +125,7 @@ async def stopped(swarm: Swarm, strategy: str) -> tuple[Generation, Generation, 
         return whole, await client.generate(PROMPT, strategy=strategy, max_new_tokens=40, stop=stop), stop
 
 
-@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain", "speculative"]))
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
 def test_a_stop_string_cuts_the_text_before_itself(swarm: Swarm, strategy: str) -> None:
     whole, cut, stop = asyncio.run(stopped(swarm, strategy))
     assert cut.text == whole.text[: whole.text.index(stop)]

@@ -15,18 +15,18 @@ import pytest
 from openai import APIStatusError, OpenAI
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.channel import Channel
-from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.identity_file import load_identity
-from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import PeerError, PeerLost
-from cosine_protocol.file_messages import AskFile, FilePiece
+from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord
-from tests.cosine_p2p.test_chat_template import ENDLESS
-from tests.cosine_p2p.test_tokenizer import word_level
-from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.text.test_chat_template import ENDLESS
+from tests.cosine_p2p.text.test_tokenizer import word_level
+from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
 from tests.e2e.attacker import FASTEST, issued
 from tests.e2e.emoji_model import write_model
 from tests.e2e.nodes import Node, run

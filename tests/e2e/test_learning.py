@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cosine_node import zoo
-from cosine_node.learning.decision import LIVE_TOKENS, Acceptance
-from cosine_node.learning.learning_state import LearningState
+from cosine_node.learning.decision import LIVE_TOKENS, Acceptance, LearningState
 from cosine_node.learning.stream_store import read_streams
 from cosine_node.learning.versions import LiveVersion, Versions
-from cosine_p2p import Client, drafter_search, selection
+from cosine_p2p import Client
+from cosine_p2p.directory import selection
+from cosine_p2p.session import drafter_search
 from cosine_protocol.records import NodeRecord
 from tests.e2e.learning import MODEL, NEW_TOKENS, Learning, texts
 from tests.e2e.nodes import Node
@@ -157,7 +158,7 @@ def test_it_keeps_texts_of_clients_that_share_alone_also_where_it_only_follows(
     drafted_for = {}
     for asked, shares in ((quiet, None), (shared, True), (refused, False)):
         with learning.client(share_feedback=shares) as client:
-            drafters = {encoded(text): drafters_of(client, text, strategy="speculative") for text in asked}
+            drafters = {encoded(text): drafters_of(client, text) for text in asked}
         # A client's first text may be over before its drafter is reached.
         drafted_for[shares] = {prompt for prompt, peer_ids in drafters.items() if learner in peer_ids}
         assert drafted_for[shares], shares

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 
 from cosine_p2p import AsyncClient, Generation
-from cosine_p2p.audit_rule import AuditState
-from cosine_p2p.evidence import EvidenceFile
-from cosine_p2p.failover_check import TextAccused
-from cosine_p2p.run import Run
+from cosine_p2p.session.failover_check import TextAccused
+from cosine_p2p.session.run import Run
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_p2p.trust.evidence import EvidenceFile
 from tests.e2e.lying_verifier import LIE_AT, SILENT_AFTER
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy

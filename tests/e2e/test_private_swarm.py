@@ -12,12 +12,11 @@ from typing import Final
 
 import pytest
 
-from cosine_p2p.channel import Channel
-from cosine_p2p.identity_file import load_identity
-from cosine_p2p.membership import Membership
-from cosine_p2p.swarm_file import read_swarm_file
-from cosine_p2p.transport.light import LightConfig, LightTransport
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.transport.channel import Channel
+from cosine_p2p.transport.light.light import LightConfig, LightTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.membership import Membership, read_swarm_file
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import AUDIT, DISCOVER, STATUS, VERIFY
@@ -119,7 +118,7 @@ def test_a_stranger_gets_one_error_on_every_protocol_of_a_node(friends: Friends)
 
 
 def test_a_member_whose_certificate_has_expired_is_refused_by_the_node(friends: Friends) -> None:
-    from cosine_p2p.founded_swarm import FoundedSwarm
+    from cosine_p2p.trust.founded_swarm import FoundedSwarm
 
     key = friends.key("late")
     peer_id = load_identity(key).peer_id

@@ -45,7 +45,7 @@ def test_each_drafts_for_itself(swarm: Swarm, several: tuple[Node, list[dict[str
     (peer_id,) = (event["peer_id"] for event in several[1] if event["model"] == model)
     trust = (swarm.verifier.peer_id, peer_id)
     with Client([swarm.boot.maddr], dtype="float32", trust=trust) as client:
-        done = client.generate(PROMPT, strategy="speculative", max_new_tokens=NEW_TOKENS)
+        done = client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
     assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
     (drafter,) = done.drafters
     assert drafter.peer_id == peer_id and drafter.drafted >= drafter.accepted > 0

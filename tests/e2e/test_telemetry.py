@@ -31,7 +31,9 @@ def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogC
     caplog.set_level("INFO", logger="cosine_p2p")
     with Client([swarm.boot.maddr], coordination="client") as client:
         generation = client.generate("Once upon a time there was", max_new_tokens=16)
-    (request,) = {getattr(record, "request", "") for record in caplog.records if record.name == "cosine_p2p.run"}
+    (request,) = {
+        getattr(record, "request", "") for record in caplog.records if record.name == "cosine_p2p.session.run"
+    }
     said = {
         node.name: [line["message"] for line in lines_of(node.log) if line.get("request") == request]
         for node in (swarm.verifier, *swarm.drafters)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from cosine_p2p.transport.dial_policy import MAX_TRIES
+from cosine_p2p.transport.addresses import MAX_TRIES
 from tests.e2e.victims import INSIDE, TEXTS, command
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]

@@ -10,45 +10,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from cosine_p2p.discover import DiscoverCells
-from cosine_p2p.job import Job
-from cosine_p2p.link import Links
-from cosine_p2p.mandates import Coordination, Mandates
-from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.postings import RecordOpener
-from cosine_p2p.receipts import give_receipts
-from cosine_p2p.session import Session
-from cosine_p2p.speed_trial import SpeedTrial
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
+from cosine_lab.rivals import RIVALS
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_p2p.directory.discover import DiscoverCells
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.receipts import give_receipts
+from cosine_p2p.session.session import Session
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import SignedTranscript, Transcript
 from cosine_protocol.audits import TRANSCRIPT_KIND
 from cosine_protocol.codec import decode, decode_body, encode, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import CosineError, PeerLost
-from cosine_protocol.file_messages import FilePiece
 from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import Earning, FilePiece, SignedTranscript, Transcript
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
-from cosine_protocol.receipt_messages import Earning
 from cosine_protocol.receipts import sign_earning
 from cosine_protocol.records import seal_record
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
-
-from .mutation import mutated_session
-from .serving import MENDED, WAITS_S, mended_bytes
-from .target import FuzzTarget, moves, script
-from .watching import run_watched
-from .wire import message_of
+from tests.fuzz.mutation import mutated_session
+from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
+from tests.fuzz.target import FuzzTarget, moves, script
+from tests.fuzz.watching import run_watched
+from tests.fuzz.wire import message_of
 
 CLIENT: Final = identity_of(50)
 PEERS: Final = tuple(map(identity_of, range(1, 5)))
 """Two verifiers, then two drafters."""
 PEER_BITS: Final = 5
+KINDS: Final = (STRATEGIES["plain"], *RIVALS.values(), STRATEGIES["cosine"])
 """Where the bits of a move that say who speaks begin."""
 SIGNED: Final = 128
 """The bit of a move that says: a transcript goes with a commit, and a signature of its author with a credit."""
@@ -126,7 +124,7 @@ async def _no_thread(check: Callable[[], None]) -> None:
 
 async def _ask(data: bytes) -> None:
     """A session of any strategy; the first byte says of which, who coordinates, and what drafters see."""
-    kind = list(STRATEGIES.values())[(data[0] if data else 0) % len(STRATEGIES)]
+    kind = KINDS[(data[0] if data else 0) % len(KINDS)]
     is_delegated, is_windowed = bool(data) and data[0] >= 128, bool(data) and data[0] & 64 != 0
     network = MemoryNetwork(one_way_s=0.001)
     peers = [HostilePeer(identity) for identity in PEERS]
@@ -216,18 +214,18 @@ def _session_seeds() -> list[bytes]:
     commit, verified, final = (encode(message_of(cls)) for cls in (m.Commit, m.Verified, m.Final))
     fragment, credit, report = (encode(message_of(cls)) for cls in (m.Fragment, m.Credit, m.Report))
     seeds = []
-    for index, kind in enumerate(STRATEGIES.values()):
+    for index, kind in enumerate(KINDS):
         step = verified if kind.is_stepped else commit
         says = [(verifier, hello), (drafter, hello), (verifier | MENDED, opened), (drafter | MENDED | 8, started)]
         says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
         says += [(verifier | MENDED | SIGNED | 8, step)] * 2 + [(verifier | MENDED, final)]
         seeds.append(bytes([index]) + script(*says))
         says[1] = (drafter, encode(replace(message_of(m.Hello), features=("window",))))
-        seeds.append(bytes([64 + (index - 64) % len(STRATEGIES)]) + script(*says))
+        seeds.append(bytes([64 + (index - 64) % len(KINDS)]) + script(*says))
     says = [(verifier, hello), (verifier | MENDED, opened), (verifier | MENDED | 8, report)]
     says += [(verifier | MENDED | 8, credit), (verifier | MENDED | 8, commit), (verifier | MENDED, final)]
     for mark, features in ((128, ("mandate",)), (192, ("mandate", "window"))):
-        cosine = mark + (len(STRATEGIES) - 1 - mark) % len(STRATEGIES)
+        cosine = mark + (len(KINDS) - 1 - mark) % len(KINDS)
         said = encode(replace(message_of(m.Hello), features=features))
         seeds.append(bytes([cosine]) + script((verifier, said), *says[1:]))
     return seeds

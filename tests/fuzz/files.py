@@ -14,32 +14,29 @@ from unittest.mock import patch
 
 from cosine_node import zoo
 from cosine_node.doctor.model_files import read_folder
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.json_body import parse_object
-from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_node.gateway.text_request import parse_chat, parse_completion, parse_object
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.stored_model import StoredModel
 from cosine_node.gguf.unfolding import unfold
-from cosine_p2p import template_worker
-from cosine_p2p.chat_template import MAX_TEXT_CHARACTERS, ChatTemplate
-from cosine_p2p.detokenizer import Detokenizer
-from cosine_p2p.generation_config import FILE_NAME, apply_defaults, read_generation_config
-from cosine_p2p.options import TEXT_DEFAULTS
-from cosine_p2p.prompt import encode_prompt
-from cosine_p2p.swarm_file import read_swarm_file
-from cosine_p2p.target import read_target_facts
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.transport.address_range import range_of
-from cosine_p2p.transport.addresses import AddressBook, parse_address
+from cosine_node.gguf.writing import StoredModel
+from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.request.options import TEXT_DEFAULTS
+from cosine_p2p.text import template_worker
+from cosine_p2p.text.chat_template import MAX_TEXT_CHARACTERS, ChatTemplate
+from cosine_p2p.text.detokenizer import Detokenizer
+from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.target import read_target_facts
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
+from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
 from tests.cosine_p2p.gguf_samples import write_sample
+from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer
+from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors
 from tests.protocol.samples import OTHER, OWNER
-
-from .mutation import mutated_files, mutated_json, mutated_tokenizer
-from .target import FuzzTarget, moves, script
 
 CPU_S: Final = 2.0
 """A template may go on until its process is ended: an input that does is as good as refused after so much."""
@@ -274,7 +271,7 @@ def check_template(data: bytes) -> None:
     # Single steps of long arithmetic cannot be stopped here; a process of its own can be.
     if "**" in text or re.search(r"\d{6}", text):
         return
-    with patch("cosine_p2p.tokenizer.ChatTemplate", _TemplateHere):
+    with patch("cosine_p2p.text.tokenizer.ChatTemplate", _TemplateHere):
         codec = TextCodec({"tokenizer.json": KIND, "chat_template.jinja": data})
     codec.encode_chat(CHAT)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
-from .target import FOLDER, FuzzTarget
+from tests.fuzz.target import FOLDER, FuzzTarget
 
 MOST: Final = 64
 """A choice: inputs kept of a target."""

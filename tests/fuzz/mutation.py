@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgpack
 
-from .target import Mutate, moves, script
+from tests.fuzz.target import Mutate, moves, script
 
 Bytewise = Callable[[bytes, int], bytes]
 EDGES: Final = (0, 1, 2, -1, 127, 128, 255, 256, 65_535, 65_536, 131_072, (1 << 31) - 1, 1 << 31, 1 << 53, 1 << 63)

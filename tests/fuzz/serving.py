@@ -14,41 +14,48 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
-from cosine_node.discover_service import DiscoverService
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import InlineRunner
-from cosine_node.status_service import StatusService
+from cosine_node.passes.runner import InlineRunner
+from cosine_node.serving.discover_service import DiscoverService
+from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.service import VerifierConfig, VerifierService
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, SignedTranscript, Transcript
 from cosine_protocol.audits import TRANSCRIPT_KIND
 from cosine_protocol.codec import decode, decode_body, encode, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.file_messages import AskFile
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.mandates import KIND as MANDATE_KIND
-from cosine_protocol.member_messages import Member, Revoked
-from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
+from cosine_protocol.messages import (
+    AskAudit,
+    AskFile,
+    Earning,
+    Mandate,
+    Member,
+    Receipt,
+    Receipted,
+    Revoked,
+    SignedMandate,
+    SignedTranscript,
+    Transcript,
+)
 from cosine_protocol.receipts import sign_earning, sign_receipt
 from cosine_protocol.request import Request
 from tests.cosine_p2p.private_swarm import PrivateSwarm
+from tests.fuzz.mutation import mutated_moves
+from tests.fuzz.target import FuzzTarget, moves, script
+from tests.fuzz.watching import run_watched
+from tests.fuzz.wire import message_of
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, request_of
-
-from .mutation import mutated_moves
-from .target import FuzzTarget, moves, script
-from .watching import run_watched
-from .wire import message_of
 
 CALLERS: Final = (Identity.from_seed(bytes([100]) * 32), Identity.from_seed(bytes([101]) * 32))
 DRAFTER: Final = Identity.from_seed(bytes([9]) * 32)

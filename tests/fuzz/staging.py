@@ -4,33 +4,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.stage.service import StageService
-from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_node.stages.service import StageService
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
-from cosine_protocol.layer_range import LayerRange
 from cosine_protocol.stage_messages import (
     Activations,
     FeedPass,
     Follow,
     Join,
     KeepPath,
+    LayerRange,
     OpenSequence,
     PruneNodes,
     ReleaseSequence,
     ReserveRoom,
     ReusePrefix,
 )
+from tests.fuzz.mutation import mutated_moves
+from tests.fuzz.serving import CALLERS, MENDED, SECOND, HostileStream, play
+from tests.fuzz.target import FuzzTarget, script
+from tests.fuzz.watching import run_watched
+from tests.fuzz.wire import message_of
 from tests.node.peers import SERVER, TARGET
-
-from .mutation import mutated_moves
-from .serving import CALLERS, MENDED, SECOND, HostileStream, play
-from .target import FuzzTarget, script
-from .watching import run_watched
-from .wire import message_of
 
 CHAIN: Final = bytes(16)
 TOKEN_BYTES: Final = 8

@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from . import asking, files, serving, staging, wire
+from tests.fuzz import asking, files, serving, staging, wire
 
 TARGETS: Final = {**wire.TARGETS, **serving.TARGETS, **staging.TARGETS, **asking.TARGETS, **files.TARGETS}

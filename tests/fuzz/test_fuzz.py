@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from .kept import kept
-from .mutation import changed_bytes
-from .target import regressions
-from .targets import TARGETS
+from tests.fuzz.kept import kept
+from tests.fuzz.mutation import changed_bytes
+from tests.fuzz.target import regressions
+from tests.fuzz.targets import TARGETS
 
 QUICK: Final = 200
 """One of so many of a target's runs is tried without coverage."""

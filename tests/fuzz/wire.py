@@ -11,13 +11,19 @@ from typing import Any, Final
 import msgpack
 
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
-from cosine_p2p.audit_rule import accuses
-from cosine_p2p.evidence import evidence_of_json
-from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore, StoredValue, dht_key, subkey_bytes
-from cosine_p2p.signed_drafts import SignedDraft, SignedDrafts
-from cosine_p2p.speculation.tree import MAX_LIVE_NODES, LiveTree
+from cosine_p2p.directory.postings import (
+    PostingChecker,
+    RecordOpener,
+    RecordStore,
+    StoredValue,
+    dht_key,
+    subkey_bytes,
+)
+from cosine_p2p.session.delegation import SignedDraft, SignedDrafts
+from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
+from cosine_p2p.trust.audit_rule import accuses
+from cosine_p2p.trust.evidence import evidence_of_json
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, Audited, AuditVerdict, SignedTranscript
 from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, open_claim, open_verdict
 from cosine_protocol.codec import decode, decode_body, encode, encode_body
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
@@ -25,10 +31,8 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
-from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.mandates import KIND as MANDATE_KIND
 from cosine_protocol.mandates import open_mandate
-from cosine_protocol.member_messages import SignedCertificate, SignedRevocations
 from cosine_protocol.membership import (
     CERTIFICATE_KIND,
     REVOCATIONS_KIND,
@@ -37,17 +41,28 @@ from cosine_protocol.membership import (
     read_certificate,
     read_revocations,
 )
+from cosine_protocol.messages import (
+    AskAudit,
+    Audited,
+    AuditVerdict,
+    Earning,
+    Receipt,
+    SignedCertificate,
+    SignedEarning,
+    SignedMandate,
+    SignedReceipt,
+    SignedRevocations,
+    SignedTranscript,
+)
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
 from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, read_receipt
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
+from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
+from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors
 from tests.protocol.samples import NOW_S, OTHER, OWNER, SWARM, record_of, request_of
 from tests.protocol.strategies import BODIES
-
-from .mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
-from .target import FuzzTarget, moves, script
 
 NETWORK: Final = "main"
 CELL: Final = cell_key(network=NETWORK, role="verifier", target="someone/model", owner=OWNER.peer_id, depth=2)

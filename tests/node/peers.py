@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
 from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine, best_choice, keyed_scores
-from cosine_p2p.channel import Channel
 from cosine_p2p.transport.base import Stream, Transport
-from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity

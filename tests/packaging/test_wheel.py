@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from cosine_node import zoo
-from cosine_p2p import __version__
+from cosine_protocol import __version__
 from tests.packaging.conftest import ROOT, Built
 
 pytestmark = pytest.mark.thorough
@@ -23,12 +23,12 @@ PACKAGES: Final = {
     "cosine_protocol": ROOT / "protocol" / "cosine_protocol",
     "cosine_tui": ROOT / "tui" / "cosine_tui",
 }
-HELD_DATA: Final = ("cosine_node/zoo/models/", "cosine_node/simulation/data/")
-"""Weights and traces, which are most of the wheel; their own limits are their tests' matter."""
+HELD_DATA: Final = "cosine_node/zoo/models/"
+"""Weights, which are most of the wheel; their own limits are their tests' matter."""
 MAX_WHEEL_BYTES: Final = 100_000_000
 """The largest file that PyPI takes without asking."""
 MAX_REST_BYTES: Final = 1_250_000
-"""All but weights and traces, compressed; a choice, half as much again as it was."""
+"""All but weights, compressed; a choice, half as much again as it was."""
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 
 

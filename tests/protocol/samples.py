@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Request, Sampling
 

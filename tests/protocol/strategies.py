@@ -10,14 +10,26 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AuditFinding, AuditVerdict, SignedTranscript, Transcript
 from cosine_protocol.codec import TAGS
-from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
-from cosine_protocol.member_messages import Certificate, Revocations, SignedCertificate, SignedRevocations
+from cosine_protocol.messages import (
+    AuditFinding,
+    AuditVerdict,
+    Certificate,
+    Earning,
+    Mandate,
+    NetworkCoordinate,
+    Receipt,
+    Revocations,
+    SignedCertificate,
+    SignedEarning,
+    SignedMandate,
+    SignedReceipt,
+    SignedRevocations,
+    SignedTranscript,
+    Transcript,
+)
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
-from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from cosine_protocol.audit_messages import AskAudit, AuditFinding, AuditVerdict, Transcript
 from cosine_protocol.audits import (
     is_transcript_due,
     open_claim,
@@ -17,8 +16,8 @@ from cosine_protocol.audits import (
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, MalformedMessage
 from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
-
-from .samples import OTHER, OWNER, request_of
+from cosine_protocol.messages import AskAudit, AuditFinding, AuditVerdict, Transcript
+from tests.protocol.samples import OTHER, OWNER, request_of
 
 AUTHOR, AUDITOR = OWNER, OTHER
 REQUEST = request_of()

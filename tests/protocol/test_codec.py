@@ -27,8 +27,7 @@ from cosine_protocol.stage_messages import (
     RowAnswer,
     TokenEstimate,
 )
-
-from .strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
+from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
 
 TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 FIELDS = [(cls, name, kind) for cls in WIRE_CLASSES for name, kind in fields_of(cls)]

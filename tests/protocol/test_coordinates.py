@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_protocol.coordinates import NetworkCoordinate
-
-from .strategies import of_class
+from cosine_protocol.messages import NetworkCoordinate
+from tests.protocol.strategies import of_class
 
 PLACES: st.SearchStrategy[NetworkCoordinate] = of_class(NetworkCoordinate)
 

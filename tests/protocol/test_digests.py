@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
 from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
 from cosine_protocol.request import Request, Sampling
-
-from .samples import OWNER, request_of
+from tests.protocol.samples import OWNER, request_of
 
 TOKENS = st.lists(st.integers(0, MAX_TOKEN_ID))
 CHANGES: dict[str, Any] = {

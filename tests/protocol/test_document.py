@@ -8,20 +8,24 @@ import pytest
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AuditVerdict, Transcript
 from cosine_protocol.codec import TAGS
-from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
-from cosine_protocol.mandate_messages import Mandate
-from cosine_protocol.member_messages import Certificate, Revocations
+from cosine_protocol.messages import (
+    AuditVerdict,
+    Certificate,
+    Earning,
+    Mandate,
+    NetworkCoordinate,
+    Receipt,
+    Revocations,
+    Transcript,
+)
 from cosine_protocol.protocols import MESSAGES
-from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
-
-from .vectors import FOLDER
+from tests.protocol.vectors import FOLDER
 
 TEXT: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 ROWS: Final = [

@@ -29,9 +29,8 @@ from cosine_protocol.fields import (
 )
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
-
-from .samples import request_of
-from .strategies import BODIES, WIRE_CLASSES, of_class
+from tests.protocol.samples import request_of
+from tests.protocol.strategies import BODIES, WIRE_CLASSES, of_class
 
 
 @pytest.mark.parametrize("cls", WIRE_CLASSES, ids=lambda cls: cls.__name__)

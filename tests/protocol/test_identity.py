@@ -6,8 +6,7 @@ import pytest
 
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import Identity, peer_id_of, public_key_of, verify
-
-from .samples import OTHER, OWNER, SPEC_SEED
+from tests.protocol.samples import OTHER, OWNER, SPEC_SEED
 
 # The key pair of the libp2p peer id specification; its peer id is what go-libp2p prints for it.
 SPEC_KEY_FILE = bytes.fromhex(

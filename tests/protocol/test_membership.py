@@ -20,7 +20,6 @@ from cosine_protocol.limits import (
     MAX_REVOKED,
     MAX_SWARM_NAME_BYTES,
 )
-from cosine_protocol.member_messages import Certificate, Revocation, Revocations, SignedCertificate
 from cosine_protocol.membership import (
     CERTIFICATE_LINE,
     as_line,
@@ -31,8 +30,8 @@ from cosine_protocol.membership import (
     sign_certificate,
     sign_revocations,
 )
-
-from .samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM
+from cosine_protocol.messages import Certificate, Revocation, Revocations, SignedCertificate
+from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM
 
 MEMBER, STRANGER = OWNER, OTHER
 OTHER_SWARM = Identity.from_seed(b"\x07" * 32)

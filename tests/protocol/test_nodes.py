@@ -5,8 +5,7 @@ from hypothesis import given
 
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
-
-from .strategies import blocks
+from tests.protocol.strategies import blocks
 
 
 @given(block=blocks())

@@ -15,8 +15,7 @@ from cosine_protocol.protocols import (
     check_allowed,
     common_features,
 )
-
-from .strategies import least_of
+from tests.protocol.strategies import least_of
 
 
 def test_every_message_belongs_somewhere() -> None:

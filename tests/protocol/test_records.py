@@ -14,8 +14,16 @@ from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError
 from cosine_protocol.fields import pack_fields
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_key, open_record, seal_record
-
-from .samples import COORDINATE, GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, STAGE_OFFER, record_of
+from tests.protocol.samples import (
+    COORDINATE,
+    GENERATION_DEFAULTS,
+    LIFETIME_S,
+    NOW_S,
+    OTHER,
+    OWNER,
+    STAGE_OFFER,
+    record_of,
+)
 
 KEY = "cosine/test/verifier/someone/model/"
 LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14

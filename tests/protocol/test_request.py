@@ -11,9 +11,8 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import MAX_SEED, Request, Sampling
-
-from .samples import request_of
-from .strategies import of_class
+from tests.protocol.samples import request_of
+from tests.protocol.strategies import of_class
 
 HUGE = 10**400
 

@@ -2,20 +2,16 @@
 
 import pytest
 
-from cosine_protocol.audit_messages import AuditVerdict, Transcript
 from cosine_protocol.codec import TAGS, decode, decode_body, encode
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, signed_bytes, verify
-from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
-from cosine_protocol.messages import Draft
+from cosine_protocol.messages import AuditVerdict, Draft, Earning, Mandate, Receipt, Transcript
 from cosine_protocol.noise import gumbel, noise_bits, position_key
-from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import open_record, seal_record
-
-from .strategies import WIRE_CLASSES
-from .vectors import FOLDER, as_json, read, request_of_json, schema
+from tests.protocol.strategies import WIRE_CLASSES
+from tests.protocol.vectors import FOLDER, as_json, read, request_of_json, schema
 
 SIGNED = {
     "mandate": Mandate,

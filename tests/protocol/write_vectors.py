@@ -10,21 +10,31 @@ from itertools import product
 from typing import Any, Final
 
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, AuditFinding, AuditVerdict, Transcript
 from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, sign_transcript, sign_verdict
 from cosine_protocol.codec import TAGS, decode_body, encode, encode_body
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
-from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
+from cosine_protocol.messages import (
+    AskAudit,
+    AskFile,
+    AuditFinding,
+    AuditVerdict,
+    Earning,
+    FilePiece,
+    Mandate,
+    Member,
+    Receipt,
+    Receipted,
+    Revoked,
+    SignedMandate,
+    Transcript,
+)
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import VERSION
-from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
 from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, sign_earning, sign_receipt
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
@@ -46,8 +56,7 @@ from cosine_protocol.stage_messages import (
     RowFault,
     TokenEstimate,
 )
-
-from .samples import (
+from tests.protocol.samples import (
     COORDINATE,
     GENERATION_DEFAULTS,
     LIFETIME_S,
@@ -61,8 +70,8 @@ from .samples import (
     record_of,
     request_of,
 )
-from .strategies import WIRE_CLASSES
-from .vectors import as_json, schema, write
+from tests.protocol.strategies import WIRE_CLASSES
+from tests.protocol.vectors import as_json, schema, write
 
 NUMBER: Final = 3
 REQUEST: Final = request_of()

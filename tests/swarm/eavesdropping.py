@@ -5,8 +5,8 @@ from typing import Any, Final
 import pytest
 
 from cosine_node.drafter.service import DrafterService
-from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.framing import FrameDecoder, encode_frame

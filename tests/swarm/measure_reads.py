@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.call_budget import CallBudget
-from cosine_p2p.channel import READ_PLACES, READ_RATE
+from cosine_p2p.transport.channel import READ_PLACES, READ_RATE
+from cosine_p2p.trust.call_budget import CallBudget
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS: Final = 150

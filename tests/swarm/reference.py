@@ -4,10 +4,10 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation import workload
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation import workload
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_protocol.request import Sampling
 
 VOCAB_TOKENS = 32

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
+from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.policy import Policy
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import (
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterStarted,
@@ -23,7 +24,6 @@ from cosine_p2p.strategies.base import (
     SendAdvance,
     StrategyKind,
 )
-from cosine_p2p.strategies.published.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
@@ -89,7 +89,7 @@ def expected(temperature: float = 0.0, eos: tuple[int, ...] = ()) -> tuple[int, 
 
 @cache
 def plain_s(one_way_s: float) -> float:
-    return run_virtual(generated(STRATEGIES["plain"], fidelities=(), one_way_s=one_way_s)).seconds
+    return run_virtual(generated(ALL_STRATEGIES["plain"], fidelities=(), one_way_s=one_way_s)).seconds
 
 
 def speedup(kind: StrategyKind, one_way_s: float = 0.005, **scene: Any) -> float:
@@ -103,7 +103,7 @@ def speedup(kind: StrategyKind, one_way_s: float = 0.005, **scene: Any) -> float
 def test_tokens_are_those_of_plain_decoding(
     name: str, temperature: float, one_way_s: float, fidelities: tuple[float, ...]
 ) -> None:
-    run = generated(STRATEGIES[name], fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
+    run = generated(ALL_STRATEGIES[name], fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
     assert run_virtual(run).token_ids == expected(temperature)
 
 
@@ -111,7 +111,7 @@ def test_tokens_are_those_of_plain_decoding(
 @pytest.mark.parametrize("place", quick_first([30, 2, 63]))
 def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
     eos = (expected()[place],)
-    generation = run_virtual(generated(STRATEGIES[name], fidelities=(0.9,), eos=eos))
+    generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=(0.9,), eos=eos))
     assert generation.token_ids == expected(eos=eos)
     assert generation.finish_reason == "eos"
 
@@ -119,7 +119,7 @@ def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
 @pytest.mark.parametrize("name", RIVALS)
 @pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
 def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
-    run = generated(STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s)
+    run = generated(ALL_STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s)
     generation = run_virtual(run)
     assert generation.token_ids == expected()
     assert generation.seconds < 1.5 * plain_s(0.005)
@@ -131,7 +131,7 @@ def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
 @pytest.mark.parametrize("slot", [0, 1])
 def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float, fidelities: tuple[float, ...]) -> None:
     kills = (at_s, None) if slot == 0 else (None, at_s)
-    generation = run_virtual(generated(STRATEGIES[name], fidelities=fidelities, kill_verifiers_s=kills))
+    generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=fidelities, kill_verifiers_s=kills))
     assert generation.token_ids == expected()
     assert generation.seconds < 1.5 * plain_s(0.005) + 2.0
 
@@ -149,7 +149,7 @@ def test_a_verifier_that_stalls_leaves_its_work_to_the_other(at_s: float, fideli
 def test_no_verifier_is_not(name: str) -> None:
     async def run() -> float:
         with pytest.raises(GenerationFailed, match="was lost"):
-            await generated(STRATEGIES[name], kill_verifiers_s=(0.4, 0.6))
+            await generated(ALL_STRATEGIES[name], kill_verifiers_s=(0.4, 0.6))
         return asyncio.get_running_loop().time()
 
     assert run_virtual(run()) < 10
@@ -191,7 +191,7 @@ def test_going_at_once_beats_waiting_for_a_whole_lookahead(one_way_s: float) -> 
     ],
 )
 def test_continuous_speculation_beats_plain_decoding(one_way_s: float, at_least: float) -> None:
-    assert speedup(STRATEGIES["pipeinfer"], one_way_s) > at_least
+    assert speedup(ALL_STRATEGIES["pipeinfer"], one_way_s) > at_least
 
 
 class RecallsOften:

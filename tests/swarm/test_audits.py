@@ -8,18 +8,18 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import Logits, ScriptedEngine
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import Logits, ScriptedEngine
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.audited_stream import SCORED_TOKENS
-from cosine_p2p.audit_rule import AuditState
-from cosine_p2p.auditing import WANTED_ACCUSERS
-from cosine_p2p.evidence import EvidenceFile
-from cosine_p2p.failover_check import TextAccused
-from cosine_p2p.generation import Generation
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.auditing import WANTED_ACCUSERS
+from cosine_p2p.session.failover_check import TextAccused
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, plain_stream, prompt_of, target_engine
 from tests.swarm.test_faults import StallingRunner

@@ -7,16 +7,16 @@ from contextlib import aclosing
 
 import pytest
 
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.runner import InlineRunner, Pass
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel
+from cosine_node.passes.runner import InlineRunner, Pass
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Generation
-from cosine_p2p.stall import STALL_S
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.stall import STALL_S
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.protocols import VERIFY

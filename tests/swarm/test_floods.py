@@ -11,22 +11,21 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel
-from cosine_p2p.denied_peers import BanFile, DeniedPeers
-from cosine_p2p.flood_bans import APART_S, DISCONNECTED
-from cosine_p2p.generation import Generation
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.denied_peers import APART_S, DISCONNECTED, BanFile, DeniedPeers
 from cosine_protocol import codec, limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.framing import encode_frame
+from cosine_protocol.messages import SignedReceipt
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
-from cosine_protocol.receipt_messages import SignedReceipt
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.node.peers import request_of
@@ -104,7 +103,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
         counts[type(message)] += 1
         return message
 
-    monkeypatch.setattr("cosine_p2p.channel.decode", counted)
+    monkeypatch.setattr("cosine_p2p.transport.channel.decode", counted)
     return counts
 
 
@@ -166,7 +165,7 @@ def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_as
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The largest answers there are, more of them than are read; the honest drafter is asked as before."""
-    monkeypatch.setattr("cosine_p2p.channel.FLOOD_S", SHORT_FLOOD_S)
+    monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)
     receipts = (
         SignedReceipt(bytes(limits.DIGEST_BYTES), bytes(limits.MAX_RECEIPT_BYTES), bytes(64)),
     ) * limits.MAX_SHOWN_RECEIPTS

@@ -10,14 +10,14 @@ import transformers as tf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.engine_kind import EngineChoice
-from cosine_node.engine.loading import load_engine
 from cosine_node.engine.ngram import NgramEngine
-from cosine_node.model import ModelSource, ServedModel, load_served
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
+from cosine_node.engine.torch.loading import load_engine
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.model import ModelSource, ServedModel, load_served
+from cosine_p2p.request.results import Generation
 from cosine_protocol.records import Role
 from tests.node.engine.tiny_models import COMMON, VOCAB
 from tests.thoroughness import quick_first

@@ -8,15 +8,15 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.simulation.records import DIGEST
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_pass import CROWD
-from cosine_node.fair_places import IDLE_WANTED_S
-from cosine_node.simulation.records import DIGEST
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel
+from cosine_node.passes.fair_pass import CROWD
+from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Generation
+from cosine_p2p.request.results import Generation
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import GenerationFailed, PeerLost
 from cosine_protocol.protocols import VERIFY

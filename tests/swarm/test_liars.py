@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cosine_node.simulation.liars import LIES, Liar, LiarRequest, Lie, no_such_token, silence
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel, serve_channel
-from cosine_p2p.generation import Generation
+from cosine_lab.simulation.liars import LIES, Liar, LiarRequest, Lie, no_such_token, silence
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.identity import Identity

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
-from cosine_node.simulation.swarm import Member, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_node.verifier.policy import Policy
-from cosine_p2p.drafters import Drafters
-from cosine_p2p.generation import Generation
-from cosine_p2p.job import Job
-from cosine_p2p.speculation.tree import Block
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.drafters import Drafters
+from cosine_p2p.session.job import Job
+from cosine_p2p.strategy.cosine import VERIFIER_RARITY
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.tree import Block
 from cosine_protocol import mandates
 from cosine_protocol import messages as m
-from cosine_protocol.mandate_messages import Mandate
+from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
@@ -148,7 +148,7 @@ def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: 
     def without(*args: Any, job: Job, **options: Any) -> Drafters:
         return Drafters(*args, job=replace(job, mandate=None), **options)
 
-    monkeypatch.setattr("cosine_p2p.session.Drafters", without)
+    monkeypatch.setattr("cosine_p2p.session.session.Drafters", without)
     done = generated()
     assert is_taken_back(done, "the verifier declined, no drafter follows")
     assert done.token_ids == EXPECTED and done.accepted > 0
@@ -157,7 +157,9 @@ def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: 
 def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let clients sign mandates with other fields."""
     sign = mandates.sign_mandate
-    monkeypatch.setattr("cosine_p2p.mandates.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes))
+    monkeypatch.setattr(
+        "cosine_p2p.trust.mandates.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes)
+    )
 
 
 def test_past_its_tokens_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.participants import identity_of
-from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import Scenario
-from cosine_p2p.mandates import Coordination
+from cosine_lab.simulation.participants import identity_of
+from cosine_lab.simulation.running import run_scenario
+from cosine_lab.simulation.scenario import Scenario
+from cosine_p2p.trust.mandates import Coordination
 from tests.thoroughness import quick_first
 
 HERE, THERE = "london", "singapore"

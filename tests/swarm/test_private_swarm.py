@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_node.discover_service import DiscoverService
-from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_node.status_service import StatusService
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.serving.discover_service import DiscoverService
+from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.channel import Channel
-from cosine_p2p.dht import DhtDirectory, MemoryCells
+from cosine_p2p.directory.dht import DhtDirectory, MemoryCells
+from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, SignedTranscript
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import AskAudit, SignedTranscript
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.request.results import Generation
 from cosine_protocol.request import Sampling
 from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
@@ -79,7 +79,7 @@ def test_a_stranger_that_says_it_knows_no_windows_is_shown_no_prompt(
 
 def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(random.Random("old verifier"))
-    monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
+    monkeypatch.setattr("cosine_p2p.transport.channel.FEATURES", OLD_FEATURES)
     for window, coordinator in ((WINDOW, "client"), (0, "verifier")):
         ears = Eavesdroppers(monkeypatch)
         options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": window}

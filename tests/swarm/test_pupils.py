@@ -4,12 +4,13 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
 from cosine_node.engine.curve import CostCurve
-from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p import drafters, selection
-from cosine_p2p.generation import Generation
+from cosine_p2p.directory import selection
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session import drafters
 from cosine_protocol import messages as m
 from cosine_protocol.request import Sampling
 from tests.swarm.eavesdropping import Eavesdroppers

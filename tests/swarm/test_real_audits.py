@@ -5,16 +5,16 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
-from cosine_node.engine.llama_engine import LlamaEngine
-from cosine_node.engine.llama_library import is_installed
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.audit_rule import AuditState
-from cosine_p2p.generation import Generation
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.llama.library import is_installed
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_p2p.request.results import Generation
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
 from tests.node.verifier.audited_texts import engine_of
 from tests.swarm.test_audits import SLOWER, SUSPECT, authors, state_of

@@ -12,17 +12,17 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.experiments.engine_rivals import Decoded, decoded
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
-from cosine_node.bench.engine_rivals import Decoded, decoded
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.llama_library import is_installed
+from cosine_node.engine.llama.library import is_installed
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.request.results import Generation
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.swarm.text_drafter import TextDrafter
 
@@ -53,13 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def torch_engine(folder: Path) -> Engine:
 
-    from cosine_node.engine.loading import load_engine
+    from cosine_node.engine.torch.loading import load_engine
 
     return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
 
 
 def llama_engine(folder: Path) -> Engine:
-    from cosine_node.engine.llama_loading import load_llama
+    from cosine_node.engine.llama.loading import load_llama
 
     return load_llama(zoo.location("smol-target"), device="cpu", threads=1, pool_tokens=POOL_TOKENS)
 

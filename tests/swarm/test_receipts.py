@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterService
-from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.earned_credit import Earned
-from cosine_p2p.generation import Generation
-from cosine_p2p.peer_file import PeerFile
-from cosine_protocol.receipt_messages import Earning, Receipt
+from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.request.results import Generation
+from cosine_p2p.trust.earned_credit import Earned
+from cosine_protocol.messages import Earning, Receipt
 from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine

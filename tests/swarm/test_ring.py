@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.report import RequestEnding, SimulationReport
-from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import EngineSource, Scenario
-from cosine_node.simulation.stages import LAYERS, even_parts
-from cosine_p2p.strategies import STRATEGIES
+from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.simulation.report import RequestEnding, SimulationReport
+from cosine_lab.simulation.running import run_scenario
+from cosine_lab.simulation.scenario import EngineSource, Scenario
+from cosine_lab.simulation.stages import LAYERS, even_parts
 from cosine_protocol.errors import UsageError
 from tests.thoroughness import quick_first
 
@@ -31,9 +31,9 @@ def checked(report: SimulationReport) -> SimulationReport:
     return report
 
 
-@pytest.mark.parametrize("number", quick_first(range(len(STRATEGIES))))
+@pytest.mark.parametrize("number", quick_first(range(len(ALL_STRATEGIES))))
 def test_every_strategy_gives_the_target_s_text_over_a_ring(number: int) -> None:
-    strategy, temperature = sorted(STRATEGIES)[number], 0.8 * (number % 2)
+    strategy, temperature = sorted(ALL_STRATEGIES)[number], 0.8 * (number % 2)
     report = checked(ring(strategy=strategy, temperature=temperature, requests=2, max_new_tokens=24))
     assert len(report.finished) == 2
 

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.strategies.published.batch_objective import BatchDirector
-from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
-from cosine_p2p.strategies.published.speculative import Speculative, SpeculativeOptions
-from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
+from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals.batch_objective import BatchDirector
+from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
+from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
+from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
@@ -89,7 +89,7 @@ def made(make: Any) -> StrategyKind:
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 def test_the_text_is_the_targets_own(name: str, one_way_s: float, temperature: float) -> None:
     for fidelities in ((), (0.8,), (0.9, 0.4), (1.0, 0.0, 0.6, 0.8)):
-        run = generated(STRATEGIES[name], fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
+        run = generated(ALL_STRATEGIES[name], fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
         assert run_virtual(run).token_ids == expected(temperature)
 
 
@@ -112,7 +112,7 @@ def test_drafters_that_vanish_change_the_time_alone(
 ) -> None:
     for one_way_s in (0.001, 0.03):
         run = generated(
-            STRATEGIES[name],
+            ALL_STRATEGIES[name],
             fidelities=(0.9, 0.6, 0.8),
             one_way_s=one_way_s,
             temperature=temperature,
@@ -125,8 +125,8 @@ def test_drafters_that_vanish_change_the_time_alone(
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_two_perfect_drafters_nearby_pay(name: str) -> None:
-    plain_s = seconds(STRATEGIES["plain"])
-    assert seconds(STRATEGIES[name], fidelities=(1.0, 1.0)) < plain_s / 2.0
+    plain_s = seconds(ALL_STRATEGIES["plain"])
+    assert seconds(ALL_STRATEGIES[name], fidelities=(1.0, 1.0)) < plain_s / 2.0
 
 
 def test_a_fixed_drafter_is_the_only_one_asked() -> None:
@@ -144,9 +144,9 @@ def test_one_good_drafter_among_bad_ones_is_found() -> None:
         for author in range(1, 5)
     )
     for name in ("specinfer", "spin", "cosine-paper"):
-        assert seconds(STRATEGIES[name], fidelities=fidelities) < 2.0 * best_s
-    plain_s = seconds(STRATEGIES["plain"])
-    assert seconds(STRATEGIES["spin"], fidelities=fidelities) < plain_s
+        assert seconds(ALL_STRATEGIES[name], fidelities=fidelities) < 2.0 * best_s
+    plain_s = seconds(ALL_STRATEGIES["plain"])
+    assert seconds(ALL_STRATEGIES["spin"], fidelities=fidelities) < plain_s
 
 
 async def crowd(kind: StrategyKind, *, requests: int) -> list[Generation]:

@@ -4,14 +4,14 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.learning.verified_stream import VerifiedStream
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.drafter.streams import VerifiedStream
+from cosine_p2p.request.results import Generation
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
+from cosine_protocol.messages import Mandate, SignedMandate
 from cosine_protocol.request import Sampling
 from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, target_engine
@@ -88,7 +88,7 @@ def test_a_drafter_that_does_not_learn_gets_the_start_of_old(monkeypatch: pytest
 
 def test_a_verifier_passes_on_the_client_s_word_as_it_was_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[VerifiedStream] = []
-    monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
+    monkeypatch.setattr("cosine_p2p.transport.channel.FEATURES", OLD_FEATURES)
     options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": 0}
     done = run_virtual(generated(Eavesdroppers(monkeypatch), kept=kept, share_feedback=True, **options))
     assert done.coordinator == "verifier"

@@ -6,19 +6,19 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.experiments.engine_rivals import Decoded, decoded
+from cosine_lab.simulation.local_chain import LocalChain
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
-from cosine_node.bench.engine_rivals import Decoded, decoded
 from cosine_node.engine.base import Engine
-from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.local_chain import LocalChain
-from cosine_node.engine.stage_engine import StageEngine
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.generation import Generation
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.request.results import Generation
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.staged import load_stages, ranges, whole_engine
 from tests.swarm.text_drafter import TextDrafter

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import Member, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.warm_spare import EVERY_TOKENS, LEAST_TOKENS
+from cosine_p2p.session.warm_spare import EVERY_TOKENS, LEAST_TOKENS
 
 PROMPT_TOKENS: Final = 2000
 TOKENS: Final = 200

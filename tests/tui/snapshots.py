@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from cosine_p2p.denied_peers import Ban
 from cosine_p2p.survey import NodeSight, Survey
+from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
 from cosine_tui.feed import StillFeed

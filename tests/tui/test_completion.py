@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_tui.commands import COMMANDS
 from cosine_tui.completion import complete, suggestion
 from cosine_tui.prompt_line import OPTIONS
@@ -17,7 +17,7 @@ from cosine_tui.prompt_line import OPTIONS
         ("--top", "--top-", ("--top-p", "--top-k")),
         ("--temperature 0.8 --str", "--temperature 0.8 --strategy ", ("--strategy",)),
         ("--chat --se", "--chat --seed ", ("--seed",)),
-        ("--strategy cosine-p", "--strategy cosine-paper", ("cosine-paper",)),
+        ("--strategy cos", "--strategy cosine", ("cosine",)),
         ("--seed=7 --tok", "--seed=7 --tokens ", ("--tokens",)),
         ("/qu", "/quit", ("/quit",)),
         ("/fil", "/filter ", ("/filter",)),

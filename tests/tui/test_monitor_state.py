@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.generation import Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
 from cosine_tui.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState

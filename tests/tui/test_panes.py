@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.earned_credit import Earned
+from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role, StageOffer
 from cosine_tui.listing import ALL, Listing
 from cosine_tui.panes.events import event_lines

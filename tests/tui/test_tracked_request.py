@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk, DrafterReport, Progress
 from cosine_tui.snapshot import Moment, RequestState, TextRun
 from cosine_tui.tracked_request import Rate, RequestDescription, TrackedRequest
 from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER

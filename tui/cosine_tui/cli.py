@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cosine_node.cli.app import spread_peers
-from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
+from cosine_node.cli.laboratory import laboratory_part
 from cosine_node.cli.options import (
     DeniedPeers,
     IdentityFile,
@@ -23,9 +23,9 @@ from cosine_node.cli.options import (
     access_of,
     several,
 )
-from cosine_node.cli.printing import printable
+from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 from cosine_p2p.access import Access
-from cosine_p2p.target import Target as TargetName
+from cosine_p2p.text.target import Target as TargetName
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 EXTRAS: Final = {"textual": "tui", "numpy": "tui"}
 """Modules that may be missing, and the extra of cosine-p2p that installs each."""
+SOURCES: Final = "cosine_tui.sources"
+"""The entry points of simulated swarms: `demo` is a module with `demo_feed` and `demo_snapshot`."""
 # Bounds of --demo-speed: slower looks like a standstill, faster than a machine can simulate.
 MIN_SPEED: Final = 0.05
 MAX_SPEED: Final = 20.0
@@ -90,17 +92,14 @@ def monitor(
 
 
 def _demo(seed: int, speed: float) -> "Feed":
-    from cosine_tui.feed import ThreadFeed
-    from cosine_tui.sources.demo import DemoSource
-    from cosine_tui.sources.paced_loop import PacedLoop
-
-    return ThreadFeed(DemoSource(seed=seed), loop_factory=partial(PacedLoop, speed))
+    feed: Feed = laboratory_part(SOURCES, "demo").demo_feed(seed, speed)
+    return feed
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
-    from cosine_p2p.denied_peers import BanFile
+    from cosine_p2p.directory.peer_file import PeerFile
     from cosine_p2p.network import joining
-    from cosine_p2p.peer_file import PeerFile
+    from cosine_p2p.trust.denied_peers import BanFile
     from cosine_tui.feed import ThreadFeed
     from cosine_tui.sources.live import LiveSource
 
@@ -135,11 +134,11 @@ async def _show(feed: "Feed", theme: str) -> int:
 
 
 def _simulated(seed: int, after_s: float, size: str, theme: str) -> str:
-    from cosine_tui.sources.demo import DemoSource
-    from cosine_tui.svg_export import read_size, simulated_snapshot, snapshot_svg
+    from cosine_tui.svg_export import read_size, snapshot_svg
 
     columns_rows = read_size(size)
-    return snapshot_svg(simulated_snapshot(DemoSource(seed=seed), after_s=after_s), size=columns_rows, theme=theme)
+    snapshot = laboratory_part(SOURCES, "demo").demo_snapshot(seed, after_s)
+    return snapshot_svg(snapshot, size=columns_rows, theme=theme)
 
 
 def _live_screen(feed: "Feed", after_s: float, size: str, theme: str) -> str:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.options import AUTO, NONE
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.request.options import AUTO, NONE
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_tui.commands import COMMANDS
 from cosine_tui.listing import Order
 from cosine_tui.prompt_line import OPTIONS, RESET, SWITCH, option_name

@@ -7,10 +7,10 @@ from itertools import count
 from typing import Final
 
 from cosine_node.learning.learner_report import LearnerReport
-from cosine_p2p.denied_peers import Ban
-from cosine_p2p.earned_credit import Earned
-from cosine_p2p.generation import Progress
+from cosine_p2p.request.results import Progress
 from cosine_p2p.survey import NodeSight, Survey
+from cosine_p2p.trust.denied_peers import Ban
+from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role
 from cosine_tui.formatting import short_name
 from cosine_tui.node_events import node_events

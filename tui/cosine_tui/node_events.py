@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from cosine_node.learning.learned_name import LearnedName
+from cosine_node.learning.home import LearnedName
 from cosine_p2p.survey import Survey
 from cosine_protocol.records import Role
 from cosine_tui.formatting import counted, short_name

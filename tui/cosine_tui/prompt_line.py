@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from cosine_p2p.generation_config import apply_defaults
-from cosine_p2p.options import AUTO, NONE, TEXT_DEFAULTS
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.options import AUTO, NONE, TEXT_DEFAULTS
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from cosine_p2p.denied_peers import Ban
-from cosine_p2p.earned_credit import Earned
+from cosine_p2p.trust.denied_peers import Ban
+from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 

@@ -2,16 +2,12 @@
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Final
 
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import MonitorApp
-from cosine_tui.feed import Feed, SnapshotSource, StillFeed
-from cosine_tui.prompt_line import Options
+from cosine_tui.feed import Feed, StillFeed
 from cosine_tui.snapshot import Snapshot
 
 TITLE: Final = "cosine-tui"
@@ -65,23 +61,3 @@ async def draw_svg(
 def snapshot_svg(snapshot: Snapshot, *, size: tuple[int, int], theme: str, keys: Sequence[str] = ()) -> str:
     """A fixed snapshot as SVG: the same characters for the same arguments."""
     return asyncio.run(draw_svg(StillFeed(snapshot), size=size, theme=theme, keys=keys))
-
-
-def simulated_snapshot(
-    source: SnapshotSource, *, after_s: float, prompts: Mapping[float, str] = MappingProxyType({})
-) -> Snapshot:
-    """The last snapshot before `after_s` virtual seconds; `prompts` are asked on the way, each at its second."""
-    snapshots: deque[Snapshot] = deque([Snapshot()], maxlen=1)
-
-    async def run() -> Snapshot:
-        running = asyncio.ensure_future(source.run(snapshots.append))
-        loop = asyncio.get_running_loop()
-        for at_s, prompt in sorted(prompts.items()):
-            loop.call_at(loop.time() + at_s, source.ask, prompt, Options())
-        await asyncio.sleep(after_s)
-        snapshot = snapshots[-1]
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        return snapshot
-
-    return run_virtual(run())

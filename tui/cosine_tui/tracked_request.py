@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.generation import HOME_SOURCE, TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import HOME_SOURCE, TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
 from cosine_tui.formatting import short_name
 from cosine_tui.snapshot import DrafterView, Moment, RequestAccount, RequestState, RequestView, TextRun
 from cosine_tui.speed_history import SpeedHistory

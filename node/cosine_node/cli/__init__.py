@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cosine_node.cli.interrupts import leave_on_interrupt
-from cosine_node.cli.waiting import WaitingLine
+from cosine_node.terminal.interrupts import leave_on_interrupt
+from cosine_node.terminal.waiting import WaitingLine
 
 __all__ = ["main"]
 

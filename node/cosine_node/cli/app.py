@@ -10,28 +10,23 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.audit import audit
-from cosine_node.cli.ban import ban
-from cosine_node.cli.bench import bench
-from cosine_node.cli.bootstrap import bootstrap
+from cosine_node.cli.bootstrap import bootstrap, identity
 from cosine_node.cli.configuration import DOCTOR, commands_of, defaults_by_command, read_config
-from cosine_node.cli.convert import convert
 from cosine_node.cli.demo import demo
 from cosine_node.cli.doctor import doctor
-from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.generate import generate
-from cosine_node.cli.identity import identity
-from cosine_node.cli.interrupts import raise_on_interrupt
 from cosine_node.cli.join import join
+from cosine_node.cli.laboratory import is_absent, laboratory_command
 from cosine_node.cli.learned import learned
-from cosine_node.cli.printing import LogLines, show
+from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.serve import serve
-from cosine_node.cli.simulate import simulate
 from cosine_node.cli.status import status
-from cosine_node.cli.swarm import swarm
+from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
-from cosine_node.cli.waiting import clear
-from cosine_node.cli.zoo import zoo
-from cosine_p2p.__version__ import __version__
+from cosine_node.terminal.interrupts import raise_on_interrupt
+from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
+from cosine_node.terminal.waiting import clear
+from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
@@ -75,8 +70,12 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
     },
     "Try and measure": {
         demo: "demo",
-        simulate: "simulate --scenario strangers",
-        bench: "bench rtt --quick --out /tmp/bench",
+        laboratory_command(
+            "simulate", "Run a swarm in virtual time and compare it with plain decoding."
+        ): "simulate --scenario strangers",
+        laboratory_command(
+            "bench", "Measure a swarm by the clock, strategies in virtual time, or the engine."
+        ): "bench rtt --quick --out /tmp/bench",
     },
 }
 """The commands under their headings in the help, each with an example; ADDRESS is what a node prints."""
@@ -137,8 +136,9 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
 
 for heading, commands in COMMANDS.items():
     for command, example in commands.items():
-        # What follows its own options is for the command that the unit runs.
-        passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if command is service else None
+        # What follows is for the command that the unit runs, or for one that is not installed.
+        takes_anything = command is service or is_absent(command)
+        passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_anything else None
         epilog = f"Example: cosine-node {example}"
         app.command(rich_help_panel=heading, epilog=epilog, context_settings=passes_on)(command)
 

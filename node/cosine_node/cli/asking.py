@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
-    from cosine_p2p.options import ClientOptions
+    from cosine_p2p.request.options import ClientOptions
 
 
 def client_that_asks_once(
@@ -22,11 +22,11 @@ def client_that_asks_once(
     """
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
-    from cosine_p2p.evidence import EvidenceFile
-    from cosine_p2p.peer_file import PeerFile
-    from cosine_p2p.target import Target
+    from cosine_p2p.directory.peer_file import PeerFile
+    from cosine_p2p.saved_state import TrialFile
+    from cosine_p2p.text.target import Target
     from cosine_p2p.transport.delay import DelayedTransport
-    from cosine_p2p.trial_file import TrialFile
+    from cosine_p2p.trust.evidence import EvidenceFile
 
     join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
     if not emulated_rtt_ms:
@@ -49,7 +49,7 @@ def joining_once(
     The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so
     or where an address is not one that the light one can dial. Raises `UsageError`.
     """
-    from cosine_p2p.known_peers import KnownPeers
+    from cosine_p2p.directory.known_peers import KnownPeers
     from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
 
     has_light = find_spec("libp2p") is not None and all(map(_may_be_light, initial_peers))

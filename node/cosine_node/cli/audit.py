@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.exit_codes import FAILURE_EXIT
-from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     AsJson,
     DeniedPeers,
@@ -23,11 +21,12 @@ from cosine_node.cli.options import (
     access_of,
     several,
 )
-from cosine_node.cli.printing import json_safe, short_peer_id, show
-from cosine_node.cli.waiting import WaitingLine, telling_stages
-from cosine_p2p.audit_rule import AuditState, accuses
-from cosine_p2p.evidence import Evidence, EvidenceFile, evidence_of_json
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
+from cosine_node.terminal.waiting import WaitingLine, telling_stages
 from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.trust.audit_rule import AuditState, accuses
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.errors import RemoteProtocolError, UsageError
 from cosine_protocol.records import Role
 
@@ -146,8 +145,8 @@ async def _judged(pieces: Sequence[Evidence], join: "Join", trust: tuple[str, ..
 
 async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
     """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
-    from cosine_p2p.auditing import Auditing
-    from cosine_p2p.peer_failures import PeerFailures
+    from cosine_p2p.session.auditing import Auditing
+    from cosine_p2p.trust.peer_memory import PeerFailures
 
     auditing = Auditing(PeerFailures(), file=EvidenceFile())
     auditing.join(swarm.transport)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.options import AsJson
-from cosine_node.cli.printing import printable, say
+from cosine_node.terminal.printing import FAILURE_EXIT, printable, say
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TEMPERATURE
 
@@ -78,7 +77,7 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     """The models of a demo, and whether they run on emulated devices. Raises `UsageError`."""
     from cosine_node import zoo
     from cosine_node.demo.swarm import Cast
-    from cosine_node.emulation import DEFAULT_PROFILE, Emulation
+    from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 
     if family is not None and family not in set(zoo.Family):
         raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {family!r}.")

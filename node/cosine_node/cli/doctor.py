@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from cosine_node.cli.configuration import commands_of, default_config_file, read_config, unknown_names
-from cosine_node.cli.exit_codes import FAILURE_EXIT
-from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -38,11 +36,12 @@ from cosine_node.cli.options import (
     parse_role,
     several,
 )
-from cosine_node.cli.printing import printable
-from cosine_node.cli.waiting import WaitingLine, columns_of, telling_stages
 from cosine_node.doctor.finding import CheckStatus, Finding
-from cosine_node.engine.engine_kind import EngineChoice, parse_engine
-from cosine_node.pool_size import parse_pool_size
+from cosine_node.engine.pool_size import parse_pool_size
+from cosine_node.models.engine_kind import EngineChoice, parse_engine
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import FAILURE_EXIT, printable
+from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

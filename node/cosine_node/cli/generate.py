@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     DEFAULT_AUDIT,
     DEFAULT_TARGET,
@@ -34,15 +33,16 @@ from cosine_node.cli.options import (
     several,
     shared_with_drafters,
 )
-from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
-from cosine_node.cli.waiting import WaitingLine, telling_stages
-from cosine_p2p.mandates import Coordination
-from cosine_p2p.options import AUTO, ClientOptions, Prompt
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
+from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_p2p.request.options import AUTO, ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from cosine_p2p.generation import AppliedConfig, AuditReport, Generation, Progress
+    from cosine_p2p.request.results import AppliedConfig, AuditReport, Generation, Progress
 
 
 AUDIT_SENTENCES: Final = {
@@ -103,7 +103,7 @@ StrategyName = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="COSINE_STRATEGY",
-        help="cosine, plain, or one of those it is measured against (docs/strategies.md).",
+        help="cosine, or plain for the target alone (docs/strategies.md).",
         rich_help_panel=PEERS_PANEL,
     ),
 ]

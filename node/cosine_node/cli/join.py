@@ -1,16 +1,14 @@
 """`cosine-node join`: serve as a drafter, a verifier, or a stage of one."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.events import Emit, telling
-from cosine_node.cli.learning import DEFAULT_LEARN_MEMORY, Learn, LearnMemory, parse_learning
-from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -39,10 +37,11 @@ from cosine_node.cli.options import (
     parse_role,
     several,
 )
-from cosine_node.cli.parts import Layers, Memory, OverStages, check_parts, part_of
-from cosine_node.emulation import Emulation
-from cosine_node.engine.engine_kind import EngineChoice, parse_engine
-from cosine_node.pool_size import AUTO, parse_pool_size
+from cosine_node.engine.pool_size import AUTO, parse_memory, parse_pool_size
+from cosine_node.models.engine_kind import EngineChoice, EngineKind, parse_engine
+from cosine_node.passes.emulation import Emulation
+from cosine_node.terminal.events import Emit, telling
+from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_node.verifier.policy import MAX_COORDINATED
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -52,9 +51,137 @@ from cosine_protocol.records import Role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cosine_node.model import ModelSource
-    from cosine_node.node_options import NetworkOptions, NodeOptions
+    from cosine_node.models.model import ModelSource
+    from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+    from cosine_node.stages.opening import StageSource
     from cosine_p2p.access import Access
+
+# --------------------
+# Options of `join` for a drafter that learns.
+
+
+DEFAULT_LEARN_MEMORY: Final = "64MiB"
+
+Learn = Annotated[
+    bool,
+    typer.Option(
+        "--learn",
+        metavar="",
+        envvar="COSINE_LEARN",
+        help="Let a drafter learn, when idle, from texts that clients let it keep; they stay on this machine.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+LearnMemory = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        envvar="COSINE_LEARN_MEMORY",
+        help="Disk space of the texts that a drafter keeps to learn from.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+
+
+def parse_learning(role: Role, models: tuple[str, ...], *, learns: bool, memory: str) -> int | None:
+    """The bytes of the texts to keep, None for a node that does not learn. Raises `UsageError`."""
+    from cosine_node.learning.stream_store import MIN_BYTES
+    from cosine_node.models.model import NGRAM
+
+    if not learns:
+        if memory != DEFAULT_LEARN_MEMORY:
+            raise UsageError("--learn-memory is for drafters that learn: add --learn.")
+        return None
+    if role is not Role.DRAFTER:
+        raise UsageError(f"--learn is for drafters: what a {role} serves is what its clients asked for.")
+    if NGRAM in models:
+        raise UsageError(f"{NGRAM} has no weights that could learn; leave --learn out.")
+    size_bytes, _ = parse_memory(memory, option="--learn-memory")
+    if size_bytes is None or size_bytes < MIN_BYTES:
+        raise UsageError(f"--learn-memory takes a size of {MIN_BYTES >> 20}MiB or more, not {memory!r}.")
+    return size_bytes
+
+
+# --------------------
+# Options of `join` for a model in parts: the layers of a stage, and a verifier without weights.
+
+
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIRST:END",
+        envvar="COSINE_LAYERS",
+        help="Layers that a stage holds, for example 8:16, the end not included; auto: those that the swarm lacks.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        envvar="COSINE_MEMORY",
+        help="Memory of a stage's weights and KV cache: 6GiB, or a part of what is free such as 0.5.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+OverStages = Annotated[
+    bool,
+    typer.Option(
+        "--over-stages",
+        metavar="",
+        envvar="COSINE_OVER_STAGES",
+        help="Hold no weights: a verifier's passes then run over stages of the swarm, which hold the layers.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+
+
+def check_parts(
+    role: Role,
+    engine: EngineChoice,
+    layers: str | None,
+    memory: str | None,
+    *,
+    is_head: bool,
+    given: Mapping[str, bool],
+) -> None:
+    """Raise `UsageError` for options that do not go with a model in parts, or go with nothing else.
+
+    `given` tells of further options that only whole models have whether they were given.
+    """
+    if is_head and role is not Role.VERIFIER:
+        raise UsageError("--over-stages is for verifiers: their passes run over the stages of others.")
+    if role is not Role.STAGE and (layers is not None or memory is not None):
+        raise UsageError("--layers and --memory are for --role stage; a KV cache has --kv-memory.")
+    if role is not Role.STAGE and not is_head:
+        return
+    unfit = {
+        "--engine llama": engine.kind is EngineKind.LLAMA,
+        "--quantize": engine.quantize is not None,
+        "--deterministic": engine.is_deterministic,
+        "--dtype": is_head and engine.dtype != AUTO,
+    }
+    for option, is_given in (unfit | dict(given)).items():
+        if is_given:
+            raise UsageError(f"{option} does not go with a model in parts, whose layers stages hold.")
+
+
+def part_of(source: "ModelSource", layers: str | None, memory: str | None, *, requests: int) -> "StageSource":
+    """What a stage is to load; `requests` are those of one head."""
+    from cosine_node.stages.opening import StageSource
+
+    return StageSource(
+        model=source.model,
+        target=source.target,
+        engine=source.engine,
+        layers=layers or AUTO,
+        memory=memory or AUTO,
+        requests=requests,
+    )
+
+
+# --------------------
+
 
 RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter, verifier or stage.")]
 Expertise = Annotated[
@@ -214,16 +341,16 @@ async def _run(
     """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
     first = nodes[0]
     if first.role is Role.STAGE:
-        from cosine_node.stage.stage_node import run_stage
+        from cosine_node.serving.stage_node import run_stage
 
         source = part_of(first.source, layers, memory, requests=first.max_requests)
         await run_stage(network, source, emit, stop)
     elif first.runs_over_stages:
-        from cosine_node.stage.head import run_head
+        from cosine_node.serving.head import run_head
 
         await run_head(network, first, emit, stop)
     else:
-        from cosine_node.node import run_nodes
+        from cosine_node.serving.node import run_nodes
 
         await run_nodes(network, nodes, emit, stop)
 
@@ -238,7 +365,7 @@ def _network_options(
     metrics_port: int | None,
     metrics_host: str,
 ) -> "NetworkOptions":
-    from cosine_node.node_options import NetworkOptions
+    from cosine_node.serving.node_options import NetworkOptions
 
     return NetworkOptions(
         access=access,
@@ -254,7 +381,7 @@ def _network_options(
 
 def _node_options(sources: "Sequence[ModelSource]", expertise: str, **shared: Any) -> "list[NodeOptions]":
     """The options of a node for each model."""
-    from cosine_node.node_options import NodeOptions
+    from cosine_node.serving.node_options import NodeOptions
 
     return [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
 
@@ -273,7 +400,7 @@ def _engine_choice(role: Role, engine: str, kv_memory: str, requests: int, **loa
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
     """The models to load, each with the target it is for. Raises `UsageError`."""
     from cosine_node import zoo
-    from cosine_node.model import ModelSource
+    from cosine_node.models.model import ModelSource
 
     if role is Role.DRAFTER and engine.is_deterministic:
         raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cosine_node.cli.options import AsJson
-from cosine_node.cli.printing import printable
+from cosine_node.terminal.printing import printable
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cosine_p2p.options import AUTO, NONE, ClientOptions
+from cosine_p2p.request.options import AUTO, NONE, ClientOptions
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

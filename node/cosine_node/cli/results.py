@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_node.cli.printing import say
+from cosine_node.terminal.printing import say
 
 FIGURES: Final = 6
 """A choice: significant figures in the files, more than any table shows."""

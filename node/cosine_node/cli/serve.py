@@ -6,8 +6,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.events import telling
-from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_AUDIT,
     DEFAULT_TARGET,
@@ -32,9 +30,11 @@ from cosine_node.cli.options import (
     several,
     shared_with_drafters,
 )
-from cosine_p2p.mandates import Coordination
-from cosine_p2p.options import AUTO
+from cosine_node.terminal.events import telling
+from cosine_node.terminal.interrupts import run_until_stopped
+from cosine_p2p.request.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 
 DEFAULT_PORT: Final = 8000
@@ -176,7 +176,7 @@ def model_name(target: str) -> str:
 
     Raises `UsageError`.
     """
-    from cosine_p2p.target import parse_target
+    from cosine_p2p.text.target import parse_target
 
     path = Path(target).expanduser()
     return path.resolve().name if path.exists() else parse_target(target)[0]

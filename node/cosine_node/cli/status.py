@@ -3,8 +3,8 @@
 import asyncio
 import json
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -16,10 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.ban import bans_as_object, told_of
-from cosine_node.cli.coverage import coverage_as_objects, coverage_lines
-from cosine_node.cli.exit_codes import FAILURE_EXIT
-from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     DEFAULT_TARGET,
     AsJson,
@@ -32,20 +28,85 @@ from cosine_node.cli.options import (
     access_of,
     several,
 )
-from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
-from cosine_node.cli.waiting import WaitingLine, telling_stages
-from cosine_node.learning.learned_name import LearnedName
-from cosine_p2p.denied_peers import Ban, BanFile
-from cosine_p2p.earned_credit import Earned
-from cosine_p2p.evidence import EvidenceFile
-from cosine_p2p.peer_file import PeerFile
+from cosine_node.cli.swarm import bans_as_object, told_of
+from cosine_node.learning.home import LearnedName
+from cosine_node.stages.coverage import bars, gaps_sentence, holders, unheld
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
+from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.trust.denied_peers import Ban, BanFile
+from cosine_p2p.trust.earned_credit import Earned
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.stage_messages import LayerRange
 
 if TYPE_CHECKING:
     from cosine_node.learning.learner_report import LearnerReport
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
+
+# --------------------
+# The layers of targets in parts, and how many stages hold each: a picture of bars in text.
+
+
+SHOWN_LAYERS: Final = 64
+"""A choice: a line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
+SHOWN_KINDS: Final = 4
+"""A choice: whoever announces stages in many data types does not push the nodes off the screen."""
+
+Kind = tuple[str, str, int]
+"""A target's digest in hex, a data type, and a number of layers."""
+
+
+def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
+    """The layers that stages hold, of each kind of model; those with most stages first."""
+    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
+    for record in records:
+        if record.stage is not None:
+            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
+    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+
+
+def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
+    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
+
+    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
+    """
+    kinds = kinds_of(records)
+    for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
+        counts = holders(held, layers=layers)
+        name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
+        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {_span(counts)}"
+        gaps = unheld(held, layers=layers)
+        if gaps:
+            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
+
+
+def shortened(counts: Sequence[int]) -> list[int]:
+    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
+    step = -(-len(counts) // SHOWN_LAYERS)
+    return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
+
+
+def _span(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    if least == most:
+        return f"{most} stage{'' if most == 1 else 's'}"
+    return f"{least} to {most} stages"
+
+
+def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
+    """The same for machines: the number of stages of each layer."""
+    return [
+        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
+        for (digest, numerics, layers), held in kinds_of(records)
+    ]
+
+
+# --------------------
+
 
 WATCH_EVERY_S: Final = 2.0
 """A choice: often enough to follow a swarm, and far less work for a node than a generation."""

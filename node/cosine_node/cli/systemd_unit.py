@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.configuration import JOIN, commands_of
-from cosine_node.cli.exit_codes import USAGE_EXIT
 from cosine_node.cli.options import AsJson, parse_role
+from cosine_node.terminal.printing import USAGE_EXIT
 from cosine_protocol.errors import UsageError
 
 NAME: Final = "cosine-node"

@@ -6,8 +6,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation
-from cosine_p2p.options import GenerationOptions
+from cosine_p2p.request.options import GenerationOptions
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk, Generation
 
 COPIED: Final = "copied"
 """The author of tokens that the verifier copied from earlier in the text."""

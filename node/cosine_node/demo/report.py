@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-from cosine_node.cli.printing import json_safe
 from cosine_node.demo.race import RacedPrompt, Way
+from cosine_node.terminal.printing import json_safe
 
 MAX_LATE_SHARE: Final = 0.05
 """A choice: with more late passes than this, the figures are said to be lower bounds."""

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node import zoo
-from cosine_node.cli.printing import printable
 from cosine_node.demo.race import COPIED, Lane, Race, Way
 from cosine_node.demo.report import RaceReport, SharedMachine, drafted_by, summary
-from cosine_p2p.generation import TARGET_SOURCE
+from cosine_node.terminal.printing import printable
+from cosine_p2p.request.results import TARGET_SOURCE
 
 # Choices of layout.
 TEXT_LINES: Final = 8

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cosine_node.doctor import addresses, disk, installation, llama, machine, model_files, swarm
-from cosine_node.doctor.configuration_file import judge_configuration
-from cosine_node.doctor.dialling import try_port
+from cosine_node.doctor import addresses, disk, machine, model_files, swarm
+from cosine_node.doctor import machine as installation
+from cosine_node.doctor import model_files as llama
+from cosine_node.doctor.addresses import try_port
+from cosine_node.doctor.disk import judge_configuration, judge_key_file
 from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import Finding, failure, skipped
-from cosine_node.doctor.identity_file import judge_key_file
 from cosine_node.doctor.processes import ProbeFailed, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_p2p.identity_file import default_identity_file
+from cosine_p2p.storage.identity_file import default_identity_file
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

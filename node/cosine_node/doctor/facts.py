@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from cosine_node import zoo
-from cosine_node.doctor.addresses import Dialled, DialOutcome
-from cosine_node.doctor.dialling import dial
-from cosine_node.doctor.installation import EXTRAS
-from cosine_node.doctor.machine import MachineFacts
+from cosine_node.doctor.addresses import Dialled, DialOutcome, dial
+from cosine_node.doctor.machine import EXTRAS, MachineFacts
 from cosine_node.doctor.model_files import ModelFiles, read_model
 from cosine_node.doctor.processes import ask_child, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.engine.engine_kind import EngineChoice, EngineKind
-from cosine_node.free_memory import free_memory_bytes
+from cosine_node.engine.pool_size import free_memory_bytes
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
 from cosine_node.doctor.processes import answer_parent
-from cosine_node.pool_size import TokenBytes
+from cosine_node.engine.pool_size import TokenBytes
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
     for name in errors:
         try:
             # hivemind in the one way the node itself loads it.
-            import_module("cosine_p2p.transport.hivemind_library" if name == "hivemind" else name)
+            import_module("cosine_p2p.transport.full.library" if name == "hivemind" else name)
         except Exception as error:
             # Broad, because a package that is broken may raise anything while it is loaded.
             errors[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -51,11 +51,11 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
         }
         facts = replace(facts, engines=found)
     if not any(errors.values()):
-        import_module("cosine_node.node")
+        import_module("cosine_node.serving.node")
         if facts.has_torch:
-            import_module("cosine_node.engine.loading")
+            import_module("cosine_node.engine.torch.loading")
         else:
-            import_module("cosine_node.engine.llama_loading").llama_library()
+            import_module("cosine_node.engine.llama.loading").llama_library()
     return asdict(replace(facts, base_bytes=_resident_bytes() + DAEMON_BYTES + WORK_BYTES))
 
 
@@ -89,9 +89,9 @@ def _resident_bytes() -> int:
 
 def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     """The engine's own word about the model in a folder."""
-    from cosine_node.engine.loading import read_config, resolve_device, resolve_dtype
-    from cosine_node.engine.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
-    from cosine_node.engine.token_size import token_bytes_of
+    from cosine_node.engine.torch.load_trial import token_bytes_of
+    from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
+    from cosine_node.engine.torch.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
 
     try:
         config = read_config(folder)

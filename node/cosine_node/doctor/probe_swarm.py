@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from cosine_node.doctor.processes import answer_parent
 from cosine_node.doctor.swarm import Neighbour, Neighbourhood
-from cosine_p2p.channel import Channel
 from cosine_p2p.client import Swarm
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.target import Target
+from cosine_p2p.text.target import Target
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError

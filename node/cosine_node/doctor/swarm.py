@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_p2p.peer_clocks import PeerClocks, span
+from cosine_p2p.directory.peer_clocks import PeerClocks, span
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.records import Role
 

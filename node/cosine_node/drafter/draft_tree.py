@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_node.drafter.streams import NO_GUESS, FailedBranch, StreamRecord
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.learning.stream_records import StreamRecord
-from cosine_node.learning.verified_stream import NO_GUESS, FailedBranch
-from cosine_p2p.speculation.block import block_below, connected
-from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.tree import Block, LiveTree, TreeNode
+from cosine_p2p.strategy.fusion import Calibration
+from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.limits import MAX_GUESS_TOKENS, MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3

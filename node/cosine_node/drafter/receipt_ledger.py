@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.state_file import StateFile
+from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.receipt_messages import SignedReceipt
+from cosine_protocol.messages import SignedReceipt
 from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.request import Request
 

@@ -3,39 +3,102 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
 
-from cosine_node.counts import DrafterCounts
-from cosine_node.drafter.admission import check_start
-from cosine_node.drafter.delegates import check_use, may_keep_text, shown_mandate
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
-from cosine_node.drafter.followed_request import FollowedRequest
-from cosine_node.drafter.pass_rows import DraftRows, Rows
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
+from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
+from cosine_node.drafter.streams import StreamRecords, VerifiedStream
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import whom_to_evict
-from cosine_node.idle_passes import WaitForWork
-from cosine_node.learning.stream_records import StreamRecords
-from cosine_node.learning.verified_stream import VerifiedStream
-from cosine_node.runner import Runner
-from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
-from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.tree import Block
+from cosine_node.passes.counts import DrafterCounts
+from cosine_node.passes.fair_places import whom_to_evict
+from cosine_node.passes.idle_passes import WaitForWork
+from cosine_node.passes.runner import Runner
+from cosine_p2p.strategy.fusion import Calibration
+from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
+from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_SHOWN_RECEIPTS
+from cosine_protocol.mandates import check_length, check_live, open_mandate
+from cosine_protocol.messages import Mandate, Receipted, SignedReceipt
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
-from cosine_protocol.receipt_messages import Receipted, SignedReceipt
+
+# --------------------
+# The requests that a drafter can follow. Pure.
+
+
+def check_start(message: m.Start, engine: Engine, *, tokenizer_digest: bytes, is_in_use: bool) -> None:
+    """Raise `PeerError` with the reason why a request cannot be followed; `is_in_use` is of its number."""
+    request = message.request
+    tokens = (*request.prompt, *message.committed)
+    if not request.prompt:
+        raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+    if request.tokenizer_digest != tokenizer_digest:
+        raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
+    if max(tokens) >= engine.vocab_tokens:
+        raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
+    if len(tokens) >= engine.context_tokens:
+        raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
+    if is_in_use:
+        raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+
+
+# --------------------
+# Peers that a drafter follows in the place of a request's client, by its mandate. Pure.
+
+
+def shown_mandate(
+    message: m.Start, peer_id: str, *, d_0: bytes, drafter: str, in_use: Container[bytes], now_s: float
+) -> Mandate | None:
+    """The mandate by which the peer stands in for the client of the request `d_0`; None for the client itself.
+
+    One mandate is good for one place at a time: `in_use` holds the digests of the requests that this drafter
+    follows for the peer. Raises `PeerError` if there is none that holds.
+    """
+    client = message.request.client
+    if client == peer_id:
+        return None
+    if message.mandate is None:
+        raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+    mandate = open_mandate(message.mandate, client=client, d_0=d_0, delegate=peer_id, now_s=now_s)
+    check_length(mandate, len(message.committed))
+    if drafter not in mandate.drafters:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not name this drafter")
+    window_tokens = mandate.prompt_window_tokens
+    if window_tokens is not None and len(message.request.prompt) > window_tokens:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the prompt is longer than the mandate's window")
+    if d_0 in in_use:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
+    return mandate
+
+
+def may_keep_text(message: m.Start, mandate: Mandate | None) -> bool:
+    """True if the client lets the drafter keep the text; of a delegate, the mandate's word counts alone."""
+    return bool((message if mandate is None else mandate).shares_feedback)
+
+
+def check_use(mandate: Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
+    """Raise `PeerError` if a message goes past the end or the tokens of a mandate; to release is always allowed."""
+    if mandate is None or isinstance(message, m.Release):
+        return
+    check_live(mandate, now_s=now_s)
+    if isinstance(message, m.Advance):
+        check_length(mandate, message.position + len(message.tokens))
+
+
+# --------------------
+
 
 LOG = logging.getLogger(__name__)
 FORGOTTEN_S: Final = 60.0

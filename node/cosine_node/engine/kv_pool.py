@@ -1,14 +1,82 @@
 """The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors."""
 
+import heapq
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.free_pages import FreePages
 from cosine_protocol.errors import LocalProtocolError
 
-if TYPE_CHECKING:
-    from cosine_node.engine.window_pages import WindowPages
+# --------------------
+# Which of a number of pages are free, and which of them is best taken next. Pure.
+
+
+class FreePages:
+    """Pages by their number, all of them free at first.
+
+    Who takes the page after its last one gets it where it is free; others begin far apart, so that there is room
+    for that. What an owner takes is then mostly one run.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.count = pages
+        """The number of pages that are free."""
+        # A byte for each page: large pools have many, and so has a simulation of many nodes.
+        self._is_free = bytearray(b"\1") * pages
+        # A heap with the free pages and some that were taken meanwhile; those in it are queued.
+        self._lowest = list(range(pages))
+        self._is_queued = bytearray(b"\1") * pages
+        self._beginnings = 0
+
+    def is_free(self, page: int) -> bool:
+        return bool(self._is_free[page])
+
+    def take(self, following: int) -> int:
+        """Take a free page: the following one, or a new beginning far from others, or else the lowest."""
+        page = self._pick(following)
+        self._is_free[page] = False
+        self.count -= 1
+        return page
+
+    def put(self, page: int) -> None:
+        """Make a page free that was taken."""
+        self._is_free[page] = True
+        self.count += 1
+        if not self._is_queued[page]:
+            self._is_queued[page] = True
+            heapq.heappush(self._lowest, page)
+
+    def _pick(self, following: int) -> int:
+        if 0 <= following < self.pages and self._is_free[following]:
+            return following
+        beginning = halving(self._beginnings, self.pages)
+        self._beginnings = (self._beginnings + 1) % self.pages
+        if self._is_free[beginning]:
+            return beginning
+        # Pages taken by the rules above are still in the heap and are dropped when they come up.
+        while True:
+            page = heapq.heappop(self._lowest)
+            self._is_queued[page] = False
+            if self._is_free[page]:
+                return page
+
+
+def halving(number: int, pages: int) -> int:
+    """The page of 0 <= number < pages in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
+
+    Bits in reverse order (van der Corput 1935).
+    """
+    bits = (pages - 1).bit_length()
+    reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
+    return reverse * pages >> bits
+
+
+# --------------------
+
 
 PAGE_TOKENS: Final = 16
 """A choice, and vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
@@ -233,3 +301,72 @@ class PagePool:
 
 def _bit(slot: int) -> int:
     return 1 << slot % PAGE_TOKENS
+
+
+# --------------------
+# The pages of layers with a sliding window: where each page of the pool is in their own, smaller pool. Pure.
+#
+# Such a layer looks back so many tokens and no further (Longformer, arXiv 2004.05150). A page of the pool has a
+# window page as long as some owner may still look at it. Then it is idle: its keys and values stay, for a request
+# that begins with the same tokens, until another page needs the room, the longest idle first.
+
+
+Integers = npt.NDArray[np.int64]
+
+
+class WindowPages:
+    """Window pages for a pool of `pages`, for so many `tokens`; layers look back `window_tokens`."""
+
+    def __init__(self, *, pages: int, tokens: int, window_tokens: int) -> None:
+        self.window_tokens = window_tokens
+        self._free = FreePages(-(-tokens // PAGE_TOKENS))
+        # The page after the last one stands for none.
+        self._table: Integers = np.full(pages, self._free.pages, dtype=np.int64)
+        self._users = [0] * pages
+        # Ordered by the end of their last use, oldest first.
+        self._idle: dict[int, None] = {}
+
+    @property
+    def slots(self) -> int:
+        """The slots of all window pages; those that `slots_of` gives where there is no page follow them."""
+        return self._free.pages * PAGE_TOKENS
+
+    @property
+    def available_pages(self) -> int:
+        """Window pages that no owner may look at."""
+        return self._free.count + len(self._idle)
+
+    def slots_of(self, slots: Integers) -> Integers:
+        """The slots of window pages where these of the pool are; from `self.slots` on where they are not."""
+        found: Integers = self._table[slots // PAGE_TOKENS] * PAGE_TOKENS + slots % PAGE_TOKENS
+        return found
+
+    def has(self, page: int) -> bool:
+        """True while a page of the pool has a window page."""
+        return bool(self._table[page] < self._free.pages)
+
+    def take(self, page: int) -> None:
+        """Give a page without one a window page, for its first user. One must be available."""
+        if not self._free.count:
+            self.clear(next(iter(self._idle)))
+        before = int(self._table[page - 1]) if page else -2
+        self._table[page] = self._free.take(before + 1 if before < self._free.pages else -1)
+        self._users[page] = 1
+
+    def join(self, page: int) -> None:
+        """Count one more user of a page that has a window page."""
+        self._idle.pop(page, None)
+        self._users[page] += 1
+
+    def leave(self, page: int) -> None:
+        """Count one user less; without any it is idle."""
+        self._users[page] -= 1
+        if not self._users[page]:
+            self._idle[page] = None
+
+    def clear(self, page: int) -> None:
+        """Take the window page of a page without users away, if it has one."""
+        if self.has(page):
+            self._idle.pop(page, None)
+            self._free.put(int(self._table[page]))
+            self._table[page] = self._free.pages

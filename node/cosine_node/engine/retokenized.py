@@ -4,18 +4,345 @@ Such drafts are matched, not coupled: the model continues greedily and shares no
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cosine_node.engine.base import Choice, Engine, Row, RowResult
-from cosine_node.engine.own_text import OwnText
-from cosine_node.engine.target_text import TargetText
-from cosine_node.engine.text_alignment import TextTokens, own_per_target
-from cosine_node.engine.text_drafting import MAX_PASSES, DraftingResult, TextDrafting, UnplannedNode
-from cosine_protocol.errors import LocalProtocolError
+from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.text_alignment import (
+    After,
+    Plan,
+    PredictedToken,
+    TextTokens,
+    decode_whole,
+    is_last,
+    own_per_target,
+    plan_tokens,
+)
+from cosine_node.engine.tree import TokenNode, TokenTree
+from cosine_p2p.text.token_effects import REPLACEMENT
+from cosine_protocol.errors import CosineError, LocalProtocolError
 from cosine_protocol.request import Sampling
+
+# --------------------
+# A sequence in target tokens, as a drafter of another tokenizer keeps it: no pages, but plans. Pure.
+
+
+@dataclass(slots=True)
+class PlannedNode(TokenNode):
+    """A target token and the plan after it: None if nobody has asked, empty if nothing can follow."""
+
+    plan: Plan | None
+
+
+class TargetText(TokenTree[PlannedNode]):
+    """The kept prefix and the live nodes, and what is planned after each."""
+
+    __slots__ = ("_prefix_plan",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._prefix_plan: Plan | None = None
+
+    def add(self, row: Row) -> None:
+        """Put the tokens of a checked row into the tree. A token that was planned goes on with the plan."""
+        for name, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
+            plan = self.plan(parent) or ()
+            rest = plan[1:] if len(plan) > 1 and plan[0][0] == token else None
+            self.nodes[name] = PlannedNode(parent, token, self.index_after(parent), rest)
+
+    def plan(self, name: int) -> Plan | None:
+        """The plan after a node, or after the prefix; None if nobody has asked."""
+        return self._prefix_plan if name == PREFIX else self.nodes[name].plan
+
+    def set_plan(self, name: int, plan: Plan) -> None:
+        self.nodes[name].plan = plan
+
+    def _extend_prefix(self, kept: Sequence[PlannedNode]) -> None:
+        super()._extend_prefix(kept)
+        self._prefix_plan = kept[-1].plan
+
+
+# --------------------
+# A sequence in the tokens of a model that is asked to go on with texts: what it was fed, and its answers. Pure.
+
+
+MAX_CONTINUATION_TOKENS: Final = 64
+"""Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
+HELD_TOKENS: Final = 8
+"""A choice: tokens at the end of a text that are not kept yet, since text that follows may change them."""
+
+
+@dataclass(slots=True)
+class OwnNode(TokenNode):
+    """One own token. `prediction` is the model's best token after it, None if there is none or nobody has asked."""
+
+    prediction: PredictedToken | None = None
+    was_asked: bool = False
+
+
+class OwnText(TokenTree[OwnNode]):
+    """A kept prefix and a tree of tokens below it, fed or about to be, with the model's best token after each.
+
+    Texts are lists of token ids from the very first on. Names of nodes count up and are never used twice.
+    """
+
+    __slots__ = ("_asked", "_children", "_dropped", "_next", "_pending", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self._children: dict[tuple[int, int], int] = {}
+        # Nodes that are not fed yet, those of them whose prediction is wanted, and tops of branches to prune.
+        self._pending: list[int] = []
+        self._asked: set[int] = set()
+        self._dropped: list[int] = []
+        self._next = 0
+
+    @property
+    def node_tokens(self) -> int:
+        """Tokens fed and not kept."""
+        return len(self.nodes) - len(self._pending)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing was fed yet."""
+        return not self.tokens and not self.node_tokens
+
+    def leads_to(self, ids: Sequence[int]) -> bool:
+        """Return whether a text can be asked about: it goes on from the kept prefix."""
+        return len(ids) > len(self.tokens) and list(ids[: len(self.tokens)]) == self.tokens.tolist()
+
+    def continuation(self, ids: Sequence[int]) -> list[PredictedToken]:
+        """The tokens that the model is known to go on with after a text, at most `MAX_CONTINUATION_TOKENS`."""
+        name, known = self._walk(ids)
+        predicted: list[PredictedToken] = []
+        following: int | None = name if known == len(ids) else None
+        while following is not None and len(predicted) < MAX_CONTINUATION_TOKENS:
+            prediction = self.nodes[following].prediction
+            if prediction is None:
+                break
+            predicted.append(prediction)
+            following = self._children.get((following, prediction.token))
+        return predicted
+
+    def ask(self, ids: Sequence[int]) -> bool:
+        """Have the model predict one token more after a text; False if it has nothing to predict there."""
+        name, known = self._walk(ids)
+        for token in ids[known:]:
+            name = self._push(name, token)
+        while (prediction := self.nodes[name].prediction) is not None:
+            child = self._children.get((name, prediction.token))
+            name = self._push(name, prediction.token) if child is None else child
+        if self.nodes[name].was_asked:
+            return False
+        if name not in self._pending:
+            # It was fed on the way to another text, without being asked: it must be fed anew.
+            node = self.nodes[name]
+            self.prune([name])
+            self._dropped.append(name)
+            name = self._push(node.parent, node.token)
+        self._asked.add(name)
+        return True
+
+    def row(self, *, wants_nll: bool) -> Row | None:
+        """The row that must be fed to know what was asked. The likelihood is wanted only of a chain."""
+        if not self._pending:
+            return None
+        nodes = tuple(self._pending)
+        row = Row(
+            self.sequence,
+            tuple(self.nodes[name].token for name in nodes),
+            nodes,
+            tuple(self.nodes[name].parent for name in nodes),
+            scored_from=next(index for index, name in enumerate(nodes) if name in self._asked),
+            candidates=1,
+        )
+        return replace(row, wants_nll=wants_nll and len(nodes) > 1 and row.is_chain)
+
+    def absorb(self, row: Row, choices: Sequence[Choice]) -> None:
+        """Note the predictions of a row that was fed."""
+        for name, choice in zip(row.nodes[row.scored_from :], choices, strict=True):
+            node = self.nodes[name]
+            node.was_asked = True
+            node.prediction = PredictedToken(*choice.candidates[0]) if choice.candidates else None
+        self._pending.clear()
+        self._asked.clear()
+
+    def withdraw(self) -> None:
+        """Forget what was asked and not fed."""
+        self.prune(self._pending)
+
+    def take_dropped(self) -> tuple[int, ...]:
+        """Names dropped since the last call, for the engine to prune."""
+        dropped, self._dropped = tuple(self._dropped), []
+        return dropped
+
+    def settle(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Keep what is fed of a certain text but its end; the chain of nodes this moves into the prefix."""
+        path: list[int] = []
+        name = PREFIX
+        for token in ids[len(self.tokens) : -HELD_TOKENS]:
+            child = self._children.get((name, token))
+            if child is None:
+                break
+            path.append(name := child)
+        self.keep(path)
+        return tuple(path)
+
+    def keep(self, path: Sequence[int]) -> list[OwnNode]:
+        dropped = super().keep(path)
+        self._children = {(node.parent, node.token): name for name, node in self.nodes.items()}
+        return dropped
+
+    def prune(self, names: Iterable[int]) -> list[OwnNode]:
+        dropped = super().prune(names)
+        for node in dropped:
+            del self._children[node.parent, node.token]
+        self._pending = [name for name in self._pending if name in self.nodes]
+        self._asked &= self.nodes.keys()
+        return dropped
+
+    def _walk(self, ids: Sequence[int]) -> tuple[int, int]:
+        """The last node of the tree on the way to a text, and how many ids lie before its end."""
+        name = PREFIX
+        for known in range(len(self.tokens), len(ids)):
+            child = self._children.get((name, ids[known]))
+            if child is None:
+                return name, known
+            name = child
+        return name, len(ids)
+
+    def _push(self, parent: int, token: int) -> int:
+        name = self._next
+        self._next += 1
+        self.nodes[name] = OwnNode(parent, token, self.index_after(parent))
+        self._children[parent, token] = name
+        self._pending.append(name)
+        return name
+
+
+# --------------------
+# Drafting for a target of another tokenizer: passes of the inner model until each text has a next target token.
+
+
+MAX_PASSES: Final = 16
+"""Bounds the time of a pass of the outer engine, in inner ones; they end once there is a token after every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnplannedNode:
+    """A node that a token is wanted after, and the text down to it in target tokens and in own ones."""
+
+    text: TargetText
+    own: OwnText
+    node: int
+    tokens: Sequence[int]
+    own_ids: Sequence[int]
+    wants_nll: bool
+
+
+@dataclass(slots=True)
+class DraftingResult:
+    """The result for a sequence besides its plans: its text's negative log-likelihood, in nats."""
+
+    nats: float | None = None
+    error: CosineError | None = None
+
+
+class TextDrafting:
+    """The inner engine and the two tokenizers. `lead` and `ends` are those of `RetokenizedEngine`."""
+
+    def __init__(
+        self, inner: Engine, *, own: TextTokens, target: TextTokens, lead: Sequence[int], ends: frozenset[int]
+    ) -> None:
+        self._inner = inner
+        self._own = own
+        self._target = target
+        self._lead = tuple(lead)
+        self._ends = ends
+
+    def own_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """A text in own tokens; empty where the inner model cannot go on from it."""
+        if self._target.decode(tokens).endswith(REPLACEMENT):
+            return ()
+        ids = self.certain_ids(tokens)
+        is_readable = max(ids, default=0) < self._inner.vocab_tokens
+        return ids if is_readable and len(ids) <= self._inner.context_tokens else ()
+
+    def certain_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """A text in own tokens, without the half of a character at its end."""
+        return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
+
+    def plan_all(self, nodes: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
+        """Plan what follows every node; what else came of it, by inner sequence."""
+        results = {node.own.sequence: DraftingResult() for node in nodes}
+        waiting = list(nodes)
+        for _ in range(MAX_PASSES):
+            waiting = [node for node in waiting if not self._is_planned(node)]
+            if not waiting or not self._pass(waiting, results):
+                break
+            waiting = [node for node in waiting if results[node.own.sequence].error is None]
+        for node in waiting:
+            self._plan(node, After.UNKNOWN)
+        return results
+
+    def _is_planned(self, node: UnplannedNode) -> bool:
+        """Plan what follows a node if that is known, else ask for one own token more."""
+        if self._plan(node, After.MORE):
+            return True
+        own_tokens = len(node.own_ids) + len(node.own.continuation(node.own_ids))
+        if own_tokens <= self._inner.context_tokens and node.own.ask(node.own_ids):
+            return False
+        self._plan(node, After.UNKNOWN)
+        return True
+
+    def _plan(self, node: UnplannedNode, after: After) -> bool:
+        """Plan what follows a node; False if there is nothing to plan yet."""
+        predicted = node.own.continuation(node.own_ids)
+        is_over = is_last(self._own, own_before=node.own_ids, predicted=predicted, ends=self._ends)
+        plan = plan_tokens(
+            self._target,
+            self._own,
+            before=node.tokens,
+            own_before=node.own_ids,
+            predicted=predicted,
+            after=After.NOTHING if is_over else after,
+        )
+        if plan or is_over or after is After.UNKNOWN:
+            node.text.set_plan(node.node, plan)
+        return bool(plan) or is_over
+
+    def _pass(self, nodes: Sequence[UnplannedNode], results: dict[int, DraftingResult]) -> bool:
+        """Feed what was asked for the nodes; False, and nothing fed, if the inner pool is spent."""
+        owns = {node.own.sequence: node.own for node in nodes}
+        for sequence, own in owns.items():
+            self._inner.prune(sequence, own.take_dropped())
+        wanting = {node.own.sequence for node in nodes if node.wants_nll and node.own.is_empty}
+        asked = [own.row(wants_nll=sequence in wanting) for sequence, own in owns.items()]
+        rows = [row for row in asked if row is not None]
+        try:
+            fed = self._inner.forward(rows)
+        except OutOfPages:
+            for own in owns.values():
+                own.withdraw()
+            return False
+        for row, result in zip(rows, fed, strict=True):
+            own = owns[row.sequence]
+            if result.error is not None:
+                own.withdraw()
+                self._inner.prune(row.sequence, row.nodes)
+                results[row.sequence].error = result.error
+                continue
+            own.absorb(row, result.choices)
+            if result.nll is not None:
+                results[row.sequence].nats = result.nll * (len(row.tokens) - 1)
+        return True
+
+
+# --------------------
+
 
 SETTLE_TOKENS: Final = 64
 """A choice: inner nodes from which on those of certain text are kept and others dropped."""

@@ -1,29 +1,130 @@
-"""The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
+"""The keyed sampler of `cosine_node.engine.torch.sampling` on numpy, for engines that run without torch.
 
-Repetition penalty, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 the
-penalty alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
+The rule is the same in every step, in float32. Where the rounding of a sum decides between two scores, the two
+samplers may choose differently.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from cosine_node.engine.base import Choice
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.noise import gumbel_rows
-from cosine_node.engine.recipe import COLDEST, NOTHING_KNOWN, Query, Recipe, choose_by_recipe
+from cosine_node.engine.base import Choice, Row
+from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
+from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
+from cosine_protocol.request import Sampling
 
-# Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
+# --------------------
+# The parameters of a choice, without any library of tensors: samplers over several of them read the same ones.
+
+
+COLDEST: Final = 1e-30
+"""Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
+NOTHING_KNOWN: Final = Choice(0, 0.0)
+"""The choice of a drafter where filters leave only what its vocabulary lacks: no candidates, and no token meant."""
+
+
+class Rows(Protocol):
+    """Rows of logits in any library of tensors."""
+
+    def __getitem__(self, rows: list[int], /) -> Self: ...
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
+
+    `prefix` and `path` are the token ids the repetition penalty sees; rows of one sequence share `prefix`.
+    """
+
+    sampling: Sampling
+    position: int
+    candidates: int = 0
+    prefix: Sequence[int] = ()
+    path: Sequence[int] = ()
+
+
+class Recipe(NamedTuple):
+    """The sampling parameters that rows must share to be computed as one block."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+
+    @classmethod
+    def of(cls, sampling: Sampling) -> "Recipe":
+        """The recipe of a request; at temperature 0 only the penalty counts."""
+        if sampling.is_greedy:
+            return cls(0.0, 0, 1.0, 0.0, sampling.repetition_penalty)
+        return cls(
+            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty
+        )
+
+
+def choose_by_recipe(
+    logits: AnyRows,
+    queries: Sequence[Query],
+    choose_alike: Callable[[AnyRows, Sequence[Query], Recipe], Sequence[Choice | None]],
+) -> list[Choice | None]:
+    """One choice for each row of `logits`, in blocks of rows that share a recipe."""
+    groups: dict[Recipe, list[int]] = {}
+    for row, query in enumerate(queries):
+        groups.setdefault(Recipe.of(query.sampling), []).append(row)
+    choices: list[Choice | None] = [None] * len(queries)
+    for recipe, rows in groups.items():
+        block = logits if len(rows) == len(queries) else logits[rows]
+        chosen = choose_alike(block, [queries[row] for row in rows], recipe)
+        for row, choice in zip(rows, chosen, strict=True):
+            choices[row] = choice
+    return choices
+
+
+def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
+    """The query for each scored node of a row that is in its tree."""
+    queries = []
+    for name in row.nodes[row.scored_from :]:
+        position = tree.nodes[name].index + 1 - tree.prompt_tokens
+        query = Query(tree.sampling, position, row.candidates)
+        if tree.sampling.repetition_penalty != 1:
+            path = [node.token for node in tree.path(name)]
+            query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
+        queries.append(query)
+    return queries
+
+
+# --------------------
+
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+REUSED_POSITIONS: Final = 128
+"""Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
 COLUMN_TOKENS: Final = 64
+"""The best tokens of a large vocabulary are looked for in the columns with the best maxima, as on torch."""
 WORTH_SPLITTING: Final = 1 << 14
+"""Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
+FEW_TOKENS: Final = 1 << 11
+"""A choice: the noise of so few tokens is drawn sooner than it is found out which of them may win."""
+FAINTEST: Final = -40.0
+"""Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
+ROUNDING: Final = 1.001
+"""A choice, a thousand times what float32 rounds: a token that is in doubt is a contender."""
 
 
 def choose(
-    logits: Tensor, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+    logits: Floats, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
 ) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
 
@@ -32,132 +133,221 @@ def choose(
     their probability lessens that of the candidates.
     """
 
-    def choose_alike(block: Tensor, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
-        return _choose_alike(block.float(), asked, recipe, vocabulary)
+    def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+        scores = block
+        if recipe.repetition_penalty != 1:
+            scores = penalise(scores, asked, penalty=recipe.repetition_penalty)
+        if recipe.temperature > 0:
+            scores = log_probabilities(scores, recipe)
+        choose_one = _sampled if recipe.temperature > 0 else _greedy
+        return [choose_one(row, query, vocabulary) for row, query in zip(scores, asked, strict=True)]
 
-    return choose_by_recipe(logits, queries, choose_alike)
-
-
-def _choose_alike(
-    logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
-) -> list[Choice | None]:
-    scores = logits
-    if recipe.repetition_penalty != 1:
-        scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
-    if recipe.temperature > 0:
-        # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
-        seed_positions = [(query.sampling.seed, query.position) for query in queries]
-        noise = gumbel_rows(
-            seed_positions, vocab_tokens=scores.shape[1], device=scores.device, vocabulary=vocabulary
-        )
-        scores = log_probabilities(scores, recipe) + noise
-    known = scores if vocabulary is None else scores[:, : vocabulary.reserved_id]
-    most = max(query.candidates for query in queries)
-    values, ids = best_tokens(known, min(max(2, most), known.shape[1]))
-    totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
-    host = _to_host(torch.cat([values, totals], 1), ids)
-    choices = [_choice(known[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
-    for row, choice in enumerate(choices):
-        if choice is None and host[row][0][0] == -math.inf and scores[row].amax().isfinite():
-            choices[row] = NOTHING_KNOWN
-    return choices
+    # What is infinite or NaN is found in the result, row by row.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return choose_by_recipe(logits, queries, choose_alike)
 
 
-def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
-    seen = torch.zeros(scores.shape, dtype=torch.bool)
-    first_with: dict[int, int] = {}
-    for row, query in enumerate(queries):
-        first = first_with.setdefault(id(query.prefix), row)
-        if first == row:
-            seen[row, torch.tensor(query.prefix, dtype=torch.int64)] = True
-        else:
-            seen[row] = seen[first]
-    # Paths come last, for they would leak into the rows that copy a prefix.
-    for row, query in enumerate(queries):
-        seen[row, torch.tensor(query.path, dtype=torch.int64)] = True
-    return seen.to(scores.device)
+def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
+    """The choice after one row of scores [vocab]."""
+    known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
+    if query.candidates:
+        return _ranked(scores, known, query.candidates)
+    return _best(known) or _nothing_known(scores, known)
 
 
-def penalise(scores: Tensor, *, seen: Tensor, penalty: float) -> Tensor:
-    """Scores [rows, vocab] with `seen` tokens less likely: positive ones divided, negative multiplied."""
-    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
+    """The choice after one row of log-probabilities [vocab]: the best of them once noise is added.
+
+    That is a sample (Gumbel-max; Maddison et al. 2014). Without candidates only the best two count.
+    """
+    key = NoiseKey(query.sampling.seed, query.position, len(log_probs), vocabulary)
+    known = log_probs if vocabulary is None else log_probs[: vocabulary.reserved_id]
+    if query.candidates:
+        scores = log_probs + gumbel_noise(key)
+        return _ranked(scores, scores[: len(known)], query.candidates)
+    ids = _contenders(known, key)
+    return _best(known[ids] + _noise_of(key, ids), ids) or _nothing_known(log_probs, known)
 
 
-def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
+def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:
+    """Scores [rows, vocab] with what a query has seen less likely: positive ones divided, negative multiplied."""
+    scores = scores.copy()
+    prefixes = {id(query.prefix): np.unique(np.array(query.prefix, dtype=np.int64)) for query in queries}
+    for row, query in zip(scores, queries, strict=True):
+        seen = np.union1d(prefixes[id(query.prefix)], np.array(query.path, dtype=np.int64))
+        row[seen] = np.where(row[seen] < 0, row[seen] * np.float32(penalty), row[seen] / np.float32(penalty))
+    return scores
+
+
+def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
     """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
     # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
-    scores = (scores - scores.amax(-1, keepdim=True)) / max(recipe.temperature, COLDEST)
+    scores = scores - scores.max(-1, keepdims=True)
+    scores /= np.float32(max(recipe.temperature, COLDEST))
     if recipe.top_k:
-        scores = keep_top_k(scores, recipe.top_k)
+        count = min(recipe.top_k, scores.shape[-1])
+        lowest_kept = np.partition(scores, -count, axis=-1)[..., -count, None]
+        scores = np.where(scores < lowest_kept, np.float32(-math.inf), scores)
     if recipe.top_p < 1:
-        scores = keep_top_p(scores, recipe.top_p)
+        scores = np.stack([_keep_top_p(row, recipe.top_p) for row in scores])
     if recipe.min_p > 0:
-        scores = keep_min_p(scores, recipe.min_p)
-    return scores.log_softmax(-1)
+        probabilities = _softmax(scores)
+        is_unlikely = probabilities < np.float32(recipe.min_p) * probabilities.max(-1, keepdims=True)
+        scores = np.where(is_unlikely, np.float32(-math.inf), scores)
+    # The best score is 0, which no filter rules out.
+    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+    return scores
 
 
-def keep_top_k(scores: Tensor, top_k: int) -> Tensor:
-    """Rule out what scores below the `top_k`-th best token; ties with it stay."""
-    lowest_kept = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
-    return scores.masked_fill(scores < lowest_kept, -math.inf)
-
-
-def keep_top_p(scores: Tensor, top_p: float) -> Tensor:
+def _keep_top_p(scores: Floats, top_p: float) -> Floats:
     """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
-    rising, ids = scores.sort(dim=-1, stable=True)
-    is_tail = rising.softmax(-1).cumsum(-1) <= 1 - top_p
-    is_tail[..., -1] = False
-    return scores.masked_fill(torch.empty_like(is_tail).scatter_(-1, ids, is_tail), -math.inf)
+    rising = np.sort(scores)
+    # Added up in float64 and rounded, as torch does on a CPU.
+    joint = np.cumsum(_softmax(rising), dtype=np.float64).astype(np.float32)
+    tail = min(int(np.count_nonzero(joint <= np.float32(1 - top_p))), len(rising) - 1)
+    lowest_kept = rising[tail]
+    is_ruled_out = scores < lowest_kept
+    # Of equal scores the lower ids stand first in a stable order, so they go first.
+    ties = np.flatnonzero(scores == lowest_kept)
+    is_ruled_out[ties[: tail - int(np.count_nonzero(is_ruled_out))]] = True
+    return np.where(is_ruled_out, np.float32(-math.inf), scores)
 
 
-def keep_min_p(scores: Tensor, min_p: float) -> Tensor:
-    """Rule out tokens less likely than `min_p` times the likeliest."""
-    probabilities = scores.softmax(-1)
-    is_unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
-    return scores.masked_fill(is_unlikely, -math.inf)
+def _softmax(scores: Floats) -> Floats:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    shares: Floats = weights / weights.sum(-1, keepdims=True)
+    return shares
 
 
-def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best scores of each row and their ids, both [rows, count]; like `topk`, ties in any order.
+@dataclass(frozen=True, slots=True)
+class NoiseKey:
+    """All that the noise of a row depends on; `vocabulary` has the target's ids of its `tokens` tokens."""
 
-    Of a large vocabulary split into columns, the best tokens lie in the columns with the best maxima, and
-    maxima are an order of magnitude cheaper than selection.
+    seed: int
+    position: int
+    tokens: int
+    vocabulary: DraftVocabulary | None = None
+
+
+@lru_cache(maxsize=8)
+def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words:
+    ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
+    return (np.array(ids, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
+
+
+def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
+    """The hash words of these tokens, or of all that are known; `cosine_protocol.noise` is the reference."""
+    steps = _token_steps(key.tokens, key.vocabulary)
+    words = steps if ids is None else steps[ids]
+    words = words + np.uint64(position_key(seed=key.seed, position=key.position))
+    for shift, factor in ((30, MIX_A), (27, MIX_B)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
+    """Standard Gumbel noise -log(-log u) of these tokens, or of all that are known.
+
+    The logarithms are numpy's, good to an ulp or so of float64, before the one rounding to float32.
     """
-    columns = -(-scores.shape[1] // COLUMN_TOKENS)
-    if scores.numel() < WORTH_SPLITTING or columns < count:
-        values, ids = scores.topk(count)
-        return values, ids
-    padding = columns * COLUMN_TOKENS - scores.shape[1]
-    padded = F.pad(scores, (0, padding), value=-math.inf) if padding else scores
-    table = padded.view(len(scores), COLUMN_TOKENS, columns)
-    best_columns = table.amax(1).topk(count).indices
-    entries = table.gather(2, best_columns[:, None].expand(-1, COLUMN_TOKENS, -1)).flatten(1)
-    values, picked = entries.topk(count)
-    return values, picked // count * columns + best_columns.gather(1, picked % count)
+    uniform = ((_hashed(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    noise: Floats = (-np.log(-np.log(uniform))).astype(np.float32)
+    return noise
 
 
-def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]:
-    if ids.device.type == "cpu":
-        return list(zip(floats.tolist(), ids.tolist(), strict=True))
-    # Both travel as one block of 32-bit words: one synchronisation with the device, not two.
-    words = torch.cat([floats.view(torch.int32), ids.to(torch.int32)], 1).cpu()
-    width = floats.shape[1]
-    float_rows = words[:, :width].contiguous().view(torch.float32).tolist()
-    return list(zip(float_rows, words[:, width:].tolist(), strict=True))
+@lru_cache(maxsize=REUSED_POSITIONS)
+def gumbel_noise(key: NoiseKey) -> Floats:
+    """The noise of every token of a row, float32 [vocab]; shared, read-only.
+
+    A drafter's own ids have the noise of the target's ids in its vocabulary, reserved ones `RESERVED_NOISE`.
+    """
+    noise: Floats = np.full(key.tokens, RESERVED_NOISE, dtype=np.float32)
+    known = _noise_of(key)
+    noise[: len(known)] = known
+    noise.flags.writeable = False
+    return noise
 
 
-def _choice(scores: Tensor, floats: list[float], ids: list[int], *, count: int) -> Choice | None:
-    *values, total = floats
-    if not math.isfinite(values[0]):
+@lru_cache(maxsize=REUSED_POSITIONS)
+def _least_waits(key: NoiseKey) -> Floats:
+    """A lower bound of -log u for every known token, float32 [known tokens]: 1 - u, of the upper 32 bits of u."""
+    inverted = ~(_hashed(key) >> np.uint64(32)).astype(np.uint32)
+    return inverted.astype(np.float32) * np.float32(2.0**-32)
+
+
+def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
+    """The ids, in rising order, of tokens among which are those with the best two scores.
+
+    A score log p - log(-log u) is the higher the smaller -log u / p is, a race of exponential waiting times. What
+    cannot come in as early as two tokens that are known to need not be drawn exactly.
+    """
+    is_possible = log_probs > -math.inf
+    if np.count_nonzero(is_possible) <= FEW_TOKENS:
+        return np.flatnonzero(is_possible)
+    race = _least_waits(key) / np.exp(log_probs)
+    first = int(race.argmin())
+    least, race[first] = race[first], math.inf
+    two = np.array([first, race.argmin()])
+    race[first] = least
+    worse = float((log_probs[two] + _noise_of(key, two)).min())
+    # Not greater: NaN is possible too.
+    if not worse > FAINTEST:
+        return np.flatnonzero(is_possible)
+    return np.flatnonzero(race <= ROUNDING * math.exp(-worse))
+
+
+def best_tokens(scores: Floats, count: int) -> Integers:
+    """The ids of the `count` best scores [vocab], the best first, and of equal ones the lowest id."""
+    columns = -(-len(scores) // COLUMN_TOKENS)
+    ids = np.arange(len(scores))
+    if len(scores) >= WORTH_SPLITTING and columns > count:
+        padded = np.full(columns * COLUMN_TOKENS, -math.inf, dtype=np.float32)
+        padded[: len(scores)] = scores
+        best_columns = np.argpartition(padded.reshape(COLUMN_TOKENS, columns).max(0), -count)[-count:]
+        ids = (best_columns[:, None] + np.arange(COLUMN_TOKENS) * columns).ravel()
+        ids = ids[ids < len(scores)]
+    found = ids[np.argpartition(scores[ids], -count)[-count:]]
+    return found[np.lexsort((found, -scores[found]))]
+
+
+def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
+    """The best score's token, the lowest id of equal ones, without candidates; None where it is not finite.
+
+    `ids` are those of the scores, in rising order, where they are not 0, 1, ...
+    """
+    if not len(scores):
         return None
+    best = int(scores.argmax())
+    top = float(scores[best])
+    if not math.isfinite(top):
+        return None
+    second = max(scores[:best].max(initial=-math.inf), scores[best + 1 :].max(initial=-math.inf))
+    return Choice(best if ids is None else int(ids[best]), top - float(second))
+
+
+def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
+    """The choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
+    if not math.isfinite(scores.max()):
+        return _nothing_known(all_scores, scores)
+    ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
+    values = scores[ids].tolist()
     margin = values[0] - values[1] if len(values) > 1 else math.inf
-    ranked = list(zip(values, ids, strict=True))
     if margin == 0:
-        # topk orders ties as it likes; the rule is the lowest id.
-        best = (values[0], int(scores.argmax()))
-        others = sorted((pair for pair in ranked if pair != best), key=lambda pair: (-pair[0], pair[1]))
-        ranked = [best, *others][: len(ranked)]
+        # Which of several equal scores were selected is left open; the rule is the lowest id.
+        best = int(scores.argmax())
+        ids = [best, *(token for token in ids if token != best)][: len(ids)]
+    total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
     candidates = tuple(
-        (token, min(1.0, math.exp(value - total))) for value, token in ranked[:count] if value > -math.inf
+        (token, min(1.0, math.exp(value - total)))
+        for token, value in zip(ids[:count], values, strict=False)
+        if value > -math.inf
     )
-    return Choice(ranked[0][1], margin, candidates)
+    return Choice(ids[0], margin, candidates)
+
+
+def _nothing_known(scores: Floats, known: Floats) -> Choice | None:
+    """The choice where no known token is possible; None where that is no drafter's lack but damage."""
+    is_lack = known.max() == -math.inf and math.isfinite(scores[len(known) :].max(initial=-math.inf))
+    return NOTHING_KNOWN if is_lack else None

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from tokenizers import Tokenizer
 
-from cosine_p2p.token_effects import REPLACEMENT
+from cosine_p2p.text.token_effects import REPLACEMENT
 
 CONTEXT_TOKENS: Final = 16
 """A choice: tokens before a boundary that are looked at to see how text after it is tokenised."""

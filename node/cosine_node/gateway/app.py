@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -19,16 +19,59 @@ from starlette.routing import BaseRoute, Mount, Route
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.health import VerifierWatch
-from cosine_node.gateway.host_check import HostCheck
-from cosine_node.gateway.middleware import Emit, KeyCheck, KeyRing, RequestLog
+from cosine_node.gateway.middleware import Emit, HostCheck, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
-from cosine_p2p.generation_config import apply_defaults
+from cosine_p2p.request.generation_config import apply_defaults
+from cosine_protocol.errors import CosineError
+from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
+
+# --------------------
+# The verifiers that serve the target now, looked up no more often than needed.
+
+
+# Probes come every few seconds, and each look-up asks several peers: choices between fresh news and little traffic.
+FRESH_S: Final = 15.0
+RETRY_S: Final = 2.0
+LOOK_UP_TIMEOUT_S: Final = 6.0
+"""Less than the 10 s after which most load balancers give up a probe."""
+
+
+class VerifierWatch:
+    """Remembers for `FRESH_S` that verifiers were found, for `RETRY_S` that none were.
+
+    `find_verifiers` is a client's; it may raise a `CosineError`.
+    """
+
+    def __init__(self, find_verifiers: Callable[[], Awaitable[Sequence[NodeRecord]]]) -> None:
+        self._find_verifiers = find_verifiers
+        self._looking = asyncio.Lock()
+        self._valid_until_s = 0.0
+        self._found: tuple[NodeRecord, ...] = ()
+        self._reason = ""
+
+    async def look(self) -> tuple[Sequence[NodeRecord], str]:
+        """The verifiers found most recently, best first, and why there are none, "" if there are."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if loop.time() >= self._valid_until_s:
+                try:
+                    async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+                        self._found, self._reason = tuple(await self._find_verifiers()), ""
+                except CosineError as error:
+                    self._found, self._reason = (), str(error)
+                except TimeoutError:
+                    self._found, self._reason = (), f"The network did not answer within {LOOK_UP_TIMEOUT_S:.0f} s."
+                self._valid_until_s = loop.time() + (FRESH_S if self._found else RETRY_S)
+        return self._found, self._reason
+
+
+# --------------------
+
 
 ALIAS: Final = "cosine"
 """The name that always means the gateway's target."""

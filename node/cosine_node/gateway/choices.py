@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.gateway.admission import Tickets
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
-from cosine_p2p.generation import Generation, Observer
+from cosine_p2p.request.results import Generation, Observer
 from cosine_protocol.request import Request
 
 if TYPE_CHECKING:

@@ -17,12 +17,17 @@ from starlette.types import Receive, Scope, Send
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_node.gateway.choices import ChoiceRuns, ChoiceStarted
-from cosine_node.gateway.json_body import read_object
-from cosine_node.gateway.replies import Heading, Style, reason_of
-from cosine_node.gateway.reply_writers import ReplyWriter, StreamedReplyWriter, WholeReplyWriter
-from cosine_node.gateway.text_request import Parse, TextRequest
-from cosine_p2p.generation import Observer
-from cosine_p2p.request_log import request_name
+from cosine_node.gateway.replies import (
+    Heading,
+    ReplyWriter,
+    StreamedReplyWriter,
+    Style,
+    WholeReplyWriter,
+    reason_of,
+)
+from cosine_node.gateway.text_request import Parse, TextRequest, read_object
+from cosine_p2p.request.results import Observer
+from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_p2p.gguf_header import GgufTensor, read_header
-from cosine_p2p.target import GGUF_LINK, gguf_digest
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_p2p.text.gguf_header import GgufTensor, read_header
+from cosine_p2p.text.target import GGUF_LINK, gguf_digest
 from cosine_protocol.errors import UsageError
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
@@ -96,7 +96,7 @@ class GgufFile:
     def draft_vocabulary(self) -> tuple[int, ...] | None:
         """The target's token of each token of a drafter that has fewer; None if the tokens are the target's.
 
-        See `cosine_node.engine.draft_vocabulary`: the model has at least one more, which stands for all others.
+        See `cosine_node.engine.vocabulary`: the model has at least one more, which stands for all others.
         """
         tokens = self.metadata.get(DRAFT_VOCABULARY)
         if tokens is None:
@@ -109,7 +109,7 @@ class GgufFile:
 
     @property
     def digest(self) -> bytes:
-        """What the text depends on, in 32 bytes; reads the whole file. See `cosine_p2p.target.gguf_digest`."""
+        """What the text depends on, in 32 bytes; reads the whole file. See `cosine_p2p.text.target.gguf_digest`."""
         return gguf_digest(self.path)
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:

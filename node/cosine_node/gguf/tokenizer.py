@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.pre_tokenizers import PRE_TOKENIZERS, JsonObject
-from cosine_p2p.tokenizer import failures_as
+from cosine_p2p.text.tokenizer import failures_as
 from cosine_protocol.errors import UsageError
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from platformdirs import user_cache_dir
 
-from cosine_node.engine import draft_vocabulary
+from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.tokenizer import tokenizer_files
 from cosine_node.gguf.transformers_model import transformers_config
-from cosine_p2p import generation_config
-from cosine_p2p.target import GGUF_LINK
+from cosine_p2p.request import generation_config
+from cosine_p2p.text.target import GGUF_LINK
 
 SAMPLING: Final[Mapping[str, str]] = {
     "temp": "temperature",

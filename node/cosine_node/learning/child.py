@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Final
 
-from cosine_node.learning.orders import Answer, Comparison, Order, RoundOutcome, from_line, to_line
+from cosine_node.learning.worker import Answer, Comparison, Order, RoundOutcome, from_line, to_line
 from cosine_protocol.errors import CosineError
 
 COMMAND: Final = (sys.executable, "-m", "cosine_node.learning.worker")

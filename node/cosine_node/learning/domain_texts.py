@@ -6,16 +6,16 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine, Row
-from cosine_p2p.prompt import encode_prompt
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
 
 NEAR: Final = 1.1
 """A domain is a drafter's too where its texts have at most so many times the negative log-likelihood of its own.
 
-Below what tells the experts of the toy family from others (`python -m training.measure_domains`): to each of the
-five the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.
+Below what tells the experts of the toy family from others: to each of the five
+the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.
 """
 
 

@@ -11,11 +11,42 @@ from typing import Any, Final
 from platformdirs import user_state_dir
 
 from cosine_node.learning.decision import NEW_TOKENS
-from cosine_node.learning.learned_name import DIGEST_CHARACTERS, LearnedName
 from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_node.learning.versions import SHIPPED, LiveVersion
-from cosine_p2p.state_file import StateFile
-from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_p2p.storage.state_file import StateFile
+from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
+
+# --------------------
+# The name of learned weights in a record: the model's, the version's number and part of its digest. Pure.
+
+
+DIGEST_CHARACTERS: Final = 8
+"""Decided: of a version's digest, in its name."""
+_LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedName:
+    """Such a name in parts; what a record says of learning is its node's own word."""
+
+    model: str
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        """The name, that of the model cut where it is too long for a record."""
+        ending = f"+learned-{self.number}-{self.digest}"
+        return self.model.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore") + ending
+
+    @classmethod
+    def of(cls, name: str) -> "LearnedName | None":
+        """The parts of a name that a record tells, None for one that was not learned."""
+        found = _LEARNED.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]), found[3])
+
+
+# --------------------
+
 
 ABOUT: Final = "about.json"
 """The file that says whose folder it is, for `cosine-node learned`."""

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cosine_node.drafter.service import DrafterService
+from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
 from cosine_node.learning.decision import (
     LIVE_TOKENS,
     Acceptance,
+    LearningState,
     goes_back,
     goes_live,
     is_due,
@@ -29,13 +31,11 @@ from cosine_node.learning.decision import (
 from cosine_node.learning.domain_texts import NEAR
 from cosine_node.learning.home import LearnerHome
 from cosine_node.learning.learner_report import Activity, LearnerNow, hold
-from cosine_node.learning.learning_state import LearningState
-from cosine_node.learning.orders import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_node.learning.served_weights import serving_folder
 from cosine_node.learning.stream_store import KeptStreams, StreamStore
-from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_node.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
-from cosine_node.model import Emit
+from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
+from cosine_node.models.model import Emit
 from cosine_protocol.errors import UsageError
 
 QUIET_S: Final = 2.0

@@ -11,13 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from cosine_node.learning.decision import HELD_OUT_TOKENS, NEW_TOKENS, Acceptance
-from cosine_node.learning.home import find_homes
-from cosine_node.learning.learned_name import DIGEST_CHARACTERS
-from cosine_node.learning.learning_state import LearningState
+from cosine_node.learning.decision import HELD_OUT_TOKENS, NEW_TOKENS, Acceptance, LearningState
+from cosine_node.learning.home import DIGEST_CHARACTERS, find_homes
 from cosine_node.learning.stream_store import KeptStreams, read_kept
 from cosine_node.learning.versions import SHIPPED, LiveVersion, Versions
-from cosine_p2p.state_file import StateFile
+from cosine_p2p.storage.state_file import StateFile
 
 NAME: Final = "now.json"
 """The file in a learner's folder that says what it is doing."""

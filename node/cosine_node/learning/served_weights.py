@@ -4,14 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from cosine_node.engine import draft_vocabulary
+from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.engine.base import Engine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
-from cosine_p2p import generation_config
-from cosine_p2p.target import GGUF_LINK
-from cosine_p2p.tokenizer_files import NAMES
+from cosine_p2p.request import generation_config
+from cosine_p2p.text.target import GGUF_LINK
+from cosine_p2p.text.tokenizer_files import NAMES
 from cosine_protocol.errors import UsageError
 
 GGUF_FOLDER: Final = "gguf"

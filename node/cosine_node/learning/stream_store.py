@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from cosine_node.learning.verified_stream import FailedBranch, VerifiedStream
+from cosine_node.drafter.streams import FailedBranch, VerifiedStream
 from cosine_protocol.request import Sampling
 
 NAME: Final = "streams.sqlite"

@@ -4,7 +4,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from cosine_p2p.generation import Generation
+from cosine_p2p.request.results import Generation
 
 ABANDONED: Final = "abort"
 """The `finished_reason` that vLLM has for it."""

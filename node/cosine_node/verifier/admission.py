@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import AskAudit, Transcript
 from cosine_protocol.audits import open_claim
 from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError
+from cosine_protocol.messages import AskAudit, Transcript
 from cosine_protocol.request import Request
 
 

@@ -16,27 +16,24 @@ from typing import Final
 from cosine_node.verifier.policy import MAX_COORDINATED
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import log_of
-from cosine_p2p.channel import MAX_SENTENCE, StepCounts
-from cosine_p2p.fragments import Offload
-from cosine_p2p.job import Job
-from cosine_p2p.link import Delivery, Links, PeerLink, Sink
-from cosine_p2p.offload import Threads
-from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.session import Session
-from cosine_p2p.signed_drafts import SignedDraft, SignedDrafts, claims_of, without
-from cosine_p2p.speed_trials import SpeedTrials
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.request.offload import Offload, Threads
+from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of, without
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.session import Session
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
+from cosine_p2p.transport.link import Delivery, Links, PeerLink, Sink
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.mandates import open_mandate
+from cosine_protocol.messages import Mandate, Receipted, SignedMandate, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
-from cosine_protocol.receipt_messages import Receipted, SignedReceipt
 from cosine_protocol.receipts import read_receipt
 
 LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
-from cosine_node.fair_pass import CROWD, Shares
+from cosine_node.passes.fair_pass import CROWD, Shares
 
 # The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
 LONGEST_PASS: Final = 4.0

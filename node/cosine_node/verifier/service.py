@@ -8,35 +8,33 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import FairQueue, Holder, whom_to_evict
-from cosine_node.idle_passes import WaitForWork
-from cosine_node.runner import Runner
-from cosine_node.verifier.account import SpeculationAccount
+from cosine_node.passes.counts import VerifierCounts
+from cosine_node.passes.fair_places import FairQueue, Holder, whom_to_evict
+from cosine_node.passes.feed_pace import FeedChain
+from cosine_node.passes.idle_passes import WaitForWork
+from cosine_node.passes.runner import Runner
 from cosine_node.verifier.admission import admitted
 from cosine_node.verifier.audit_service import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
-from cosine_node.verifier.feed_pace import FeedChain
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.prompt_lookup import PromptLookup
-from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
+from cosine_node.verifier.request import KvState, OwnDrafts, PromptLookup, SpeculationAccount, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, idle_s, log_of, yields_place
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
-from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
-from cosine_p2p.near_ties import near_tie_of
-from cosine_p2p.request_log import PEER_LETTERS
-from cosine_p2p.speed_trials import SpeedTrials
+from cosine_p2p.session.request_log import PEER_LETTERS
+from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.transport.base import Stream, Transport
-from cosine_p2p.trial_run import TrialRun
+from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
+from cosine_p2p.trust.audit_rule import near_tie_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import Receipted
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.receipt_messages import Receipted
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)

@@ -9,28 +9,67 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.operations import ChainLost, NoChain, NotComputed
-from cosine_node.idle_passes import WaitForWork
-from cosine_node.runner import Pass, Runner
+from cosine_node.passes.counts import VerifierCounts
+from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
+from cosine_node.passes.idle_passes import WaitForWork
+from cosine_node.passes.runner import Pass, Runner
+from cosine_node.stages.operations import ChainLost, NoChain, NotComputed
 from cosine_node.verifier.audited_stream import AuditedStream
-from cosine_node.verifier.earnings import signed_earnings
-from cosine_node.verifier.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import OwnDrafts, RequestStage, Verdict, VerifierRequest, is_drafter
 from cosine_node.verifier.served import ServedRequests, log_of, post_error
-from cosine_p2p.channel import StepCounts
+from cosine_p2p.transport.channel import StepCounts
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import is_transcript_due, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
+from cosine_protocol.messages import Earning, SignedEarning, Transcript
+from cosine_protocol.receipts import sign_earning
+
+# --------------------
+# The tokens that each drafter earned in a request, as its verifier signs them.
+
+
+def signed_earnings(
+    request: VerifierRequest, verifier: Identity, *, now_s: float
+) -> tuple[SignedEarning, ...] | None:
+    """One for each drafter whose tokens were committed, of too many for those with the most; None if there is none.
+
+    The client named the drafters: whose drafts those are is its word, how many tokens were right is the verifier's.
+    """
+    tokens = {
+        drafter: request.accepted[author]
+        for author, drafter in enumerate(request.drafters, start=1)
+        if request.accepted[author]
+    }
+    most = sorted(tokens, key=lambda drafter: -tokens[drafter])[:MAX_EARNINGS]
+    text_tokens = len(request.output) - request.first
+    signed = tuple(
+        sign_earning(
+            verifier,
+            Earning(
+                target_digest=request.request.target_digest,
+                client=request.request.client,
+                drafter=drafter,
+                tokens=tokens[drafter],
+                text_tokens=text_tokens,
+                ended_at_s=now_s,
+            ),
+            d_0=request.d_0,
+        )
+        for drafter in most
+    )
+    return signed or None
+
+
+# --------------------
+
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_protocol.errors import UsageError
 
 
@@ -120,7 +120,7 @@ def resolve(source: str) -> Path | str:
 
 
 def acceptance() -> dict[str, Any]:
-    """The measured acceptance of every toy drafter in every domain, as `training.evaluate` wrote it."""
+    """The measured acceptance of every toy drafter in every domain, as `cosine_lab.training.evaluate` wrote it."""
     measured: dict[str, Any] = json.loads((_MODELS / "eval.json").read_text("utf-8"))
     return measured
 

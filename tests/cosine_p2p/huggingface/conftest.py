@@ -7,16 +7,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.loading import load_engine
-from cosine_node.runner import ThreadRunner
-from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.engine.torch.loading import load_engine
+from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.client import Swarm
-from cosine_p2p.generation_config import read_eos
 from cosine_p2p.huggingface import SwarmModelForCausalLM
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.test_blocking import InProcess
 

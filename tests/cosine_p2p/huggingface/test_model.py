@@ -17,7 +17,7 @@ from cosine_p2p.blocking import Client
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.options import choice_seed
+from cosine_p2p.request.options import choice_seed
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.huggingface.conftest import embedded

@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from cosine_p2p.transport.libp2p_library import BaseLibp2pError, Ed25519PrivateKey, KeyPair
-from cosine_p2p.transport.trio_thread import TrioThread
+from cosine_p2p.transport.light.library import BaseLibp2pError, Ed25519PrivateKey, KeyPair
+from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_protocol.identity import Identity
 
 ECHO = "/test/echo"

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.transport.address_range import range_of
-
-from ..samples import identity_of
+from cosine_p2p.transport.addresses import range_of
+from tests.cosine_p2p.samples import identity_of
 
 RELAY = identity_of(1).peer_id
 

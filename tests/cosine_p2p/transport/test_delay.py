@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.delay import DelayedStream, DelayedTransport, delayed
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.errors import PeerLost
 
 ONE_WAY_S = 0.02

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.transport.dial_policy import MAX_HOSTS, MAX_TRIES, TRIES_WINDOW_S, DialPolicy, Reach, reach_of
+from cosine_p2p.transport.addresses import MAX_HOSTS, MAX_TRIES, TRIES_WINDOW_S, DialPolicy, Reach, reach_of
 
 PUBLIC, OTHER = "93.184.216.34", "2606:2800:220:1::1"
 PRIVATE = ("10.1.2.3", "172.17.0.2", "192.168.1.1", "100.64.0.9", "fd00::1")

@@ -25,9 +25,9 @@ def whole():
 """,
     "costly.py": "from partly.parts.small import Small\nWEIGHT = 7\ndef weigh(): return WEIGHT\n",
     "parts/__init__.py": """
-from .small import Small
-from .small import CONSTANT as VERSION
-from . import other
+from tests.cosine_p2p.transport.small import Small
+from tests.cosine_p2p.transport.small import CONSTANT as VERSION
+from tests.cosine_p2p.transport import other
 from partly import costly
 LEVEL = 3
 """,
@@ -124,12 +124,12 @@ def test_names_that_are_bound_otherwise_have_no_origin() -> None:
 
 USES = {
     "hivemind": """
-import cosine_p2p.transport.hivemind_library, hivemind
+import cosine_p2p.transport.full.library, hivemind
 from hivemind.averaging import DecentralizedAverager
 assert hivemind.DHT and hivemind.Optimizer and hivemind.__version__
 """,
     "libp2p": """
-import cosine_p2p.transport.libp2p_library
+import cosine_p2p.transport.light.library
 from libp2p.kad_dht.kad_dht import KadDHT
 import libp2p
 assert libp2p.new_host and libp2p.peer.id.ID and libp2p.__version__

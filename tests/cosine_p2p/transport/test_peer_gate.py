@@ -5,20 +5,19 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.denied_peers import DeniedPeers
-from cosine_p2p.membership import Membership
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
+from cosine_p2p.trust.denied_peers import DeniedPeers
+from cosine_p2p.trust.membership import Membership
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.member_messages import Member, Revoked
-
-from ..private_swarm import DAY_S, PrivateSwarm
-from ..samples import identity_of
+from cosine_protocol.messages import Member, Revoked
+from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.samples import identity_of
 
 NODE, CLIENT = identity_of(1).peer_id, identity_of(2).peer_id
 ECHO = "/echo"

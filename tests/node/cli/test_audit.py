@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.cli import main
 from cosine_node.cli.audit import check, judged
-from cosine_node.cli.printing import json_safe
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.evidence import Evidence, EvidenceFile, evidence_of_json
+from cosine_node.terminal.printing import json_safe
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
-from tests.cosine_p2p.test_evidence import FORGERIES, piece_of
+from tests.cosine_p2p.trust.test_evidence import FORGERIES, piece_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 

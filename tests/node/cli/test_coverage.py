@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cosine_node.cli.coverage import SHOWN_KINDS, SHOWN_LAYERS, coverage_as_objects, coverage_lines, shortened
+from cosine_node.cli.status import SHOWN_KINDS, SHOWN_LAYERS, coverage_as_objects, coverage_lines, shortened
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from tests.cosine_p2p.samples import identity_of, record_of
 

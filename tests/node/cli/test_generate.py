@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli import main
 from cosine_node.cli.generate import config_lines, stage_of
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import Swarm
-from cosine_p2p.generation import AppliedConfig, Progress
+from cosine_p2p.request.results import AppliedConfig, Progress
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.test_blocking import InProcess

@@ -35,7 +35,7 @@ def test_people_read_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_default_file_is_the_users_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosine_p2p.identity_file.user_data_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr("cosine_p2p.storage.identity_file.user_data_dir", lambda name: str(tmp_path / name))
     made = json.loads(shown(capsys, "--json"))
     assert Path(made["file"]).is_relative_to(tmp_path)
     assert Path(made["file"]).is_file()

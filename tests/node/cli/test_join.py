@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cosine_node import node
 from cosine_node.cli import main
-from cosine_node.engine.engine_kind import EngineKind
-from cosine_node.node_options import NetworkOptions, NodeOptions
+from cosine_node.models.engine_kind import EngineKind
+from cosine_node.serving import node
+from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import all_homes, write_about
-from cosine_node.learning.learning_state import LearningState
 from cosine_node.learning.stream_store import NAME, StreamStore
 from cosine_node.learning.versions import LiveVersion, Versions
 from tests.node.learning.streams import stream

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.cli.learning import DEFAULT_LEARN_MEMORY, parse_learning
+from cosine_node.cli.join import DEFAULT_LEARN_MEMORY, parse_learning
 from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.engine.stage_draft import StageSource
-from cosine_node.node_options import NodeOptions
-from cosine_node.stage import head, stage_node
+from cosine_node.serving import head, stage_node
+from cosine_node.serving.node_options import NodeOptions
+from cosine_node.stages.opening import StageSource
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

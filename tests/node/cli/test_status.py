@@ -12,20 +12,19 @@ from rich.console import Console
 
 from cosine_node.cli import main, status
 from cosine_node.cli.status import OwnNotes, as_object, picture, problem_of
-from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import write_about
 from cosine_node.learning.learner_report import reports_by_peer
-from cosine_node.learning.learning_state import LearningState
 from cosine_p2p import network
 from cosine_p2p.access import Access
-from cosine_p2p.denied_peers import Ban, BanFile
-from cosine_p2p.earned_credit import Earned
-from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
+from cosine_p2p.trust.denied_peers import Ban, BanFile
+from cosine_p2p.trust.earned_credit import Earned
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.cosine_p2p.test_evidence import AUTHOR, piece_of
+from tests.cosine_p2p.trust.test_evidence import AUTHOR, piece_of
 from tests.node.cli.test_coverage import stage
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node.cli import main
-from cosine_p2p.swarm_file import read_swarm_file
+from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.identity import Identity
 
 PEER = Identity.from_seed(b"\x05" * 32).peer_id

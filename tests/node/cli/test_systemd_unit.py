@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node import announced_node
-from cosine_node.announcing import GOODBYE_TIMEOUT_S
 from cosine_node.cli import main
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
-from cosine_p2p.transport.daemon import END_TIMEOUT_S
+from cosine_node.serving import announced_node
+from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
+from cosine_p2p.transport.full.daemon import END_TIMEOUT_S
 
 PEER = "/ip4/192.0.2.1/tcp/4001"
 JOIN = ("--role", "drafter", "--model", "zoo:draft-code")

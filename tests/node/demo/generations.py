@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cosine_node.demo.race import RacedPrompt, Way
-from cosine_p2p.generation import DrafterReport, Generation, VerifierReport
+from cosine_p2p.request.results import DrafterReport, Generation, VerifierReport
 
 PASS_S = 0.06
 

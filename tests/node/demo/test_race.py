@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cosine_node.demo.race import COPIED, Lane, Way, typical
-from cosine_p2p.generation import TARGET_SOURCE, Chunk
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk
 from tests.node.demo.generations import generation, raced
 
 

@@ -15,7 +15,7 @@ from cosine_node.demo.report import (
     result_line,
     summary,
 )
-from cosine_node.emulation import Emulation
+from cosine_node.passes.emulation import Emulation
 from tests.node.demo.generations import generation, raced
 
 

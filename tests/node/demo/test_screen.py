@@ -8,8 +8,8 @@ from rich.console import Console
 from cosine_node.demo.race import Race, Way
 from cosine_node.demo.report import EmulatedDevices, PassTiming, RaceReport
 from cosine_node.demo.screen import print_report, race_view, save_picture
-from cosine_node.emulation import Emulation
-from cosine_p2p.generation import TARGET_SOURCE, Chunk
+from cosine_node.passes.emulation import Emulation
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk
 from tests.node.demo.generations import generation, raced
 
 

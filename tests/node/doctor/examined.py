@@ -13,9 +13,9 @@ from typing import Any, Final
 from cosine_node.doctor.checks import checks_of, run_checks
 from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import CheckStatus, Finding
-from cosine_node.doctor.installation import find_daemon
-from cosine_node.engine.engine_kind import EngineChoice
-from cosine_p2p.identity_file import load_identity
+from cosine_node.doctor.machine import find_daemon
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_p2p.storage.identity_file import load_identity
 
 OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 

@@ -19,7 +19,7 @@ import torch
 import transformers as tf
 
 from cosine_node import zoo
-from cosine_p2p.tokenizer_files import NAMES
+from cosine_p2p.text.tokenizer_files import NAMES
 from tests.node.doctor.measured_models import MODELS
 
 PAGE: Final = Path(__file__).with_name("measured_memory.md")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from cosine_node.discover_service import DiscoverService
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.doctor.probe_swarm import look_around
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import Role, cell_name, seal_record

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
 from cosine_node.doctor.checks import Check, run_checks
 from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
-from cosine_node.engine.engine_kind import EngineChoice
-from cosine_node.pool_size import TokenBytes
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.models.engine_kind import EngineChoice
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import doctor_options, findings
 

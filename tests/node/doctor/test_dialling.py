@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from cosine_node.doctor.addresses import DialOutcome
-from cosine_node.doctor.dialling import dial, try_port
+from cosine_node.doctor.addresses import DialOutcome, dial, try_port
 from tests.node.doctor.examined import OTHER_PEER, running_daemon, running_greeter
 
 

@@ -10,7 +10,7 @@ from cosine_node.doctor import facts as facts_module
 from cosine_node.doctor.addresses import Dialled, DialOutcome
 from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.machine import MachineFacts
-from cosine_node.engine.engine_kind import EngineChoice, EngineKind
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import OTHER_PEER, doctor_options
 from tests.node.engine.gguf_models import tiny_gguf

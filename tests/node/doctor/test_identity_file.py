@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor import identity_file
+from cosine_node.doctor import disk as identity_file
+from cosine_node.doctor.disk import judge_key_file
 from cosine_node.doctor.finding import CheckStatus
-from cosine_node.doctor.identity_file import judge_key_file
-from cosine_p2p.identity_file import claim_identity, load_identity
+from cosine_p2p.storage.identity_file import claim_identity, load_identity
 
 
 def test_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:

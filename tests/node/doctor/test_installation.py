@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node.doctor.finding import CheckStatus
-from cosine_node.doctor.installation import (
+from cosine_node.doctor.machine import (
     EXTRAS,
     find_daemon,
     judge_daemon,

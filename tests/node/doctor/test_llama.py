@@ -1,11 +1,10 @@
 import pytest
 
 from cosine_node.doctor.finding import CheckStatus
-from cosine_node.doctor.llama import look_at_llama
-from cosine_node.doctor.model_files import read_model
-from cosine_node.engine import llama_library
-from cosine_node.engine.engine_kind import EngineChoice, EngineKind
-from cosine_node.pool_size import PoolSize
+from cosine_node.doctor.model_files import look_at_llama, read_model
+from cosine_node.engine.llama import library as llama_library
+from cosine_node.engine.pool_size import PoolSize
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_models import tiny_gguf
 

@@ -20,10 +20,10 @@ from cosine_node.doctor.model_files import (
     read_folder,
     read_model,
 )
+from cosine_node.engine.pool_size import PoolSize, TokenBytes
 from cosine_node.gguf.writing import write_gguf
-from cosine_node.pool_size import PoolSize, TokenBytes
-from cosine_p2p.target import read_target_facts
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.target import read_target_facts
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
 GIB = 1 << 30

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from cosine_node import zoo
-from cosine_node.doctor import disk, installation
+from cosine_node.doctor import disk
+from cosine_node.doctor import machine as installation
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
-from cosine_p2p.identity_file import claim_identity
+from cosine_p2p.storage.identity_file import claim_identity
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import (
     OTHER_PEER,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cosine_node.drafter.admission import check_start
-from cosine_node.engine.scripted import ScriptedEngine
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_node.drafter.service import check_start
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from tests.node.peers import TOKENIZER, request_of

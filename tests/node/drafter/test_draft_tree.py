@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.streams import NO_GUESS, StreamRecord
 from cosine_node.engine.base import Choice, Row
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.learning.stream_records import StreamRecord
-from cosine_node.learning.verified_stream import NO_GUESS
-from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.tree import Block, LiveTree
+from cosine_p2p.strategy.fusion import Calibration
+from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 from cosine_protocol.request import Sampling

@@ -7,14 +7,13 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
-from cosine_node.drafter.followed_request import FollowedRequest
-from cosine_node.drafter.pass_rows import BUDGET_TOKENS, IDLE_S, DraftRows
+from cosine_node.drafter.request import BUDGET_TOKENS, IDLE_S, DraftRows, FollowedRequest
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.fair_pass import CROWD
-from cosine_node.runner import count_tokens
-from cosine_p2p.speculation.calibration import Calibration
+from cosine_node.passes.fair_pass import CROWD
+from cosine_node.passes.runner import count_tokens
+from cosine_p2p.strategy.fusion import Calibration
 from cosine_protocol.digests import request_digest
 from tests.node.peers import request_of
 

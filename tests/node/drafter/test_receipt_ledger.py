@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.receipt_ledger import HALF_LIFE_S, LATE_S, MAX_EXPECTED, MAX_KEPT, ReceiptLedger, worth
-from cosine_node.simulation.swarm import numbered_identity
-from cosine_p2p.state_file import StateFile
+from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.digests import request_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.receipt_messages import Earning, Receipt, SignedReceipt
+from cosine_protocol.messages import Earning, Receipt, SignedReceipt
 from cosine_protocol.receipts import sign_earning, sign_receipt
 from cosine_protocol.request import Request
 from tests.protocol.samples import request_of

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.drafter.pass_rows import IDLE_S
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
     RETRY_AFTER_S,
@@ -17,20 +19,17 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.fair_places import IDLE_WANTED_S
-from cosine_node.learning.stream_records import RETURN_S
-from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
-from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.speculation.tree import LiveTree
+from cosine_node.drafter.streams import NO_GUESS, RETURN_S, VerifiedStream
+from cosine_node.passes.fair_places import IDLE_WANTED_S
+from cosine_node.passes.runner import InlineRunner
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode
 from cosine_protocol.identity import Identity, verify
-from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.mandates import sign_mandate
+from cosine_protocol.messages import SignedMandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request, Sampling
 from tests.node.peers import (

@@ -5,10 +5,10 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from cosine_node.engine.base import Engine
-from cosine_node.engine.llama_engine import LlamaEngine
-from cosine_node.engine.llama_library import llama_library
-from cosine_node.engine.llama_model import LlamaContext, LlamaModel
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.llama.library import llama_library
+from cosine_node.engine.llama.model import LlamaContext, LlamaModel
+from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.gguf.file import GgufFile
 from tests.node.engine.gguf_models import gguf_of
 

@@ -2,7 +2,7 @@
 
 
 class ListedMemory:
-    """Implements `cosine_node.engine.lanes.LaneMemory`: the token at each position of a lane."""
+    """Implements `cosine_node.engine.llama.lanes.LaneMemory`: the token at each position of a lane."""
 
     def __init__(self) -> None:
         self.lanes: dict[int, dict[int, str]] = {}

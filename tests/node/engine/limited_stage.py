@@ -14,10 +14,10 @@ from typing import Final
 import torch
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.stage_host import StageHost
-from cosine_node.engine.stage_model import StageModel
-from cosine_protocol.layer_range import LayerRange
+from cosine_node.stages.engine import StageModel
+from cosine_node.stages.host import StageHost
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
 
 PROMPT: Final = tuple(range(3, 35))
 SLOTS: Final = 64

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.recipe import Query
-from cosine_node.engine.sampling import choose
+from cosine_node.engine.sampling import Query
+from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import VOCAB
 

@@ -8,17 +8,14 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.load_trial import find_way
-from cosine_node.engine.loading import load_model
-from cosine_node.engine.pass_way import PassWay
-from cosine_node.engine.stage_engine import StageEngine
-from cosine_node.engine.stage_loading import load_part
-from cosine_node.engine.stage_model import StageModel
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.engine.window_pages import WindowPages
-from cosine_protocol.layer_range import LayerRange
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.loading import load_model
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
 
 CPU = torch.device("cpu")
 

@@ -19,9 +19,9 @@ import torch
 import transformers as tf
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from cosine_node.engine.load_trial import find_way
-from cosine_node.engine.support import UnsupportedModel, refuse_by_config
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
 from tests.node.engine.generated_text import write_with_generate
 from tests.node.engine.random_serving import draw_requests, serve_together
 from tests.node.engine.surveyed_models import UNTRIED, tiny_configs

@@ -8,9 +8,9 @@ import transformers as tf
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.load_trial import check_exactness
-from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.support import (
+from cosine_node.engine.torch.load_trial import check_exactness
+from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.support import (
     UnsupportedModel,
     context_tokens,
     model_class_of,

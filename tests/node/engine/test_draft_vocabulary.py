@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.engine.draft_vocabulary import FILE_NAME, DraftVocabulary
+from cosine_node.engine.vocabulary import FILE_NAME, DraftVocabulary
 from cosine_protocol.errors import UsageError
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.free_pages import FreePages, halving
+from cosine_node.engine.kv_pool import FreePages, halving
 
 
 def test_halving_visits_every_place_once_where_there_are_a_power_of_two() -> None:

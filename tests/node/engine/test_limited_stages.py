@@ -13,9 +13,9 @@ import transformers as tf
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.stage_engine import StageEngine
-from cosine_protocol.layer_range import LayerRange
+from cosine_node.stages.engine import StageEngine
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.limited_stage import PROMPT, SLOTS
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import COMMON

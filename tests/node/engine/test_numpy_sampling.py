@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_node.engine import numpy_sampling, sampling
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.recipe import NOTHING_KNOWN, Query
+from cosine_node.engine import sampling as numpy_sampling
+from cosine_node.engine.sampling import NOTHING_KNOWN, Query
+from cosine_node.engine.torch import sampling
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol import noise as reference
 from cosine_protocol.request import Sampling
 

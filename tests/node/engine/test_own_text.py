@@ -1,7 +1,7 @@
 """What a model was asked and said: texts share what they have in common, and nothing is fed twice without need."""
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.own_text import HELD_TOKENS, OwnText
+from cosine_node.engine.retokenized import HELD_TOKENS, OwnText
 from cosine_node.engine.text_alignment import PredictedToken
 
 

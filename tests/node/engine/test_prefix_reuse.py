@@ -3,17 +3,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.trace_engine import TraceDrafter, TraceTarget
+from cosine_lab.simulation.traces import DIGITS, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.llama_engine import LlamaEngine
+from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pass_way import PassWay
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
-from cosine_node.simulation.traces import DIGITS, TraceSet
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.lab.simulation.test_traces import MODELS, a_trace
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.tiny_models import (
     LATENT,
@@ -25,7 +26,6 @@ from tests.node.engine.tiny_models import (
     build,
     tiny_llama,
 )
-from tests.node.simulation.test_traces import MODELS, a_trace
 
 PROMPT_TOKENS = 50
 NEAR_TIE = 1e-4

@@ -7,9 +7,8 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import Engine, Row, RowResult
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB

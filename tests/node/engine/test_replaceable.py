@@ -2,9 +2,9 @@
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Row
 from cosine_node.engine.replaceable import ReplaceableEngine
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 

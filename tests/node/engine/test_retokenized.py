@@ -11,16 +11,15 @@ import transformers as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
-from cosine_node.engine.retokenized import SETTLE_TOKENS, RetokenizedEngine
-from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
-from cosine_node.engine.text_drafting import MAX_PASSES
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
-from cosine_p2p.tokenizer import TextCodec
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_p2p.request.results import Generation
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.engine.recited import BYTES, CERTAINTY, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain

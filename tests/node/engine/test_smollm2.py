@@ -8,14 +8,13 @@ import torch
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.gguf_model import load_gguf_model
-from cosine_node.engine.loading import load_engine, read_config
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
-from cosine_p2p.target import KNOWN_TARGETS, read_target_facts
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
 pytestmark = [

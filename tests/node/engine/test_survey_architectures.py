@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import transformers as tf
 
-from cosine_node.engine.pass_way import PassWay
+from cosine_node.engine.torch.pass_way import PassWay
 from tests.node.engine import survey_architectures
 from tests.node.engine.survey_architectures import KINDS, PAGE, Outcome, Row, read_page, survey, write_page
 from tests.thoroughness import THOROUGH

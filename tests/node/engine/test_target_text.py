@@ -1,7 +1,7 @@
 """A sequence in target tokens: plans go where their tokens go."""
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.target_text import TargetText
+from cosine_node.engine.retokenized import TargetText
 from tests.node.engine.recited import chain
 
 PLAN = ((4, 0.9), (5, 0.8), (6, 0.7))

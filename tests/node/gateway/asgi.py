@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway.app import GatewayOptions, make_app
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from tests.node.gateway.letters import MODEL, letter_client, letter_swarm
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from cosine_p2p.generation import DrafterReport, Generation
+from cosine_p2p.request.results import DrafterReport, Generation
 
 CODE: Final = DrafterReport("peer-a", "code", drafted=30, accepted=12, rtt_ms=1.0)
 MATH: Final = DrafterReport("peer-b", "math", drafted=10, accepted=4, rtt_ms=2.0)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.options import choice_seed
+from cosine_p2p.request.options import choice_seed
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway.app import GatewayOptions, make_app
 from cosine_node.gateway.server import listening, serve_app, url_of
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategy.registry import STRATEGIES
 from tests.node.gateway.letters import MODEL, QUICK, letter_client, letter_swarm
 
 HOST: Final = "127.0.0.1"

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission, Tickets
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.simulation.virtual_loop import run_virtual
 
 
 async def hold(tickets: Tickets, name: str, order: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_protocol.records import GenerationDefaults
 from tests.node.gateway.asgi import Gateway, Reply, call, gateway
 from tests.node.gateway.letters import MODEL, PROMPT

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Chunk
-from cosine_p2p.run import Run
+from cosine_p2p.request.results import Chunk
+from cosine_p2p.session.run import Run
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.node.gateway.asgi import Gateway, Reply, gateway

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_node.gateway.health import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.gateway.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.records import NodeRecord
 

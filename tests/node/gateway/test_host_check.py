@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.gateway.host_check import is_own_name, name_of
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.gateway.middleware import is_own_name, name_of
 from tests.node.gateway.asgi import Reply, gateway
 from tests.node.gateway.letters import MODEL
 

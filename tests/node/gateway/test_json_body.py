@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.json_body import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_object
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.gateway.text_request import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_object
 
 VALUES = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
 

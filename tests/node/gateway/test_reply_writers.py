@@ -8,8 +8,7 @@ import pytest
 
 from cosine_node.gateway.api_errors import ApiError, internal
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceText
-from cosine_node.gateway.replies import CompletionStyle, Heading
-from cosine_node.gateway.reply_writers import StreamedReplyWriter, WholeReplyWriter
+from cosine_node.gateway.replies import CompletionStyle, Heading, StreamedReplyWriter, WholeReplyWriter
 from cosine_node.gateway.text_request import RequestedChoice
 from tests.node.gateway.generations import DONE
 

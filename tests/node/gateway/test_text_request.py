@@ -18,7 +18,7 @@ from cosine_node.gateway.text_request import (
     parse_chat,
     parse_completion,
 )
-from cosine_p2p.options import choice_seed
+from cosine_p2p.request.options import choice_seed
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.request import MAX_SEED, Sampling
 

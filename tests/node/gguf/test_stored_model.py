@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cosine_node import zoo
-from cosine_node.gguf.stored_model import StoredModel
+from cosine_node.gguf.writing import StoredModel
 from cosine_protocol.errors import UsageError
 
 

@@ -16,8 +16,8 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_node.gguf.tokenizer import merges_by_score, tokenizer_files
 from cosine_node.gguf.writing import write_gguf
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
 

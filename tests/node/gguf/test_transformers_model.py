@@ -9,9 +9,8 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.stored_model import StoredModel
 from cosine_node.gguf.transformers_model import refuse_others, transformers_config, transformers_weights
-from cosine_node.gguf.writing import write_gguf
+from cosine_node.gguf.writing import StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 from cosine_node import zoo
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
-from cosine_p2p.generation_config import read_generation_config
-from cosine_p2p.target import identify_target
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.request.generation_config import read_generation_config
+from cosine_p2p.text.target import identify_target
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.gguf_samples import write_sample
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from cosine_node import zoo
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.stored_model import StoredModel
-from cosine_node.gguf.writing import FILE_TYPES, write_gguf
+from cosine_node.gguf.writing import FILE_TYPES, StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from tests.thoroughness import quick_first
 

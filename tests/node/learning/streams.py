@@ -2,7 +2,7 @@
 
 from random import Random
 
-from cosine_node.learning.verified_stream import NO_GUESS, FailedBranch, VerifiedStream
+from cosine_node.drafter.streams import NO_GUESS, FailedBranch, VerifiedStream
 from cosine_protocol.request import Sampling
 
 

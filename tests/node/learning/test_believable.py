@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.learning.believable import LEAST_GUESSES, doubted_clients
-from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
+from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.learning.finetuning import LEAST_GUESSES, doubted_clients
 from cosine_protocol.request import Sampling
 
 

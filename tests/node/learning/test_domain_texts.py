@@ -3,11 +3,11 @@
 import pytest
 
 from cosine_node import zoo
-from cosine_node.engine.loading import load_engine
+from cosine_node.engine.torch.loading import load_engine
 from cosine_node.learning.decision import refreshed_expertise
 from cosine_node.learning.domain_texts import NEAR, domain_nll, own_and_foreign
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from tests.thoroughness import THOROUGH
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from cosine_node import zoo
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.loading import load_model
+from cosine_node.drafter.streams import NO_GUESS, FailedBranch, VerifiedStream
+from cosine_node.engine.torch.loading import load_model
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.learning import finetuning
 from cosine_node.learning.finetuning import (
     MOST_TOKENS,
@@ -19,7 +20,6 @@ from cosine_node.learning.finetuning import (
     drafter_in,
     train_round,
 )
-from cosine_node.learning.verified_stream import NO_GUESS, FailedBranch, VerifiedStream
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.learning.streams import stream
@@ -77,7 +77,7 @@ def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_path: Path) -> None:
-    from cosine_node.model import fetch_folder
+    from cosine_node.models.model import fetch_folder
 
     base = fetch_folder("zoo:smol-code")
     learned = [stream(seed=seed, vocab=2000) for seed in range(8)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.learning.learned_name import LearnedName
+from cosine_node.learning.home import LearnedName
 from cosine_protocol.limits import MAX_NAME_BYTES
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.learning import learner as module
 from cosine_node.learning import learner_report
 from cosine_node.learning.decision import LIVE_TOKENS, Acceptance
@@ -23,14 +24,13 @@ from cosine_node.learning.learner import MAX_WAITING, Learner
 from cosine_node.learning.learner_report import LOCK, Activity, LearnerNow
 from cosine_node.learning.stream_store import NAME
 from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
-from cosine_node.runner import InlineRunner
-from cosine_node.simulation.swarm import numbered_identity
+from cosine_node.passes.runner import InlineRunner
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.node.drafter.test_stream_records import followed, noted
 from tests.node.learning import scripted_child
 from tests.node.learning.scripted_child import SCRIPT
 from tests.node.learning.streams import stream
-from tests.node.learning.test_stream_records import followed, noted
 
 BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import write_about
 from cosine_node.learning.learner_report import (
     NAME,
@@ -18,7 +18,6 @@ from cosine_node.learning.learner_report import (
     read_reports,
     reports_by_peer,
 )
-from cosine_node.learning.learning_state import LearningState
 from cosine_node.learning.stream_store import StreamStore
 from cosine_node.learning.versions import LiveVersion, Versions
 from tests.node.learning.streams import stream

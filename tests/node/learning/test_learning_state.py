@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.learning_state import NAME, LearningState
+from cosine_node.learning.decision import NAME, Acceptance, LearningState
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:

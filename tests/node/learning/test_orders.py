@@ -3,7 +3,7 @@
 import pytest
 
 from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.orders import (
+from cosine_node.learning.worker import (
     Answer,
     Comparison,
     ComparisonOrder,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.learning import served_weights
@@ -18,7 +18,7 @@ from cosine_node.learning.served_weights import (
     gguf_kind,
     serving_folder,
 )
-from cosine_p2p.target import GGUF_LINK
+from cosine_p2p.text.target import GGUF_LINK
 from cosine_protocol.errors import UsageError
 
 ENGINE = ScriptedEngine(model_seed=1, vocab_tokens=64)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.learning import stream_store
 from cosine_node.learning.stream_store import (
     MIN_BYTES,
@@ -27,7 +28,6 @@ from cosine_node.learning.stream_store import (
     read_kept,
     read_streams,
 )
-from cosine_node.learning.verified_stream import VerifiedStream
 from tests.full_disk import full_disk
 from tests.node.learning.streams import stream
 from tests.thoroughness import THOROUGH

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.learning.vocabulary_growth import LEAST_TIMES, grown, in_earlier_ids
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.learning.finetuning import LEAST_TIMES, grown, in_earlier_ids
 
 KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
 

@@ -5,16 +5,15 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.app import count_requests
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, NodeCollector
-from cosine_node.metrics.stage import ObservedStage, StageCollector
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_node.stage.service import StageService
-from cosine_p2p.offload import Threads
-from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_node.metrics.node import LABELS, NodeCollector, ObservedStage, StageCollector
+from cosine_node.stages.service import StageService
+from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
 from tests.fuzz.staging import ScriptedStage
 from tests.node.gateway.generations import DONE

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.learning_state import LearningState
+from cosine_lab.simulation.swarm import Member
+from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.stream_store import KeptStreams
 from cosine_node.learning.versions import LiveVersion
 from cosine_node.metrics.node import ObservedNode
-from cosine_node.simulation.swarm import Member
 from cosine_protocol.records import Role
 
 

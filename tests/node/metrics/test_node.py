@@ -4,10 +4,10 @@ import random
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.metrics.node import LABELS, NodeCollector, ObservedNode, node_registry
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
+from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode
 from tests.node.metrics.observed import observed
 from tests.swarm.reference import draft_engine, prompt_of, target_engine

@@ -7,7 +7,7 @@ from urllib.error import URLError
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from cosine_node.metrics.server import serving_metrics
+from cosine_node.metrics.node import serving_metrics
 from cosine_protocol.errors import UsageError
 
 HOST = "127.0.0.1"

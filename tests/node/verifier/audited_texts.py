@@ -6,16 +6,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from cosine_lab.experiments.engine_rivals import decoded
 from cosine_node import zoo
-from cosine_node.bench.engine_rivals import decoded
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
-from cosine_node.engine.llama_loading import load_llama
-from cosine_node.engine.loading import load_engine
+from cosine_node.engine.llama.loading import load_llama
+from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.zoo.prompt_set import prompts
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
 Texts = list[list[int]]

@@ -18,10 +18,10 @@ from typing import Final
 
 import torch
 
-from cosine_node.bench.engine_rivals import decoded
+from cosine_lab.experiments.engine_rivals import decoded
 from cosine_node.engine.base import Engine, Row
-from cosine_p2p.audit_rule import accuses
-from cosine_protocol.audit_messages import AuditVerdict
+from cosine_p2p.trust.audit_rule import accuses
+from cosine_protocol.messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
 from tests.node.peers import request_of
 from tests.node.verifier.audited_texts import AT_ONCE, Texts, asked, drafted, engine_of, written

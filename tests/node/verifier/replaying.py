@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from cosine_node.engine.base import Engine
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.request import KvState
-from cosine_p2p.near_ties import near_tie_of
-from cosine_protocol.audit_messages import AskAudit, AuditVerdict, Transcript
+from cosine_p2p.trust.audit_rule import near_tie_of
 from cosine_protocol.audits import open_verdict, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import Pacing
+from cosine_protocol.messages import AskAudit, AuditVerdict, Pacing, Transcript
 from cosine_protocol.request import Request
 from tests.node.peers import SERVER
 from tests.node.verifier.test_memory import NoChannel

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cosine_node.verifier.account import FREE_PASSES, MAX_DEBT, SpeculationAccount
+from cosine_node.verifier.request import FREE_PASSES, MAX_DEBT, SpeculationAccount
 
 PLAIN_S = 0.05
 

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from cosine_node.engine.scripted import ScriptedEngine
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import admitted, check_claim
-from cosine_protocol.audit_messages import AskAudit, Transcript
 from cosine_protocol.audits import sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.messages import Open, Pacing
+from cosine_protocol.messages import AskAudit, Open, Pacing, Transcript
 from cosine_protocol.request import Request
 from tests.node.peers import SERVER, TARGET, TOKENIZER, request_of
 

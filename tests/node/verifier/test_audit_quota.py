@@ -1,6 +1,6 @@
 """Audits take a bounded part of a verifier's time, and each peer a bounded part of that."""
 
-from cosine_node.verifier.audit_quota import (
+from cosine_node.verifier.audit_service import (
     AHEAD_S,
     MAX_AUDITS,
     MAX_PEERS,

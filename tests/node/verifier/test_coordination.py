@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierConfig, VerifierService
-from cosine_p2p.signed_drafts import SignedDraft, SignedDrafts, claims_of
-from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest

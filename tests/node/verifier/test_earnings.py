@@ -3,12 +3,11 @@
 from collections import Counter
 from typing import Any, cast
 
-from cosine_node.simulation.swarm import numbered_identity
-from cosine_node.verifier.earnings import signed_earnings
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_node.verifier.step_loop import signed_earnings
 from cosine_protocol.limits import MAX_EARNINGS
-from cosine_protocol.messages import Pacing
-from cosine_protocol.receipt_messages import Earning
+from cosine_protocol.messages import Earning, Pacing
 from cosine_protocol.receipts import open_earning
 from tests.protocol.samples import NOW_S, request_of
 

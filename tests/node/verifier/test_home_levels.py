@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.curve import CostCurve
-from cosine_node.verifier.home_levels import MAX_LEVELS, HomePlan, HomeProspect, HomeRates, plan_home_drafts
+from cosine_node.verifier.home_drafter import MAX_LEVELS, HomePlan, HomeProspect, HomeRates, plan_home_drafts
 
 TARGET = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
 DRAFTER = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))

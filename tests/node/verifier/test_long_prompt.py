@@ -5,9 +5,9 @@ from typing import Any
 import torch
 import transformers as tf
 
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.scheduler import MAX_CHUNK_TOKENS
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_protocol import messages as m

@@ -2,10 +2,9 @@
 
 import pytest
 
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.verifier.memory import KvMemory
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.request import KvState, VerifierRequest
-from cosine_node.verifier.served import ServedRequests
+from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.messages import Message, Pacing
 from tests.node.peers import request_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.fair_pass import CROWD, MAX_JOINED
+from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import KvState, RequestStage, VerifierRequest

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.verifier.prompt_lookup import MAX_NODES, MIN_PATH_PROBABILITY, PromptLookup
+from cosine_node.verifier.request import MAX_NODES, MIN_PATH_PROBABILITY, PromptLookup
 from cosine_protocol.nodes import BASE, Node
 
 texts = st.lists(st.integers(0, 5), max_size=60)

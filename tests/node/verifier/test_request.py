@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.verifier.account import SpeculationAccount
-from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import (
     TARGET_AUTHOR,
     KvState,
+    PromptLookup,
     RequestStage,
+    SpeculationAccount,
     Verdict,
     VerifierRequest,
 )
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.speed_trial import SpeedTrial
-from cosine_p2p.trial_run import TrialRun
+from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.strategy.tree import TreeNode
+from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostCurve, rising
-from cosine_node.fair_pass import CROWD
-from cosine_node.pool_size import PASS_TOKENS
+from cosine_node.engine.pool_size import PASS_TOKENS
+from cosine_node.passes.fair_pass import CROWD
 from cosine_node.verifier.scheduler import (
     MAX_BUDGET_TOKENS,
     MAX_CHUNK_TOKENS,

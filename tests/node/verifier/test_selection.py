@@ -5,14 +5,14 @@ import random
 import pytest
 
 from cosine_node.engine.curve import CostCurve
-from cosine_node.verifier.selection import (
+from cosine_node.verifier.pass_rows import (
     MIN_PATH_PROBABILITY,
     CandidateNode,
     candidate_nodes,
     free_nodes,
     select_nodes,
 )
-from cosine_p2p.speculation.tree import LiveTree
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
 
 FLAT = CostCurve(((1, 0.05), (64, 0.05)))

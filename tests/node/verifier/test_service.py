@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.fair_places import IDLE_WANTED_S
-from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.passes.fair_places import IDLE_WANTED_S
+from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.service import IDLE_S, VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import open_transcript
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import verify
+from cosine_protocol.messages import Transcript
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request

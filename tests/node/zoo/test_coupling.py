@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.loading import load_engine
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.loading import load_engine
 from cosine_protocol.request import Sampling
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.learning.decision import LearningState
 from cosine_node.learning.home import write_about
-from cosine_node.learning.learning_state import LearningState
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import Swarm
-from cosine_p2p.denied_peers import BanFile
-from cosine_p2p.directory import Directory
-from cosine_p2p.mandates import Mandates
-from cosine_p2p.peer_file import PeerFile
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.directory.directory import Directory
+from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
+from cosine_p2p.trust.denied_peers import BanFile
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_tui.prompt_line import Options

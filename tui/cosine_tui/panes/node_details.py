@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from cosine_node.learning.learned_name import LearnedName
+from cosine_node.learning.home import LearnedName
 from cosine_protocol.records import NodeRecord
 from cosine_tui import formatting
 from cosine_tui.node_events import node_title

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.learning.learned_name import LearnedName
+from cosine_node.learning.home import LearnedName
 from cosine_protocol.records import NodeRecord, Role
 from cosine_tui import formatting
 from cosine_tui.listing import ALL, Listing

@@ -7,10 +7,10 @@ from typing import Final
 
 from cosine_node.learning.learner_report import reports_by_peer
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.denied_peers import BanFile
-from cosine_p2p.options import Prompt
-from cosine_p2p.peer_file import PeerFile
+from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.request.options import Prompt
 from cosine_p2p.survey import Surveyor
+from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
 from cosine_tui.monitor_state import MonitorState
 from cosine_tui.node_events import why_lost

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from typing import Any
 
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Generation
-from cosine_p2p.options import Prompt
-from cosine_p2p.run import Run
+from cosine_p2p.request.options import Prompt
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.run import Run
 from cosine_protocol.errors import CosineError
 from cosine_tui.feed import FRAMES_PER_S
 from cosine_tui.monitor_state import MonitorState

@@ -1,0 +1,172 @@
+"""The order in which a reader goes through the cells of one role and target; the directory does the reading."""
+
+import math
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Final
+
+from cosine_p2p.directory.postings import MAX_DEPTH, hash_prefix
+from cosine_protocol import limits
+from cosine_protocol.records import NodeRecord
+
+# Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
+MAX_CELLS_READ: Final = 512
+FIRST_CELL: Final = ""  # no hex digit
+ELDERS_PART: Final = 4
+"""A choice: a quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
+ELDERS: Final = limits.MAX_CELL_OWNERS // 4
+"""A choice: the lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
+SIBLINGS: Final = 16  # one for each hex digit
+
+
+class CellWalk:
+    """Chooses the cells to read next until all nodes are found, or `wanted` nodes near `origin`.
+
+    Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
+    are read, the nearest to `origin` first, near as in Kademlia (Maymounkov and Mazieres 2002): the one whose digit
+    XOR ours is the least. A region is known once its cell is not full, and its nodes make up a sample. Of those in
+    the full cells above, which every reader reads, a few by lot are added, of the oldest owners before others:
+    whoever fills cells with records of his own does not hide those that were there first.
+    """
+
+    def __init__(self, origin: str, wanted: int | None) -> None:
+        self._origin = origin
+        self._wanted = wanted
+        self._waiting = [FIRST_CELL]
+        self._cells_left = MAX_CELLS_READ
+        self._known: list[str] = []
+        self._found: dict[str, NodeRecord] = {}
+        # Whoever came first lies in the first cell, and in front there.
+        self._ages: dict[str, tuple[int, int]] = {}
+
+    def next_prefixes(self) -> list[str]:
+        """The cells to read next, together; empty at the end. `note` each before the next call."""
+        width = min(self._width(), self._cells_left)
+        prefixes, self._waiting = self._waiting[:width], self._waiting[width:]
+        self._cells_left -= len(prefixes)
+        return prefixes
+
+    def note(self, prefix: str, records: Mapping[str, NodeRecord]) -> None:
+        """The checked records of a cell, by owner, the oldest owner first."""
+        for place, (owner, record) in enumerate(records.items()):
+            self._ages.setdefault(owner, (len(prefix), place // ELDERS))
+            held = self._found.get(owner)
+            if held is None or record.sequence > held.sequence:
+                self._found[owner] = record
+        if len(records) >= limits.MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
+            ours = int(self._origin[len(prefix)], 16)
+            # Nearer than all that waits, unless read together with it.
+            self._waiting[:0] = [f"{prefix}{ours ^ step:x}" for step in range(SIBLINGS)]
+        else:
+            self._known.append(prefix)
+
+    def found(self) -> list[NodeRecord]:
+        """Everybody, or the sample."""
+        if self._wanted is None or not self._waiting:
+            return list(self._found.values())
+        known = tuple(self._known)
+        near = [record for owner, record in self._found.items() if hash_prefix(owner).startswith(known)]
+        above = [owner for owner in self._found if not hash_prefix(owner).startswith(known)]
+        above.sort(key=lambda owner: (self._ages[owner], sha256(f"{self._origin} {owner}".encode()).digest()))
+        return near + [self._found[owner] for owner in above[: self._wanted // ELDERS_PART]]
+
+    def _width(self) -> int:
+        """The number of cells worth reading together: what the known regions let expect to be enough."""
+        if self._wanted is None:
+            return len(self._waiting)
+        known = tuple(self._known)
+        nodes = sum(hash_prefix(owner).startswith(known) for owner in self._found) if known else 0
+        if not nodes:
+            return 1
+        missing = max(0, self._wanted - nodes)
+        return min(SIBLINGS, math.ceil(missing * len(self._known) / nodes))
+
+
+# --------------------
+# The way of one look-up through a Kademlia network: several paths that share no node. Pure; the DHT does the rest.
+#
+# Baumgart and Mies 2007, "S/Kademlia", section 4.4: a node that answers with its accomplices alone spoils the path
+# that asked it, and no other.
+
+
+PATHS: Final = 3
+"""With three, a look-up asks about three times as many nodes as with one (decision 31 measures both)."""
+WIDTH: Final = 20
+"""Kademlia's k, and hivemind's: a path ends when so many nodes nearest to the key have answered on it."""
+
+
+class DisjointPaths:
+    """One look-up of `key`. Node ids are integers, near as their XOR is small.
+
+    `starts` are known nodes, which are dealt to the paths by distance; `anchors`, peers that the user named, are
+    dealt too and asked first, however far they are. `excluded` are never asked. Ask what `next_node` gives until it
+    gives None for every path with nothing under way; report each with `note_answer` or `note_silence`.
+    """
+
+    def __init__(
+        self,
+        key: int,
+        *,
+        starts: Iterable[int],
+        anchors: Sequence[int] = (),
+        excluded: Collection[int] = (),
+        paths: int = PATHS,
+        width: int = WIDTH,
+    ) -> None:
+        self.answered: dict[int, int] = {}
+        """The path of each node that has answered."""
+        self._key = key
+        self._width = width
+        self._asked: dict[int, int | None] = dict.fromkeys(excluded)
+        self._silent: set[int] = set()
+        near = sorted(set(starts), key=lambda node: node ^ key)
+        # Sorted distances, from which the id follows.
+        self._heard = [[node ^ key for node in near[path::paths]] for path in range(paths)]
+        self._anchors = [list(anchors[path::paths]) for path in range(paths)]
+
+    @property
+    def paths(self) -> range:
+        return range(len(self._heard))
+
+    def next_node(self, path: int) -> int | None:
+        """The node to ask next on a path, which no other path will ask; None while, or since, there is none."""
+        while self._anchors[path]:
+            anchor = self._anchors[path].pop()
+            if anchor not in self._asked:
+                return self._take(anchor, path)
+        room = self._width
+        for distance in self._heard[path]:
+            node = distance ^ self._key
+            if node not in self._asked:
+                return self._take(node, path)
+            room -= self._asked[node] == path and node not in self._silent
+            if not room:
+                return None
+        return None
+
+    def note_answer(self, node: int, told: Iterable[int]) -> None:
+        """A node has answered and named neighbours; those that another path has asked count no more on its own."""
+        path = self._asked[node]
+        assert path is not None
+        self.answered[node] = path
+        known = set(self._heard[path])
+        new = {neighbour ^ self._key for neighbour in told if neighbour not in self._asked} - known
+        # Where one peer is known at the start, its neighbours begin the other paths.
+        begun = set(self._asked.values())
+        takers = [path, *(other for other in self.paths if not self._heard[other] and other not in begun)]
+        for place, distance in enumerate(sorted(new)):
+            insort(self._heard[takers[place % len(takers)]], distance)
+
+    def note_silence(self, node: int) -> None:
+        """A node has not answered; the next one takes its place on the path."""
+        self._silent.add(node)
+
+    def nearest(self, path: int) -> list[int]:
+        """The nodes that answered on a path, the nearest first."""
+        mine = [node for node, its_path in self.answered.items() if its_path == path]
+        return sorted(mine, key=lambda node: node ^ self._key)
+
+    def _take(self, node: int, path: int) -> int:
+        self._asked[node] = path
+        return node

@@ -1,0 +1,230 @@
+"""The directory over a DHT: records in cells that split when they are full (docs/design.md, "The wire")."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Protocol
+
+from cosine_p2p.directory.cell_walk import CellWalk
+from cosine_p2p.directory.postings import (
+    MAX_DEPTH,
+    PostingChecker,
+    RecordOpener,
+    RecordStore,
+    StoredValue,
+    check_cell,
+    dht_key,
+    subkey_bytes,
+)
+from cosine_p2p.trust.membership import Membership
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
+
+logger = logging.getLogger(__name__)
+
+KEEP_CELL_S: Final = 60.0
+"""How long a writer stays in its cell before it looks for room in one nearer to the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a record lies after a write: at `holders` of the nodes other than the writer that were `asked`."""
+
+    holders: int
+    asked: int
+
+    @property
+    def needed(self) -> int:
+        """The holders that are enough: most of those asked, so that a few liars cannot decide."""
+        return self.asked // 2 + 1 if self.asked else 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self.holders >= self.needed
+
+
+class Cells(Protocol):
+    """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """For each cell name the signed records in it, by owner, the oldest owner first. Raises `PeerLost`."""
+        ...
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        """Store a signed record at other nodes; a renewal goes to those that held the last one.
+
+        Raises `PeerLost` where no other node of the network answers, and `LocalProtocolError` for what no node
+        would store.
+        """
+        ...
+
+
+class MemoryCells:
+    """One honest storing node, other than every peer of the process that asks it: the same cells and checks.
+
+    `source_of` gives the address range of an owner.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: str,
+        clock: Callable[[], float] = time.time,
+        membership: Membership | None = None,
+        source_of: Callable[[str], str] = lambda owner: "",
+    ) -> None:
+        self.store = RecordStore()
+        self._opener = RecordOpener()
+        self._checker = PostingChecker(network, self._opener, membership)
+        self._clock = clock
+        self._source_of = source_of
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        return {
+            cell: {posting.owner: posting.data for posting in self.store.get(dht_key(cell), self._clock())}
+            for cell in cells
+        }
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        key, now_s = dht_key(cell), self._clock()
+        try:
+            posting = self._checker.check(
+                key=key,
+                subkey=subkey_bytes(owner),
+                value=encode_body(StoredValue(cell, data)),
+                expires_at_s=expires_at_s,
+                now_s=now_s,
+            )
+        except RemoteProtocolError:
+            return Placement(holders=0, asked=1)
+        return Placement(holders=int(self.store.put(key, posting, now_s, source=self._source_of(owner))), asked=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The cell a record lies in, and until when that is good enough."""
+
+    cell: str
+    until_s: float
+
+
+class DhtDirectory:
+    """Implements `Directory`; with a `membership` that of its private swarm.
+
+    `dropped` counts refused records, `holders` are the other nodes that held our record when it was announced last.
+    """
+
+    def __init__(
+        self,
+        cells: Cells,
+        identity: Identity,
+        *,
+        network: str,
+        clock: Callable[[], float] = time.time,
+        opener: RecordOpener | None = None,
+        membership: Membership | None = None,
+    ) -> None:
+        self.dropped = 0
+        self.holders = 0
+        self._membership = membership
+        self._look_ups = 0
+        self._kept: dict[str, _Kept] = {}
+        self._cells = cells
+        self._identity = identity
+        self._network = network
+        self._clock = clock
+        self._opener = opener or RecordOpener()
+
+    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
+        """Store `record` under each name: the target's, or the hex of its digest.
+
+        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record then.
+        """
+        self.holders = 0
+        for name in names:
+            if name not in (record.target, record.target_digest.hex()):
+                raise LocalProtocolError(f"a record of {record.target} cannot be announced as {name}")
+        placements = [await self._announce_as(record, name) for name in names]
+        least = min(placements, key=lambda placement: placement.holders, default=Placement(holders=0, asked=0))
+        self.holders = least.holders
+        if not all(placement.is_enough for placement in placements):
+            raise PeerLost(
+                record.peer_id,
+                f"{least.holders} of the {least.asked} nodes that should hold our record have it, "
+                f"{least.needed} are needed",
+            )
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
+
+        With `wanted`, and more nodes than that, a sample of at least so many: the nodes whose key's hash lies near
+        an origin that no other peer can foresee, so that all nodes are found equally often and what is read hardly
+        grows with the network. Raises `PeerLost` if the DHT does not answer, and `ClockOff` where nobody is found
+        and records tell that this machine's clock is far from those of peers.
+        """
+        # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
+        self._look_ups += 1
+        signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
+        walk = CellWalk(sha256(signed).hexdigest()[:MAX_DEPTH], wanted)
+        while prefixes := walk.next_prefixes():
+            names = {
+                cell_name(network=self._network, role=role, target=target, prefix=prefix): prefix
+                for prefix in prefixes
+            }
+            for cell, records in (await self._cells.read(list(names))).items():
+                walk.note(names[cell], self._opened(cell, records))
+        found = walk.found()
+        clocks, now_s = self._opener.clocks, self._clock()
+        if not found and (problem := clocks.problem(now_s)):
+            raise ClockOff(f"nobody was found, and {problem}")
+        if news := clocks.news(now_s):
+            logger.warning("%s", news)
+        return found
+
+    async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
+        """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
+        now_s = self._clock()
+        kept = self._kept.get(name)
+        if kept is not None and now_s < kept.until_s:
+            placement = await self._write(kept.cell, record, is_renewal=True)
+            if placement.is_enough:
+                return placement
+        for depth in range(MAX_DEPTH + 1):
+            cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
+            placement = await self._write(cell, record)
+            if placement.is_enough:
+                self._kept[name] = _Kept(cell, now_s + KEEP_CELL_S)
+                return placement
+            owners = self._opened(cell, (await self._cells.read([cell]))[cell])
+            if len(owners) < limits.MAX_CELL_OWNERS:
+                # Readers do not look below a cell that is not full.
+                break
+        return placement
+
+    async def _write(self, cell: str, record: NodeRecord, *, is_renewal: bool = False) -> Placement:
+        data = seal_record(record, self._identity, key=cell)
+        return await self._cells.write(cell, record.peer_id, data, record.expires_at_s, is_renewal=is_renewal)
+
+    def _opened(self, cell: str, records: Mapping[str, bytes]) -> dict[str, NodeRecord]:
+        opened = {}
+        for owner, data in records.items():
+            try:
+                record = self._opener.open(data, cell=cell, owner=owner, now_s=self._clock())
+                check_cell(cell, network=self._network, record=record)
+                if self._membership is not None:
+                    self._membership.check(record.certificate or b"", peer_id=owner)
+            except RemoteProtocolError as error:
+                self.dropped += 1
+                logger.debug("a record of %s in %s was dropped: %s", owner, cell, error)
+            else:
+                opened[owner] = record
+        return opened

@@ -1,0 +1,266 @@
+"""The DHT as nodes answer from it: a client without a DHT of its own asks several over `/cosine/discover/1.0.0`.
+
+Records come signed, so an answer can lack some but not change any. Answers are put together: of each owner the
+newest record that its signature proves. A node that withholds, lies or is gone costs no more than its own answer.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import count
+from typing import Final
+
+from cosine_p2p.directory.dht import Placement
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.link import Links
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.errors import BadSignature, MalformedMessage, PeerError, PeerLost, UsageError
+from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.records import NodeRecord, SignedRecord
+
+logger = logging.getLogger(__name__)
+
+WANTED_ANSWERS: Final = 3
+"""A choice: with three answers a record is missed only if all three lack it."""
+MAX_ASKED: Final = 8
+"""Bounds one look-up."""
+MAX_DISCOVERED: Final = 256
+"""Bounds memory: nodes to ask when those of the initial peers do not answer."""
+ANSWER_TIMEOUT_S: Final = 10.0
+"""A choice: the node itself may have to search its DHT."""
+READ_TIMEOUT_S: Final = 20.0
+"""Room for two nodes that do not answer, one after the other."""
+# Once a node has answered, the others have as long again, but at least this.
+MIN_PATIENCE_S: Final = 1.0
+KEEP_LINKS_S: Final = 15.0
+"""A choice above the pause between look-ups that belong together."""
+
+NoteAddresses = Callable[[str, Sequence[str]], object]
+Answer = Mapping[str, Sequence[bytes]]
+
+
+class DiscoverCells:
+    """Implements `Cells` for a reader; end it with `close`.
+
+    Asks `initial_peers` first, then nodes discovered in records, whose addresses `note_addresses` gets. In
+    `asked` are the nodes asked so far, and whether they answered.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        initial_peers: Sequence[str],
+        *,
+        opener: RecordOpener,
+        note_addresses: NoteAddresses,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._nodes = _AskedNodes(transport)
+        self._peer_id = transport.peer_id
+        self._initial_peers = tuple(initial_peers)
+        self._opener = opener
+        self._note_addresses = note_addresses
+        self._clock = clock
+        self._discovered: dict[str, None] = {}
+        self._failed: dict[str, None] = {}
+        self.asked: dict[str, bool] = {}
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """Ask until enough nodes have answered, meeting more on the way.
+
+        Raises `PeerLost` with the reason of each node if none answers, `UsageError` for too long a name.
+        """
+        if any(len(cell.encode()) > limits.MAX_NAME_BYTES for cell in cells):
+            raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + READ_TIMEOUT_S
+        found = _FoundRecords(self._opener, self._clock())
+        look_up = _LookUp(self._nodes, cells)
+        with self._nodes.kept_open():
+            while len(look_up.answered) < WANTED_ANSWERS and loop.time() < deadline_s:
+                peers = self._next_peers(look_up)
+                if not peers:
+                    break
+                for answer in await look_up.ask(peers, deadline_s):
+                    found.add(answer)
+                self._learn(look_up, found)
+        if not look_up.answered:
+            tried = "; ".join(f"{peer_id}: {reason}" for peer_id, reason in look_up.reasons.items())
+            raise PeerLost("the directory", f"no node answered a look-up ({tried})")
+        return {cell: found.records_in(cell) for cell in cells}
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        """A client announces nothing, so nobody holds what it would."""
+        return Placement(holders=0, asked=1)
+
+    async def close(self) -> None:
+        await self._nodes.close()
+
+    def _next_peers(self, look_up: "_LookUp") -> list[str]:
+        """Nodes to ask next: those that failed before come last, and the order of those discovered is ours."""
+
+        def rank(peer_id: str) -> bytes:
+            # No node can put itself first.
+            return sha256(f"{self._peer_id} {peer_id}".encode()).digest()
+
+        known = dict.fromkeys((*self._initial_peers, *sorted(self._discovered, key=rank)))
+        trusted = [peer_id for peer_id in known if peer_id not in self._failed]
+        order = [peer_id for peer_id in (*trusted, *self._failed) if peer_id not in look_up.asked]
+        room = min(WANTED_ANSWERS - len(look_up.answered), MAX_ASKED - len(look_up.asked))
+        return order[: max(0, room)]
+
+    def _learn(self, look_up: "_LookUp", found: "_FoundRecords") -> None:
+        self.asked |= dict.fromkeys(look_up.reasons, False) | dict.fromkeys(look_up.answered, True)
+        for peer_id in look_up.answered:
+            self._failed.pop(peer_id, None)
+        for peer_id in look_up.reasons:
+            self._failed.pop(peer_id, None)
+            self._failed[peer_id] = None
+        for record in found.take_new():
+            self._note_addresses(record.peer_id, record.addresses)
+            if len(self._discovered) < MAX_DISCOVERED:
+                self._discovered[record.peer_id] = None
+
+
+class _FoundRecords:
+    """The records of one look-up."""
+
+    def __init__(self, opener: RecordOpener, now_s: float) -> None:
+        self._opener = opener
+        self._now_s = now_s
+        self._seen: set[tuple[str, bytes]] = set()
+        self._newest: dict[tuple[str, str], tuple[NodeRecord, bytes]] = {}
+        self._new: list[NodeRecord] = []
+
+    def add(self, answer: Answer) -> None:
+        for cell, records in answer.items():
+            for data in records:
+                if (cell, data) not in self._seen:
+                    self._seen.add((cell, data))
+                    self._add(cell, data)
+
+    def _add(self, cell: str, data: bytes) -> None:
+        """Checked before it is compared: else a forged late record would hide a true one."""
+        try:
+            owner = decode_body(NodeRecord, decode_body(SignedRecord, data).body).peer_id
+            record = self._opener.open(data, cell=cell, owner=owner, now_s=self._now_s)
+        except (BadSignature, MalformedMessage) as error:
+            logger.debug("a record in %s was dropped: %s", cell, error)
+            return
+        held = self._newest.get((cell, owner))
+        if held is None or record.sequence > held[0].sequence:
+            self._newest[cell, owner] = record, data
+            self._new.append(record)
+
+    def take_new(self) -> list[NodeRecord]:
+        """The records added since the last call."""
+        new, self._new = self._new, []
+        return new
+
+    def records_in(self, cell: str) -> dict[str, bytes]:
+        """By owner."""
+        return {owner: data for (place, owner), (_, data) in self._newest.items() if place == cell}
+
+
+class _LookUp:
+    """One look-up: the nodes asked, those that answered, and why others did not."""
+
+    def __init__(self, nodes: "_AskedNodes", cells: Sequence[str]) -> None:
+        self.asked: set[str] = set()
+        self.answered: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        self._nodes = nodes
+        self._cells = cells
+        self._patience_s: float | None = None
+
+    async def ask(self, peers: Sequence[str], deadline_s: float) -> list[Answer]:
+        """Ask some at once; wait for all, but not much longer than the first of all took."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self.asked.update(peers)
+        until_s = deadline_s if self._patience_s is None else began_s + self._patience_s
+        asking = {asyncio.ensure_future(self._nodes.ask(peer_id, self._cells)): peer_id for peer_id in peers}
+        waiting, answers = set(asking), []
+        try:
+            while waiting and loop.time() < until_s:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    peer_id = asking[task]
+                    try:
+                        answers.append(task.result())
+                        self.answered.add(peer_id)
+                    except PeerLost as lost:
+                        self.reasons[peer_id] = lost.reason
+                if answers and self._patience_s is None:
+                    self._patience_s = max(MIN_PATIENCE_S, loop.time() - began_s)
+                    until_s = loop.time() + self._patience_s
+        finally:
+            for task in waiting:
+                self.reasons[asking[task]] = "it was much slower than the others"
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        return answers
+
+
+class _AskedNodes:
+    """Asks single nodes, over links that are kept for a while, since look-ups come in bursts."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._links = Links(transport)
+        self._numbers = count(1)
+        self._users = 0
+        self._hanging_up: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        self._users += 1
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._hanging_up = asyncio.get_running_loop().call_later(KEEP_LINKS_S, self._hang_up)
+
+    async def ask(self, peer_id: str, cells: Sequence[str]) -> Answer:
+        """The records a node knows in each cell, unchecked. Raises `PeerLost`."""
+        link = await self._links.get(peer_id, DISCOVER)
+        questions = [m.AskRecords(next(self._numbers), cell) for cell in cells]
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answers = await asyncio.gather(*map(link.ask, questions))
+        except TimeoutError:
+            raise PeerLost(peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        except PeerError as refused:
+            raise PeerLost(peer_id, f"it refused: {refused.message}") from None
+        records = {}
+        for cell, answer in zip(cells, answers, strict=True):
+            if not isinstance(answer, m.Records):
+                raise PeerLost(peer_id, "it did not answer what was asked")
+            records[cell] = answer.records
+        return records
+
+    async def close(self) -> None:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+        await self._links.close()
+        await asyncio.gather(*self._closing)
+
+    def _hang_up(self) -> None:
+        links, self._links = self._links, Links(self._transport)
+        task = asyncio.ensure_future(links.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

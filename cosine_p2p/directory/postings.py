@@ -1,0 +1,304 @@
+"""Records as they lie in the DHT: pure checks of stored values, and the bounded store of one node.
+
+The DHT shows a validator only the hash of a key, so the stored value repeats the name of its cell; the record's
+signature covers that name too.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha1, sha256
+from typing import Annotated, Final
+
+import msgpack
+
+from cosine_p2p.directory.peer_clocks import PeerClocks
+from cosine_p2p.trust.membership import Membership
+from cosine_protocol import limits
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.fields import Bytes, Text
+from cosine_protocol.identity import public_key_of
+from cosine_protocol.records import NodeRecord, cell_name, check_times, open_undated_record
+
+MAX_DEPTH: Final = 4
+"""Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
+MAX_CELL_NAME_BYTES: Final = 1024
+"""Bounds memory: a network's and a target's name of the longest, and more."""
+MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
+"""A cell's name and a record, each the longest, in msgpack."""
+MAX_STORED_BYTES: Final = 16 << 20
+"""Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
+MAX_OWNER_CELLS: Final = 8
+"""A choice: a node announces under two names, and each record may still lie in a cell that it has left."""
+MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
+"""A choice: no address range fills a cell, below which readers have to look; a lab has room for its machines."""
+MAX_REMEMBERED: Final = 16_384
+"""Bounds memory: records whose signature need not be checked again."""
+# What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
+ENTRY_BYTES: Final = 2048
+PURGE_EVERY_S: Final = 30.0
+"""A choice: lapsed records are looked for no more often than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """The value under a DHT key and subkey."""
+
+    cell: Annotated[str, Text(MAX_CELL_NAME_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """A checked record: `value` is what the DHT stores, `data` the signed record in it.
+
+    `expires_at_s` (Unix seconds) is never later than the record's own.
+    """
+
+    owner: str
+    value: bytes
+    data: bytes
+    record: NodeRecord
+    expires_at_s: float
+
+
+def dht_key(cell: str) -> bytes:
+    """hivemind's hash of a key: SHA-1 of its msgpack."""
+    return sha1(msgpack.packb(cell), usedforsecurity=False).digest()
+
+
+def subkey_bytes(owner: str) -> bytes:
+    """hivemind's form of a subkey."""
+    return bytes(msgpack.packb(owner))
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def hash_prefix(owner: str) -> str:
+    """The hex digits of a peer's cells, `MAX_DEPTH` of them. Raises `BadSignature` for what is no peer id."""
+    return sha256(public_key_of(owner)).hexdigest()[:MAX_DEPTH]
+
+
+class RecordOpener:
+    """`open_record` that checks a signature once, for a bounded number of records, and notes owners' `clocks`."""
+
+    def __init__(self) -> None:
+        self.clocks = PeerClocks()
+        self._opened: OrderedDict[bytes, NodeRecord] = OrderedDict()
+
+    def open(
+        self,
+        data: bytes,
+        *,
+        cell: str,
+        owner: str,
+        now_s: float,
+        valid_at_s: float | None = None,
+        note: Callable[[NodeRecord], None] | None = None,
+    ) -> NodeRecord:
+        """Raises what `open_record` raises. With `valid_at_s` a record need not be valid now, but then.
+
+        `note` is told of one that is the owner's, whether or not it is valid.
+        """
+        known_as = sha256(msgpack.packb((cell, owner, data))).digest()
+        record = self._opened.get(known_as)
+        if record is None:
+            record = open_undated_record(data, key=cell, owner=owner)
+            self._opened[known_as] = record
+            if len(self._opened) > MAX_REMEMBERED:
+                self._opened.popitem(last=False)
+        self.clocks.note(owner, issued_s=record.issued_at_s, oldest_s=record.lifetime_s, now_s=now_s)
+        if note is not None:
+            note(record)
+        check_times(record, now_s=now_s if valid_at_s is None else valid_at_s)
+        return record
+
+
+def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
+    """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
+    prefix = cell.rpartition("/")[2]
+    names = (record.target, record.target_digest.hex())
+    if len(prefix) > MAX_DEPTH or not hash_prefix(record.peer_id).startswith(prefix):
+        raise MalformedMessage("the record's owner does not belong in this cell")
+    if cell not in {cell_name(network=network, role=record.role, target=name, prefix=prefix) for name in names}:
+        raise MalformedMessage("the record is not of this network, role and target")
+
+
+class PostingChecker:
+    """Decides what may be stored under which key of one network; of a private swarm only members' records."""
+
+    def __init__(self, network: str, opener: RecordOpener, membership: Membership | None = None) -> None:
+        self.network = network
+        self._opener = opener
+        self._membership = membership
+
+    def check(
+        self,
+        *,
+        key: bytes,
+        subkey: bytes,
+        value: bytes,
+        expires_at_s: float,
+        now_s: float,
+        note: Callable[[NodeRecord], None] | None = None,
+    ) -> Posting:
+        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass; `note` as in `open`.
+
+        A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
+        """
+        if len(value) > MAX_VALUE_BYTES:
+            raise MalformedMessage(f"a value of {len(value)} bytes is over the limit")
+        stored = decode_body(StoredValue, value)
+        owner = _owner_of(subkey)
+        if encode_body(stored) != value or dht_key(stored.cell) != key:
+            raise MalformedMessage("the value does not belong under this key")
+        valid_at_s = min(now_s, expires_at_s)
+        record = self._opener.open(
+            stored.data, cell=stored.cell, owner=owner, now_s=now_s, valid_at_s=valid_at_s, note=note
+        )
+        if not now_s - limits.MAX_RECORD_SKEW_S <= expires_at_s <= now_s + limits.MAX_RECORD_TTL_S:
+            raise MalformedMessage("the value is to be kept too long, or has lapsed")
+        if expires_at_s > record.expires_at_s:
+            raise MalformedMessage("the value is to be kept longer than its record")
+        check_cell(stored.cell, network=self.network, record=record)
+        if self._membership is not None:
+            self._membership.check(record.certificate or b"", peer_id=owner)
+        return Posting(owner, value, stored.data, record, expires_at_s)
+
+    def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
+        """True if `check` passes."""
+        try:
+            self.check(key=key, subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=now_s)
+        except RemoteProtocolError:
+            return False
+        return True
+
+
+def _owner_of(subkey: bytes) -> str:
+    if len(subkey) > limits.MAX_PEER_ID_BYTES + 8:
+        raise MalformedMessage("a subkey is too long to be a peer id")
+    try:
+        owner = msgpack.unpackb(subkey)
+    except (ValueError, msgpack.UnpackException):
+        raise MalformedMessage("a subkey is not msgpack") from None
+    if type(owner) is not str or subkey_bytes(owner) != subkey:
+        raise MalformedMessage("a value without its owner's subkey")
+    return owner
+
+
+@dataclass(slots=True)
+class _Held:
+    posting: Posting
+    # Where it came from.
+    source: str
+    # Until then an older record of this owner could be replayed.
+    forget_at_s: float
+
+    @property
+    def cost_bytes(self) -> int:
+        return len(self.posting.value) + ENTRY_BYTES
+
+
+class RecordStore:
+    """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes.
+
+    Each comes from a `source`, the address range of the peer that brought it, or "" where that is not told apart.
+    Where there is no room, whoever came first stays; but the source with the most places gives the youngest of them
+    to one that has at least two fewer.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self._cells: dict[bytes, dict[str, _Held]] = {}
+        # Each source's cells and owners, the oldest first, and the cells of each owner.
+        self._sources: dict[str, dict[tuple[bytes, str], None]] = {}
+        self._owned: dict[str, set[bytes]] = {}
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._purge_at_s = 0.0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Estimated memory of what is held."""
+        return self._bytes
+
+    def put(self, key: bytes, posting: Posting, now_s: float, *, source: str = "") -> bool:
+        """Keep a checked posting; False if it is lapsed, not newer than the held one, or one too many."""
+        if posting.expires_at_s < now_s:
+            return False
+        held = self._cells.get(key, {}).get(posting.owner)
+        if held is None:
+            return self._add(key, posting, now_s, source)
+        if posting.record.sequence > held.posting.record.sequence:
+            self._bytes += len(posting.value) - len(held.posting.value)
+            held.forget_at_s = max(held.forget_at_s, posting.expires_at_s)
+            held.posting = posting
+            return True
+        return posting == held.posting
+
+    def _add(self, key: bytes, posting: Posting, now_s: float, source: str) -> bool:
+        if now_s >= self._purge_at_s:
+            self._purge(now_s)
+        if len(self._owned.get(posting.owner, ())) >= MAX_OWNER_CELLS:
+            return False
+        added = _Held(posting, source, posting.expires_at_s)
+        if not self._has_room_in_cell(key, source, now_s) or not self._has_room(added.cost_bytes, source):
+            return False
+        self._cells.setdefault(key, {})[posting.owner] = added
+        self._sources.setdefault(source, {})[key, posting.owner] = None
+        self._owned.setdefault(posting.owner, set()).add(key)
+        self._bytes += added.cost_bytes
+        return True
+
+    def _has_room_in_cell(self, key: bytes, source: str, now_s: float) -> bool:
+        """True where one more of `source` fits, after another had to leave if need be."""
+        live = {
+            owner: held for owner, held in self._cells.get(key, {}).items() if held.posting.expires_at_s >= now_s
+        }
+        places = Counter(held.source for held in live.values())
+        if source and places[source] >= MAX_RANGE_OWNERS:
+            return False
+        if len(live) < limits.MAX_CELL_OWNERS:
+            return True
+        largest, most = places.most_common(1)[0]
+        if places[source] + 1 >= most:
+            return False
+        # A cell holds its owners in the order in which they came.
+        self._remove(key, next(owner for owner in reversed(live) if live[owner].source == largest))
+        return True
+
+    def _has_room(self, cost_bytes: int, source: str) -> bool:
+        """True where so many bytes more of `source` fit, after others had to leave if need be."""
+        while self._bytes + cost_bytes > self._max_bytes:
+            largest = max(self._sources.values(), key=len, default={})
+            if len(self._sources.get(source, ())) + 1 >= len(largest):
+                return False
+            self._remove(*next(reversed(largest)))
+        return True
+
+    def get(self, key: bytes, now_s: float) -> list[Posting]:
+        """The live postings under `key`, by the time of their owners' first, the oldest first."""
+        return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
+
+    def all_keys(self) -> list[bytes]:
+        """Every key something was stored under and may still live."""
+        return list(self._cells)
+
+    def _purge(self, now_s: float) -> None:
+        self._purge_at_s = now_s + PURGE_EVERY_S
+        for key, cell in list(self._cells.items()):
+            for owner, held in list(cell.items()):
+                if held.forget_at_s < now_s:
+                    self._remove(key, owner)
+
+    def _remove(self, key: bytes, owner: str) -> None:
+        held = self._cells[key].pop(owner)
+        self._bytes -= held.cost_bytes
+        self._owned[owner].discard(key)
+        del self._sources[held.source][key, owner]
+        if not self._cells[key]:
+            del self._cells[key]
+        if not self._owned[owner]:
+            del self._owned[owner]
+        if not self._sources[held.source]:
+            del self._sources[held.source]

@@ -1,0 +1,137 @@
+"""A model's own generation config: read from its folder, published by its verifiers, made a request's defaults.
+
+`generation_config.json` is read as transformers reads it (docs/decisions/0017-generation-config.md).
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.request.options import FLAG, TOKEN_IDS, read_argument, read_sampling, whole
+from cosine_p2p.request.results import AppliedConfig
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
+from cosine_protocol.records import GenerationDefaults
+
+FILE_NAME: Final = "generation_config.json"
+"""As `save_pretrained` writes it."""
+FILTERS: Final = ("top_k", "top_p", "min_p")
+"""Parameters that mean nothing at temperature 0."""
+VALUES: Final = ("temperature", *FILTERS, "repetition_penalty", "max_new_tokens")
+"""The options of a request that a config may set; vLLM takes the same six."""
+SAMPLED_TEMPERATURE: Final = 1.0
+"""What transformers samples at where a config has `do_sample` and no temperature."""
+ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "guidance_scale": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "typical_p": 1.0,
+}
+"""Values with which an option that changes the text does nothing; None, False and what is empty never do."""
+NOT_HONOURED: Final = frozenset(
+    {
+        *ASKS_FOR_NOTHING,
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "constraints",
+        "dola_layers",
+        "exponential_decay_length_penalty",
+        "force_words_ids",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "max_time",
+        "penalty_alpha",
+        "sequence_bias",
+        "suppress_tokens",
+        "token_healing",
+        "top_h",
+        "watermarking_config",
+    }
+)
+"""Options of a config that change which tokens come, in ways that a swarm cannot follow."""
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """True if an option of transformers with this value changes nothing."""
+    if value is None or value is False or value == ASKS_FOR_NOTHING.get(name):
+        return True
+    return hasattr(value, "__len__") and len(value) == 0
+
+
+def read_eos(folder: Path) -> tuple[int, ...]:
+    """The end-of-sequence ids of a model: of its generation config, else of its config.
+
+    Raises `UsageError` if one of them cannot be read.
+    """
+    for name in (FILE_NAME, "config.json"):
+        file = folder / name
+        try:
+            ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
+            if ids is not None:
+                return read_argument("eos_token_id", ids if isinstance(ids, list) else [ids], TOKEN_IDS)
+        except (OSError, ValueError, AttributeError, RecursionError, UsageError) as error:
+            raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    return ()
+
+
+def read_generation_config(folder: Path) -> GenerationDefaults | None:
+    """What the generation config in a model's folder says, None if there is nothing of the kind.
+
+    Values that mean nothing are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
+    """
+    file = folder / FILE_NAME
+    if not file.is_file():
+        return None
+    try:
+        config = json.loads(file.read_text("utf-8"))
+        set_options = {str(name): value for name, value in config.items() if value is not None}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    values: dict[str, Any] = {}
+    lost = {name for name in set_options.keys() & NOT_HONOURED if not asks_for_nothing(name, set_options[name])}
+    for name in set_options.keys() & {*VALUES, "do_sample"}:
+        try:
+            values[name] = _read_value(name, set_options[name])
+        except UsageError:
+            lost.add(name)
+    read = GenerationDefaults(**values, not_honoured=tuple(sorted(lost)[:MAX_NOT_HONOURED]))
+    return None if read == GenerationDefaults() else read
+
+
+def _read_value(name: str, value: Any) -> Any:
+    """The value of an option as a request takes it. Raises `UsageError`."""
+    if name == "do_sample":
+        return read_argument(name, value, FLAG)
+    if name == "max_new_tokens":
+        return min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
+    # -1 is vLLM's way to switch top_k off.
+    return 0 if name == "top_k" and value == -1 else read_sampling(name, value)
+
+
+def apply_defaults(
+    published: GenerationDefaults | None, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
+) -> AppliedConfig:
+    """The options that a request takes from a config: those not asked for, before what holds `otherwise`.
+
+    A temperature counts where sampling is the default: by the config's `do_sample`, or otherwise.
+    """
+    if published is None:
+        return AppliedConfig()
+    values = {name: getattr(published, name) for name in VALUES}
+    if published.do_sample and values["temperature"] is None:
+        values["temperature"] = SAMPLED_TEMPERATURE
+    elif not published.do_sample and not otherwise["temperature"]:
+        values["temperature"] = None
+    taken = {name: value for name, value in values.items() if value is not None and name not in asked}
+    if not {**otherwise, **taken, **asked}["temperature"]:
+        taken = {name: value for name, value in taken.items() if name not in FILTERS}
+    return AppliedConfig(options=taken, not_honoured=published.not_honoured)

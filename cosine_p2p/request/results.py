@@ -1,0 +1,146 @@
+"""The result of a generation: the fields of the command line's JSON, as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_p2p.trust.evidence import Evidence
+
+TARGET_SOURCE = "target"
+"""The `source` of tokens nobody drafted."""
+HOME_SOURCE = "home"
+"""The `source` of tokens that the verifier's own drafter drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text as it comes. `source` is the peer id of the drafter whose tokens these are, `"home"` for
+    the verifier's own drafter, or `"target"`.
+
+    Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
+    others decoded. `text` may be empty while a character or a possible stop string is incomplete.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    source: str
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterReport:
+    """One drafter's part: nodes received and nodes committed."""
+
+    peer_id: str
+    domain: str
+    drafted: int
+    accepted: int
+    rtt_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierReport:
+    """One verifier's part: output tokens it committed."""
+
+    peer_id: str
+    rtt_ms: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedConfig:
+    """The part of the model's own generation config in a text.
+
+    `options` are those that it gave, with their values; `not_honoured` names those that it sets and a swarm cannot
+    follow, so that the text is not that of `generate` of transformers.
+    """
+
+    options: Mapping[str, int | float] = field(default_factory=dict)
+    not_honoured: tuple[str, ...] = ()
+
+    def told_options(self) -> tuple[str, ...]:
+        """Each option with its value, for people."""
+        return tuple(f"{name} {value:g}" for name, value in self.options.items())
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The audit of a generation, as far as it had come: for each part that a verifier signed, what auditors said.
+
+    `cosine-node audit` reads it: parts that nobody has judged can be audited later.
+    """
+
+    state: AuditState
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A generation under way, as far as it has come.
+
+    `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
+    reason, `why` the latest of `decisions` decisions.
+    """
+
+    tokens: int
+    rounds: int
+    accepted: int
+    serving: tuple[str, ...]
+    tried: tuple[str, ...]
+    drafters: tuple[DrafterReport, ...]
+    why: tuple[str, ...]
+    decisions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
+
+    `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
+    one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
+    own drafter, if it has one, and by nobody else in time.
+
+    `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
+    `drafted` and the drafters' round-trip times, from there, are the verifier's word, and `offered` counts only
+    what it has shown; accepted tokens are proven by their drafters' signatures all the same.
+
+    `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
+    data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens. `audit` is
+    None where a client audits nothing at all.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    tokens: int
+    finish_reason: str
+    seconds: float
+    time_to_first_token_s: float
+    strategy: str
+    seed: int
+    rounds: int
+    drafted: int
+    offered: int
+    accepted: int
+    home_tokens: int = 0
+    near_ties: int
+    bytes_sent: int
+    bytes_received: int
+    drafters: tuple[DrafterReport, ...]
+    verifiers: tuple[VerifierReport, ...]
+    why: tuple[str, ...]
+    coordinator: str = "client"
+    generation_config: AppliedConfig = AppliedConfig()
+    receipts: int = 0
+    audit: AuditReport | None = None
+
+
+class Observer(Protocol):
+    """Told of every generation once, however it ends."""
+
+    def observe(self, done: Generation) -> None: ...
+
+    def observe_abandoned(self, part: Generation) -> None:
+        """Its user left, or it failed; what it says of its end means nothing."""
+        ...

@@ -1,1 +1,0 @@
-"""Pure decisions about who drafts for a request: ours and its rivals behind one interface."""

@@ -1,0 +1,185 @@
+"""Audits of finished streams, in the background: a share of them, each by another verifier than its author's."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Final
+
+from cosine_p2p.directory.selection import Chance
+from cosine_p2p.request.results import AuditReport
+from cosine_p2p.session.request_log import PEER_LETTERS
+from cosine_p2p.session.session import Session
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile
+from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol.audits import open_verdict
+from cosine_protocol.errors import CosineError, LocalProtocolError, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
+from cosine_protocol.protocols import AUDIT
+
+WANTED_ACCUSERS: Final = 2
+"""The word of one may be a lie (`audit_rule`)."""
+MAX_ASKED: Final = 6
+"""A choice: verifiers that are asked to audit one stream; some are busy, gone, or of an older version."""
+ANSWER_S: Final = 60.0
+"""A choice: an audit waits for what prompts leave of an auditor's passes."""
+FINISH_S: Final = 10.0
+"""A choice: a program that is about to leave waits so long for audits under way."""
+UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
+"""No verifier may know which of its streams will be audited, or by whom."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StreamAudit:
+    """The audit of one generation, as far as it has come: of each part that a verifier signed, in turn."""
+
+    state: AuditState
+    evidence: list[Evidence] = field(default_factory=list)
+    task: "asyncio.Task[None] | None" = None
+
+    def report(self) -> AuditReport:
+        """What can be told of it now."""
+        return AuditReport(self.state, tuple(self.evidence))
+
+    async def wait(self, seconds: float = FINISH_S) -> None:
+        """Return when it is over, or after so many seconds."""
+        if self.task is not None:
+            await asyncio.wait([self.task], timeout=seconds)
+
+
+class Auditing:
+    """The audits of one client. `chance` draws the streams and the auditors.
+
+    `failures` is told of verifiers to ask last for a while; those `convicted` are asked last from then on.
+    """
+
+    def __init__(
+        self,
+        failures: PeerFailures,
+        *,
+        file: EvidenceFile | None = None,
+        chance: Chance = UNFORESEEABLE,
+    ) -> None:
+        self._failures = failures
+        self._file = file
+        self._chance = chance
+        self._links: Links | None = None
+        self._numbers = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.convicted = file.convicted() if file is not None else frozenset()
+
+    def join(self, transport: Transport) -> None:
+        """Audit over this transport from now on."""
+        self._links = Links(transport)
+
+    async def close(self) -> None:
+        """Let audits under way end, for a while."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FINISH_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._links is not None:
+            await self._links.close()
+
+    def begin(self, session: Session, *, share: float) -> StreamAudit:
+        """Audit a finished session if it is among the `share` that is drawn."""
+        job = session.job
+        claims = session.signed.claims(job.request, session.output)
+        if share and claims and self._chance() < share:
+            return self.start(claims, [verifier.peer_id for verifier in job.verifiers])
+        state = AuditState.OFF if not share else AuditState.NOT_DRAWN if claims else AuditState.UNSIGNED
+        return StreamAudit(state, [Evidence.of(claim) for claim in claims])
+
+    def start(self, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> StreamAudit:
+        """Audit parts of a stream, by those of the verifiers that may judge each."""
+        audit = StreamAudit(AuditState.UNDER_WAY, [Evidence.of(claim) for claim in claims])
+        audit.task = asyncio.ensure_future(self._run(audit, claims, verifiers))
+        self._tasks.add(audit.task)
+        audit.task.add_done_callback(self._tasks.discard)
+        return audit
+
+    async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> None:
+        """Audit one part after the other; what was found of the worst is what the audit has found."""
+        try:
+            states = [await self._audit(audit, index, claim, verifiers) for index, claim in enumerate(claims)]
+            audit.state = max(states, key=list(AuditState).index)
+        except Exception:
+            logger.exception("an audit failed")
+            audit.state = AuditState.UNANSWERED
+
+    async def _audit(self, audit: StreamAudit, index: int, claim: AskAudit, verifiers: Sequence[str]) -> AuditState:
+        """Ask until one auditor has found nothing, or a second one has judged what the first found."""
+        now_s = asyncio.get_running_loop().time()
+        # Nothing is believed of those that failed lately, or whose own streams are in doubt.
+        unfit = {claim.author} | self.convicted | self._failures.avoided(now_s)
+        auditors = sorted((peer for peer in verifiers if peer not in unfit), key=lambda _: self._chance())
+        accusations: dict[str, bool] = {}
+        for auditor in auditors[:MAX_ASKED]:
+            answered = await self._ask(auditor, claim)
+            if answered is None:
+                continue
+            answer, verdict = answered
+            audit.evidence[index] = audit.evidence[index].stated(auditor, answer)
+            accusations[auditor] = accuses(verdict, claim.request)
+            if not any(accusations.values()) or len(accusations) == WANTED_ACCUSERS:
+                break
+        state = state_of(list(accusations.values())) if auditors else AuditState.NO_AUDITOR
+        accusers = [peer for peer, is_accuser in accusations.items() if is_accuser]
+        self._act(state, claim, audit.evidence[index], accusers)
+        return state
+
+    async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
+        """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""
+        answered = await self._ask(auditor, claim)
+        return answered[1] if answered is not None else None
+
+    async def _ask(self, auditor: str, claim: AskAudit) -> tuple[Audited, AuditVerdict] | None:
+        """One auditor's answer and verdict; None if it gives none that can be believed."""
+        assert self._links is not None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                link = await self._links.get(auditor, AUDIT)
+                answer = await link.ask(replace(claim, number=next(self._numbers)))
+            if not isinstance(answer, Audited):
+                raise RemoteProtocolError(f"unexpected {type(answer).__name__}")
+            return answer, open_verdict(answer, auditor=auditor, claim=claim)
+        except RemoteProtocolError as error:
+            self._failures.note_error(auditor, error, now_s=asyncio.get_running_loop().time())
+            reason: CosineError | str = error
+        except (PeerError, PeerLost, LocalProtocolError) as error:
+            # It may be busy, of an older version, or have another limit: nothing of that costs it its place.
+            reason = error
+        except TimeoutError:
+            reason = f"no answer within {ANSWER_S:g} s"
+        logger.info("no audit by %s: %s", auditor[-PEER_LETTERS:], reason)
+        return None
+
+    def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, accusers: Sequence[str]) -> None:
+        """Keep what is evidence, and ask last from now on, or for a while, who may have lied."""
+        now_s = asyncio.get_running_loop().time()
+        author = claim.author[-PEER_LETTERS:]
+        match state:
+            case AuditState.CONVICTED:
+                logger.warning("verifier %s is convicted: it committed what its target does not choose", author)
+                self.convicted |= {claim.author}
+            case AuditState.SUSPECTED:
+                logger.warning("verifier %s is suspected by the one auditor there is, and asked last", author)
+                self._failures.note_failed(claim.author, now_s=now_s)
+            case AuditState.DISPUTED:
+                names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
+                logger.warning("verifier %s was accused by %s alone, which is asked last now", author, names)
+                for accuser in accusers:
+                    self._failures.note_failed(accuser, now_s=now_s)
+            case _:
+                logger.info("audit of verifier %s: %s", author, state)
+                return
+        if self._file is not None:
+            self._file.add(evidence)

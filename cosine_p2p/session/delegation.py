@@ -1,0 +1,319 @@
+"""The coordination of one request as its client sees it: who has it, and what was shown of authors. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.upstream import Upstream
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.digests import extend_digest
+from cosine_protocol.errors import BadSignature, RemoteProtocolError
+from cosine_protocol.identity import verify
+from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
+from cosine_protocol.nodes import BASE
+from cosine_protocol.protocols import MANDATES, WINDOWS
+from cosine_protocol.records import NodeRecord
+
+# --------------------
+# Signed fragments of one request, by the prefixes that their nodes complete: they show whose a token was. Pure.
+
+
+MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
+"""Bounds memory, for each author: twice what a drafter may have under way."""
+
+
+@dataclass(slots=True, eq=False)
+class SignedDraft:
+    """One fragment of an author. `is_checked`: its signature holds; `is_told`: the client has it."""
+
+    author: int
+    fragment: m.Fragment
+    draft: m.Draft
+    is_checked: bool = False
+    is_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The token `index` of a commit, which completes the prefix `digest`, is said to be an author's."""
+
+    index: int
+    author: int
+    digest: bytes
+
+
+def claims_of(commit: m.Commit | m.Verified, before: bytes) -> Iterator[Claim]:
+    """What a commit after the prefix `before` says of drafters."""
+    digest = before
+    for index, (token, author) in enumerate(zip(commit.tokens, commit.authors, strict=True)):
+        digest = extend_digest(digest, token)
+        if 0 < author <= MAX_AUTHORS:
+            yield Claim(index, author, digest)
+
+
+def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
+    """Author bytes in which the tokens of these claims are the verifier's own."""
+    left = bytearray(authors)
+    for claim in claims:
+        left[claim.index] = 0
+    return bytes(left)
+
+
+@dataclass(slots=True)
+class SignedDrafts:
+    """The fragments that may still show something; the oldest nodes of an author go first."""
+
+    _nodes: dict[int, OrderedDict[bytes, tuple[int, SignedDraft]]] = field(default_factory=dict)
+
+    def add(self, signed: SignedDraft) -> None:
+        """Take in a fragment; of nodes that the author has sent before, this one counts from now on."""
+        draft, own = signed.draft, self._nodes.setdefault(signed.author, OrderedDict())
+        digests: list[bytes] = []
+        positions: list[int] = []
+        for node in draft.nodes:
+            parent, position = draft.base, draft.position
+            if node.parent != BASE:
+                parent, position = digests[node.parent], positions[node.parent] + 1
+            digests.append(extend_digest(parent, node.token))
+            positions.append(position)
+            known = own.pop(digests[-1], None)
+            # One that holds, or is told already, is not given up for another.
+            keeps = known is not None and (known[1].is_checked or known[1].is_told)
+            own[digests[-1]] = known if keeps and known is not None else (position, signed)
+        while len(own) > MAX_KEPT_NODES:
+            own.popitem(last=False)
+
+    def find(self, claim: Claim) -> SignedDraft | None:
+        """The fragment in which the claim's token is a node of its author."""
+        own = self._nodes.get(claim.author)
+        found = None if own is None else own.get(claim.digest)
+        return None if found is None else found[1]
+
+    def forget_before(self, position: int) -> None:
+        """Forget nodes for output positions before this one, which are committed."""
+        for author, own in self._nodes.items():
+            self._nodes[author] = OrderedDict((digest, kept) for digest, kept in own.items() if kept[0] >= position)
+
+
+# --------------------
+
+
+LEAST_RTT_PASSES: Final = 0.25
+"""A choice between what was measured (decision 26): 1.02 times the speed at a third of a pass, nothing at none."""
+LEAST_RTT_S: Final = 0.005
+"""A choice: on one machine, where 1 to 4 ms are measured, or in one room a verifier coordinates no faster, however
+short its passes, and takes the time for it from them."""
+SILENCE_S: Final = 10.0
+"""A choice: a delegate that says nothing of drafters for so long is taken to do nothing; one starts within 5 s."""
+
+
+class Coordinator(Enum):
+    """The peer that coordinates a request now."""
+
+    UNDECIDED = auto()
+    """No verifier has the request yet, or its distance is not known."""
+    CLIENT = auto()
+    VERIFIER = auto()
+
+
+def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination: Coordination) -> bool:
+    """True if a client may hand the coordination of a request over at all."""
+    return mandates is not None and strategy.is_delegable and coordination is not Coordination.CLIENT
+
+
+def _is_near(rtt_s: float, *, pass_s: float) -> bool:
+    """True if a verifier is so near that its client coordinates as well as it would itself."""
+    return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s)
+
+
+def expected_coordinator(
+    mandates: Mandates | None,
+    strategy: StrategyKind,
+    coordination: Coordination,
+    verifier: NodeRecord,
+    *,
+    rtt_s: float | None,
+    now_s: float,
+) -> Coordinator:
+    """The coordinator that a request will probably have at a verifier, which `Delegation` decides later.
+
+    `rtt_s` is that of client and verifier, None if unknown. It is taken to be the verifier then: if it is not, the
+    client is near it, and who is near one is near the other.
+    """
+    if mandates is None or not may_delegate(mandates, strategy, coordination):
+        return Coordinator.CLIENT
+    if verifier.peer_id in mandates.failures.avoided(now_s):
+        return Coordinator.CLIENT
+    is_near = rtt_s is not None and _is_near(rtt_s, pass_s=verifier.pass_us / 1e6)
+    is_kept = is_near and coordination is not Coordination.VERIFIER
+    return Coordinator.CLIENT if is_kept else Coordinator.VERIFIER
+
+
+class Delegation:
+    """Decides who coordinates a job's drafters, and checks a delegate. Times are those of the session's clock.
+
+    `taken_back` says why a delegate has to give the coordination back, if it has to.
+    """
+
+    def __init__(self, job: Job, d_0: bytes) -> None:
+        self._job = job
+        self._d_0 = d_0
+        self._peer_ids = tuple(record.peer_id for record in job.drafters)
+        is_open = bool(job.drafters) and may_delegate(job.mandates, job.strategy, job.coordination)
+        self.coordinator = Coordinator.UNDECIDED if is_open else Coordinator.CLIENT
+        self.delegate = ""
+        self.why = ""
+        self.taken_back = ""
+        self.unproven_tokens = 0
+        self._drafts: SignedDrafts | None = None
+        self._silent_since_s: float | None = None
+        self._tokens = 0
+        self._proven_tokens = 0
+
+    @property
+    def was_delegated(self) -> bool:
+        """True once a verifier has been asked to coordinate."""
+        return self._drafts is not None
+
+    @property
+    def told_coordinator(self) -> str:
+        """The coordinator in a user's words: `client` or `verifier`."""
+        is_verifier = self.coordinator is Coordinator.VERIFIER
+        return Coordination.VERIFIER if is_verifier else Coordination.CLIENT
+
+    def offer(self, upstream: Upstream, *, drafters_pay: bool, now_s: float, left_s: float) -> m.Delegate | None:
+        """Decide at a verifier that was asked to serve the request; the mandate to send it, if it is to coordinate.
+
+        Waits for `Opened` where the verifier's features or its distance are not known yet.
+        """
+        mandates, link = self._job.mandates, upstream.link
+        if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
+            return None
+        is_forced = self._job.coordination is Coordination.VERIFIER
+        if not upstream.is_opened and (link.features is None or not (link.rtt_s or is_forced)):
+            return None
+        pass_s = upstream.watch.announced_pass_s or self._announced_pass_s(link.peer_id)
+        delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms"
+        if MANDATES not in (link.features or ()):
+            self._keep("the verifier knows no mandates")
+        elif self._job.prompt_window_tokens and WINDOWS not in (link.features or ()):
+            self._keep("the verifier knows no windows of prompts")
+        elif link.peer_id in mandates.failures.avoided(now_s):
+            self._keep("the verifier made poor use of a mandate lately")
+        elif not drafters_pay:
+            self._keep("drafters do not pay at this verifier")
+        elif not is_forced and _is_near(link.rtt_s, pass_s=pass_s):
+            self._keep(f"the verifier is near: {delay}")
+        else:
+            self.coordinator = Coordinator.VERIFIER
+            self.delegate = link.peer_id
+            self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
+            self._drafts = self._drafts or SignedDrafts()
+            self._silent_since_s = now_s
+            mandate = mandates.sign(
+                d_0=self._d_0,
+                delegate=link.peer_id,
+                drafters=self._peer_ids,
+                most_tokens=self._job.request.max_new_tokens,
+                lifetime_s=left_s,
+                prompt_window_tokens=self._job.prompt_window_tokens,
+                shares_feedback=self._job.shares_feedback,
+                pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
+            )
+            return m.Delegate(upstream.number, mandate)
+        return None
+
+    def _announced_pass_s(self, peer_id: str) -> float:
+        return next(verifier.pass_us / 1e6 for verifier in self._job.verifiers if verifier.peer_id == peer_id)
+
+    def take_why(self) -> str:
+        """The latest decision in words, once; empty if there is none."""
+        why, self.why = self.why, ""
+        return why
+
+    def _keep(self, reason: str) -> None:
+        self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here: {reason}"
+
+    def note_report(self, author: int, rtt_s: float, *, now_s: float) -> None:
+        """The delegate has said something of drafters, and how far from it one of them is; 0 if that is unknown."""
+        self._silent_since_s = None
+        if self._job.distances is not None and 0 < author <= len(self._peer_ids):
+            self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
+
+    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
+        """Take in a fragment that this client received itself, whose signature it has checked."""
+        if self._drafts is not None:
+            self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
+
+    def note_credit(self, credit: m.Credit) -> m.Draft:
+        """Take in what a verifier shows; it is checked once it matters. Raises `RemoteProtocolError`."""
+        if self._drafts is None or credit.author > len(self._peer_ids):
+            raise RemoteProtocolError("a credit for an author that was not named")
+        draft = decode_body(m.Draft, credit.body)
+        self._drafts.add(SignedDraft(credit.author, m.Fragment(credit.body, credit.signature), draft))
+        return draft
+
+    def checked_authors(self, commit: m.Commit | m.Verified, before: bytes, *, now_s: float) -> bytes:
+        """The author bytes of a commit after the prefix `before`, without those that nobody's signature shows."""
+        if self._drafts is None:
+            return commit.authors
+        claims = list(claims_of(commit, before))
+        false = [claim for claim in claims if not self._is_shown(claim)]
+        self._drafts.forget_before(commit.position + len(commit.tokens))
+        self._tokens += len(commit.tokens)
+        self._proven_tokens += len(claims) - len(false)
+        self.unproven_tokens += len(false)
+        if false and self.coordinator is Coordinator.VERIFIER:
+            self._blame("it credited drafters without showing what they signed", now_s)
+        return without(commit.authors, false)
+
+    def _is_shown(self, claim: Claim) -> bool:
+        signed = self._drafts.find(claim) if self._drafts is not None else None
+        if signed is not None and not signed.is_checked:
+            fragment = signed.fragment
+            try:
+                verify(
+                    kind="fragment",
+                    signer=self._peer_ids[claim.author - 1],
+                    digest=self._d_0,
+                    body=fragment.body,
+                    signature=fragment.signature,
+                )
+            except BadSignature:
+                return False
+            signed.is_checked = True
+        return signed is not None
+
+    def check_silence(self, now_s: float) -> None:
+        """Blame a delegate that was heard nothing of for too long."""
+        since_s = self._silent_since_s
+        is_silent = since_s is not None and now_s - since_s > SILENCE_S
+        if self.coordinator is Coordinator.VERIFIER and is_silent:
+            self._blame(f"nothing was heard of drafters for {SILENCE_S:.0f} s", now_s)
+
+    def _blame(self, reason: str, now_s: float) -> None:
+        self.taken_back = reason
+        if self._job.mandates is not None:
+            self._job.mandates.failures.note_failed(self.delegate, now_s=now_s)
+
+    def take_back(self, reason: str) -> None:
+        """The client coordinates from now on."""
+        self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here from now on: {reason}"
+        self.taken_back = ""
+
+    def lose(self, peer_id: str) -> None:
+        """A verifier is gone: if it was the delegate, the next one may be asked."""
+        if peer_id == self.delegate and self.coordinator is Coordinator.VERIFIER:
+            self.coordinator = Coordinator.UNDECIDED
+
+    def end(self, now_s: float) -> None:
+        """The request has ended."""
+        mandates = self._job.mandates
+        if self.coordinator is Coordinator.VERIFIER and mandates is not None:
+            mandates.note_use(self.delegate, tokens=self._tokens, drafted=self._proven_tokens, now_s=now_s)

@@ -1,0 +1,119 @@
+"""The search for the drafters of one request: looked up, and chosen by the way that their drafts will go."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.directory.distances import Distances
+from cosine_p2p.directory.recent_finds import RecentFinds
+from cosine_p2p.directory.selection import Chance, pick_drafters, pick_pupil
+from cosine_p2p.request.options import ClientOptions, shares_feedback
+from cosine_p2p.session.delegation import Coordinator, expected_coordinator
+from cosine_p2p.session.receipts import ShownReceipts
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.transport.link import PeerLinks
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol.errors import ClockOff, PeerLost
+from cosine_protocol.records import NodeRecord, Role
+
+MAX_ASKED_DRAFTERS: Final = 8
+"""A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
+WANTED_DRAFTERS: Final = 128
+"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDrafters:
+    """The drafters to ask for a request, and the author number of the one that only learns from it, 0 for none."""
+
+    records: tuple[NodeRecord, ...]
+    pupil: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSearch:
+    """Finds drafters for a request with some options. Times are those of the event loop's clock."""
+
+    finds: RecentFinds
+    links: PeerLinks
+    mandates: Mandates | None
+    failures: PeerFailures
+    distances: Distances
+    shown: ShownReceipts
+    strategy: StrategyKind
+    options: ClientOptions
+
+    @property
+    def limit(self) -> int:
+        """The most drafters that are asked."""
+        given = self.options.get("max_drafters")
+        return MAX_ASKED_DRAFTERS if given is None else given
+
+    async def look_up(self, target: str) -> list[NodeRecord]:
+        """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
+        if not self.strategy.wants_drafters or not self.limit:
+            return []
+        self.shown.read()
+        wanted = None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
+        try:
+            return await self.finds.find(Role.DRAFTER, target, wanted=wanted)
+        except (PeerLost, ClockOff) as lost:
+            logger.warning("no drafters could be looked up: %s", lost)
+            return []
+
+    def choose(
+        self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
+    ) -> AskedDrafters:
+        """The drafters to ask for a request to a verifier, those that failed lately left out."""
+        avoided = self.failures.avoided(now_s)
+        able = [record for record in found if record.peer_id not in avoided]
+        coordinator = expected_coordinator(
+            self.mandates,
+            self.strategy,
+            Coordination(self.options["coordination"]),
+            verifier,
+            rtt_s=self.distances.to_verifier(verifier, self.links),
+            now_s=now_s,
+        )
+        if coordinator is Coordinator.CLIENT:
+            rtts_s = self.distances.by_client(able, verifier, self.links)
+        else:
+            rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        asked = pick_drafters(
+            able,
+            tokenizer_digest=verifier.tokenizer_digest,
+            limit=self.limit,
+            chance=chance,
+            trust=self.options["trust"],
+            rtts_s=rtts_s,
+            levels=self._levels(able, verifier),
+        )
+        return self._with_pupil(asked, able, verifier, chance)
+
+    def _with_pupil(
+        self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
+    ) -> AskedDrafters:
+        """Those asked and, now and then, one that only learns, if the user shares feedback.
+
+        It comes on top of those that we choose to ask. Where the user says how many, it takes the last place,
+        unless that one is the only drafter of its expertise.
+        """
+        if not asked or not shares_feedback(self.options):
+            return AskedDrafters(asked)
+        if self.options.get("max_drafters") is not None and len(asked) == self.limit:
+            *kept, last = asked
+            if all(record.expertise != last.expertise for record in kept):
+                return AskedDrafters(asked)
+        else:
+            kept = list(asked)
+        pupil = pick_pupil(able, verifier, asked=asked, chance=chance, trust=self.options["trust"])
+        return AskedDrafters((*kept, pupil), len(kept) + 1) if pupil is not None else AskedDrafters(asked)
+
+    def _levels(self, drafters: Sequence[NodeRecord], verifier: NodeRecord) -> dict[str, int]:
+        if self.mandates is None:
+            return {}
+        return self.shown.levels(drafters, target_digest=verifier.target_digest, now_s=self.mandates.clock())

@@ -1,0 +1,324 @@
+"""The drafters of one session: who follows the request, what each was told of the stream, and what they send."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cosine_p2p.request.offload import Offload
+from cosine_p2p.request.prompt_window import windowed
+from cosine_p2p.request.results import DrafterReport
+from cosine_p2p.session.fragments import FragmentGate
+from cosine_p2p.session.job import Job, KnownDrafter
+from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
+from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol import messages as m
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
+from cosine_protocol.nodes import BASE, NodeBlock
+from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
+
+# --------------------
+# The drafters that may draft for one request, their author numbers, and what became of their drafts.
+
+
+class DrafterLedger:
+    """Drafters of a request in the order of their author numbers, which start at 1.
+
+    `offered` counts committed tokens for whose position some drafter had sent a node.
+    """
+
+    def __init__(self, records: Sequence[KnownDrafter]) -> None:
+        self._records = tuple(records)
+        self._numbers = {record.peer_id: number for number, record in enumerate(self._records, 1)}
+        self._drafted: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+        self._rtt_s: dict[int, float] = {}
+        self._position = 0
+        self._offered_positions: set[int] = set()
+        self.offered = 0
+
+    @property
+    def peer_ids(self) -> tuple[str, ...]:
+        return tuple(record.peer_id for record in self._records)
+
+    @property
+    def authors(self) -> range:
+        return range(1, len(self._records) + 1)
+
+    @property
+    def drafted(self) -> int:
+        """Nodes received from all drafters."""
+        return self._drafted.total()
+
+    def author_of(self, peer_id: str) -> int:
+        """The author number of a peer, 0 if it has none."""
+        return self._numbers.get(peer_id, 0)
+
+    def domain_of(self, author: int) -> str:
+        """The domains a drafter announces, or its model where it announces none."""
+        record = self._records[author - 1]
+        return ",".join(record.expertise) or record.model
+
+    def expertise_of(self, author: int) -> tuple[str, ...]:
+        """The domains that a drafter announces."""
+        return self._records[author - 1].expertise
+
+    def accepted(self, author: int) -> int:
+        """Committed tokens of a drafter."""
+        return self._accepted[author]
+
+    def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
+        """Count nodes that extend an output of `position` tokens."""
+        self._drafted[author] += len(nodes)
+        self.note_offered(nodes, position)
+
+    def note_offered(self, nodes: NodeBlock, position: int) -> None:
+        """Note for which positions there are nodes that extend an output of `position` tokens."""
+        depths: list[int] = []
+        for node in nodes:
+            depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
+        deepest = max(depths, default=-1)
+        self._offered_positions.update(range(position, min(position + deepest + 1, MAX_NEW_TOKENS)))
+
+    def note_rtt(self, author: int, rtt_s: float) -> None:
+        self._rtt_s[author] = rtt_s
+
+    def note_told(self, author: int, nodes: int, rtt_s: float) -> None:
+        """Take a delegate's word for how many nodes a drafter has sent in all, and how far from it that one is."""
+        self._drafted[author] = max(self._drafted[author], nodes)
+        self.note_rtt(author, rtt_s)
+
+    def told(self, author: int) -> tuple[int, float]:
+        """Nodes received from a drafter so far and its round-trip time in seconds, 0 if unknown."""
+        return self._drafted[author], self._rtt_s.get(author, 0.0)
+
+    def credit(self, authors: Iterable[int]) -> None:
+        """Count committed tokens, those that follow the last ones, for the drafters among their authors."""
+        for author in authors:
+            self.offered += self._position in self._offered_positions
+            self._offered_positions.discard(self._position)
+            self._position += 1
+            if author in self.authors:
+                self._accepted[author] += 1
+
+    def reports(self) -> tuple[DrafterReport, ...]:
+        """One report for every drafter that sent anything."""
+        return tuple(
+            DrafterReport(
+                record.peer_id,
+                self.domain_of(author),
+                self._drafted[author],
+                self._accepted[author],
+                round(1e3 * self._rtt_s.get(author, 0.0), 2),
+            )
+            for author, record in enumerate(self._records, 1)
+            if self._drafted[author]
+        )
+
+
+# --------------------
+
+
+START_TIMEOUT_S: Final = 5.0
+"""A choice: a drafter that cannot be reached so long would come too late for a short answer."""
+
+MAX_STRANGENESS_NATS: Final = 1.0
+"""A choice by what was recorded: drafters for which a token of the prompt is less likely than for the best one, by
+more than this, are right 0.22 to 0.5 times as often as that one, others 0.69 times or more (the traces of both
+families, greedy)."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    """`known_tokens` of the output were told to this drafter."""
+
+    link: PeerLink
+    known_tokens: int
+
+
+class FragmentObserver(Protocol):
+    """Told of a session's fragments whose signature holds."""
+
+    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None: ...
+
+
+class DraftingObserver(FragmentObserver, Protocol):
+    """Told what becomes of a session's drafters."""
+
+    def note_decision(self, author: int, why: str) -> None:
+        """Something was decided about a drafter, or with author 0 about their number."""
+        ...
+
+    def note_lost(self, author: int) -> None:
+        """A drafter cannot be reached, refused, or was lost."""
+        ...
+
+
+class Drafters:
+    """The drafters of a job's ledger by author number.
+
+    `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
+    other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
+    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
+    each checked fragment.
+    """
+
+    def __init__(
+        self,
+        ledger: DrafterLedger,
+        *,
+        job: Job,
+        d_0: bytes,
+        links: PeerLinks,
+        output: Sequence[int],
+        offload: Offload,
+        deliver: Callable[[Delivery | FragmentReceived], None],
+        failures: PeerFailures,
+        observers: Sequence[FragmentObserver] = (),
+    ) -> None:
+        self._ledger = ledger
+        self._job = job
+        self._number = job.number
+        self._d_0 = d_0
+        self._links = links
+        self._output = output
+        self._deliver = deliver
+        self._failures = failures
+        self._observers = tuple(observers)
+        # A delegate's drafters believe the mandate alone.
+        self._shares_feedback = job.shares_feedback and job.mandate is None
+        self._asks_for_features = self._shares_feedback or job.prompt_window_tokens is not None
+        self._gate = FragmentGate(
+            d_0,
+            offload,
+            take=self._on_checked_fragment,
+            refuse=lambda peer_id, reason: deliver(Delivery(peer_id, DRAFT, None, lost=reason)),
+        )
+        self._wanted: set[int] = set()
+        self._dials: set[asyncio.Task[None]] = set()
+        self._followers: dict[int, _Follower] = {}
+        self._prompt_nlls: dict[int, float] = {}
+
+    async def check_fragments(self) -> None:
+        """Check the signatures of what arrives until cancelled."""
+        await self._gate.run()
+
+    def follow(self, *authors: int) -> None:
+        """Ask drafters to follow from here on, unless they follow or are released before they can be reached."""
+        for author in authors:
+            self._wanted.add(author)
+            dial = asyncio.ensure_future(self._dial(author))
+            self._dials.add(dial)
+            dial.add_done_callback(self._dials.discard)
+
+    async def _dial(self, author: int) -> None:
+        peer_id = self._ledger.peer_ids[author - 1]
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                link = await self._links.get(peer_id, DRAFT)
+                features = await link.named_features() if self._asks_for_features else frozenset()
+                if self._job.prompt_window_tokens and WINDOWS not in features:
+                    raise PeerLost(peer_id, "it drafts after whole prompts only")
+        except (PeerLost, TimeoutError):
+            self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
+            self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
+            return
+        if author in self._wanted and author not in self._followers:
+            link.subscribe(self._number, self._on_message)
+            self._followers[author] = _Follower(link, len(self._output))
+            link.post(self._start(shares_feedback=self._shares_feedback and LEARNING in features))
+
+    def _start(self, *, shares_feedback: bool) -> m.Start:
+        job, known, told = self._job, tuple(self._output), shares_feedback or None
+        if job.prompt_window_tokens is None:
+            return m.Start(job.number, job.request, known, job.mandate, shares_feedback=told)
+        request = windowed(job.request, job.prompt_window_tokens)
+        return m.Start(job.number, request, known, job.mandate, self._d_0, told)
+
+    def _on_message(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, m.Fragment):
+            # Nobody has asked the one that only learns.
+            if self._ledger.author_of(delivery.peer_id) != self._job.pupil:
+                self._gate.put(delivery)
+        else:
+            self._deliver(delivery)
+
+    def _on_checked_fragment(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
+        author = self._ledger.author_of(peer_id)
+        for observer in self._observers:
+            observer.note_fragment(author, fragment, draft)
+        self._ledger.note_drafted(author, draft.nodes, draft.position)
+        self._deliver(FragmentReceived(author, draft))
+
+    def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
+        """The event that a drafter's message, or its loss, means to the strategy.
+
+        A drafter that has started is told what was committed meanwhile; one that breaks the protocol is let go. Of
+        one that only learns, nothing but its loss is an event.
+        """
+        author = self._ledger.author_of(delivery.peer_id)
+        match delivery.message:
+            case m.Started(_, prompt_nll, token_us, receipts) if author in self._followers:
+                rtt_s = self._followers[author].link.rtt_s
+                self._ledger.note_rtt(author, rtt_s)
+                if receipts and self._job.show is not None:
+                    self._job.show(delivery.peer_id, receipts)
+                self.advance(author, len(self._output))
+                self._note_likelihood(author, prompt_nll)
+                if author == self._job.pupil:
+                    return None
+                return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
+            case m.Final():
+                return None
+            case _:
+                self.release(author)
+                return DrafterLost(author)
+
+    def _note_likelihood(self, author: int, prompt_nll: float) -> None:
+        """Let the one that only learns go once the prompt turns out to be far from its domain."""
+        self._prompt_nlls[author] = prompt_nll
+        nll = self._prompt_nlls.get(self._job.pupil)
+        if nll is not None and nll - min(self._prompt_nlls.values()) > MAX_STRANGENESS_NATS:
+            self.release(self._job.pupil)
+
+    def teach(self) -> None:
+        """Tell the one that only learns all that is committed, after those for whose drafts the verifier waits."""
+        self.advance(self._job.pupil, len(self._output))
+
+    def advance(self, author: int, position: int) -> None:
+        """Tell a follower the stream up to `position`, from where it was told last.
+
+        A drafter ignores what leaves a gap, and a commit that came while it read the prompt would leave one.
+        """
+        follower = self._followers.get(author)
+        while follower is not None and follower.known_tokens < position:
+            end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
+            tokens = tuple(self._output[follower.known_tokens : end])
+            if not follower.link.post(m.Advance(self._number, follower.known_tokens, tokens)):
+                return
+            follower.known_tokens = end
+
+    def post(self, author: int, message: m.Message) -> None:
+        """Send a message to a drafter if it follows."""
+        if follower := self._followers.get(author):
+            follower.link.post(message)
+
+    def release(self, author: int) -> None:
+        """Let a drafter go, also one that was lost or has not started yet."""
+        self._wanted.discard(author)
+        self.post(author, m.Release(self._number))
+        self._followers.pop(author, None)
+
+    async def close(self) -> None:
+        """Let everyone go; nothing is delivered any more."""
+        for author in list(self._followers):
+            self.release(author)
+        for peer_id in self._ledger.peer_ids:
+            if link := self._links.alive(peer_id, DRAFT):
+                link.unsubscribe(self._number)
+        for dial in self._dials:
+            dial.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)

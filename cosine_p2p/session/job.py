@@ -1,0 +1,73 @@
+"""The work of a session: one request, and who may serve it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cosine_p2p.directory.distances import Distances
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_protocol.messages import SignedMandate, SignedReceipt
+from cosine_protocol.request import Request
+
+
+class KnownVerifier(Protocol):
+    """The facts of a verifier that a session uses; a `NodeRecord` has them."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def pass_us(self) -> int: ...
+
+
+class KnownDrafter(Protocol):
+    """The facts of a drafter that a session uses; a `NodeRecord` has them."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def expertise(self) -> tuple[str, ...]: ...
+
+    @property
+    def model(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The work of a session: the request, who may serve it in order of preference, who may draft.
+
+    `trial` is that of the first verifier, if numbers of drafters are compared. `has_other_offers` is true if, until
+    something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
+    once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
+    requests of the same `cache_scope`.
+
+    `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
+    `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
+    a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
+    `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
+    that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
+    drafter that follows it for nothing else: it is told what is committed, and asked for no drafts.
+    """
+
+    number: int
+    deadline_s: float
+    request: Request
+    strategy: StrategyKind
+    verifiers: Sequence[KnownVerifier]
+    drafters: Sequence[KnownDrafter]
+    trial: SpeedTrial | None = None
+    has_other_offers: bool = False
+    cache_scope: bytes | None = None
+    more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))
+    committed: tuple[int, ...] = ()
+    mandates: Mandates | None = None
+    coordination: Coordination = Coordination.CLIENT
+    mandate: SignedMandate | None = None
+    distances: Distances | None = None
+    show: Callable[[str, Sequence[SignedReceipt]], None] | None = None
+    prompt_window_tokens: int | None = None
+    shares_feedback: bool = False
+    pupil: int = 0

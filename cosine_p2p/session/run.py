@@ -1,0 +1,250 @@
+"""One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from itertools import groupby
+
+from cosine_p2p.request.results import (
+    HOME_SOURCE,
+    TARGET_SOURCE,
+    AppliedConfig,
+    Chunk,
+    Generation,
+    Observer,
+    Progress,
+    VerifierReport,
+)
+from cosine_p2p.session.auditing import StreamAudit
+from cosine_p2p.session.failover_check import FailoverCheck, TextAccused
+from cosine_p2p.session.request_log import request_log
+from cosine_p2p.session.session import Session
+from cosine_p2p.session.upstream import Tokens
+from cosine_p2p.session.warm_spare import WarmSpare
+from cosine_p2p.text.detokenizer import TextAssembler
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.transport.link import Links
+from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
+from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.messages import FinishReason
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """One generation under way: iterate `chunks`, then read `result`.
+
+    `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
+    has committed anything. Once all text is there, `audit` begins the audit of the session that brought it, and
+    `give_receipts` tells its drafters of it; `check_failover` compares the verifiers of a session on the way. With
+    `keeps_spare_warm` a second verifier is kept ready to go on.
+    """
+
+    def __init__(
+        self,
+        sessions: Iterator[Session],
+        codec: TextCodec,
+        links: Links,
+        *,
+        stop: Iterable[str] = (),
+        observer: Observer | None = None,
+        applied: AppliedConfig | None = None,
+        audit: Callable[..., StreamAudit] | None = None,
+        check_failover: Callable[[Session], FailoverCheck] | None = None,
+        give_receipts: Callable[[Session], int] | None = None,
+        keeps_spare_warm: bool = False,
+    ) -> None:
+        self._observer = observer
+        self._begin_audit = audit
+        self._check_failover = check_failover
+        self._audit: StreamAudit | None = None
+        self._give_receipts = give_receipts
+        self._keeps_spare_warm = keeps_spare_warm
+        self._receipts = 0
+        self._applied = applied or AppliedConfig()
+        self._sessions = sessions
+        self._session = next(sessions)
+        self._log = request_log(logger, self._session.d_0)
+        self._links = links
+        self._assembler = TextAssembler(codec, self.request.prompt, [text for text in stop if text])
+        self._began_s = asyncio.get_running_loop().time()
+        self._first_s: float | None = None
+        self._ended_s = self._began_s
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._is_stopped = False
+        self._bytes = links.traffic()
+
+    @property
+    def request(self) -> Request:
+        """The request as the verifier sees it."""
+        return self._session.job.request
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        """Peer ids of the verifiers that may be asked, best first."""
+        return tuple(record.peer_id for record in self._session.job.verifiers)
+
+    @property
+    def generation_config(self) -> AppliedConfig:
+        """The part of the model's own generation config in the request."""
+        return self._applied
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
+        stream = self._stream()
+        is_whole = False
+        self._log.info("%d prompt tokens", len(self.request.prompt))
+        try:
+            async for tokens in stream:
+                if self._first_s is None:
+                    self._first_s = _now_s()
+                for chunk in self._chunks_of(tokens):
+                    yield chunk
+                if self._is_stopped:
+                    break
+            is_whole = True
+        finally:
+            await stream.aclose()
+            self._ended_s = _now_s()
+            rest = ""
+            if is_whole and not self._is_stopped:
+                piece = self._assembler.finish()
+                rest, self._is_stopped = piece.text, piece.is_stopped
+            self._text.append(rest)
+            reason = self._finish_reason() if is_whole else "given up"
+            self._log.info("%d tokens, %s", len(self._token_ids), reason)
+            if is_whole and self._begin_audit is not None:
+                self._audit = self._begin_audit(self._session)
+            if is_whole and self._give_receipts is not None:
+                self._receipts = self._give_receipts(self._session)
+            if self._observer is not None:
+                (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
+        if rest:
+            yield Chunk(rest, (), TARGET_SOURCE)
+
+    async def _stream(self) -> AsyncGenerator[Tokens, None]:
+        """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
+        while True:
+            stream = shown = self._session.stream()
+            if self._check_failover is not None:
+                shown = self._check_failover(self._session).checked(stream)
+            spare = WarmSpare(self._session, self._links)
+            warming = [asyncio.ensure_future(spare.run())] if self._keeps_spare_warm else []
+            try:
+                async for tokens in shown:
+                    yield tokens
+                return
+            except GenerationTimedOut:
+                raise
+            except TextAccused:
+                # What its author has signed may convict it.
+                self._audit = self._begin_audit(self._session, share=1.0) if self._begin_audit else None
+                raise
+            except GenerationFailed:
+                other = None if self._session.output else next(self._sessions, None)
+                if other is None:
+                    raise
+                other.counts.tried[:0] = self._session.counts.tried
+                self._session = other
+                self._log.info("asked again of verifiers with %s", self.request.numerics)
+            finally:
+                for task in warming:
+                    task.cancel()
+                await asyncio.gather(*warming, return_exceptions=True)
+                await shown.aclose()
+                await stream.aclose()
+
+    def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
+        """One chunk for every run of tokens from one source.
+
+        A pass ends with the one token that the target decodes; what it commits before that was in the tree, so a
+        token of the target's own is copied there.
+        """
+        ledger = self._session.ledger
+        last = len(committed.tokens) - 1
+        sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]
+        pairs = zip(committed.tokens, sources, strict=True)
+        for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
+            ids, texts = [], []
+            for token, _ in run:
+                piece = self._assembler.add(token)
+                ids.append(token)
+                texts.append(piece.text)
+                if piece.is_stopped:
+                    self._is_stopped = True
+                    break
+            self._token_ids += ids
+            self._text.append("".join(texts))
+            if author == HOME_AUTHOR:
+                source = HOME_SOURCE
+            else:
+                source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+            yield Chunk("".join(texts), tuple(ids), source, is_copied)
+            if self._is_stopped:
+                return
+
+    async def audited(self) -> None:
+        """Wait a while for the audit that is under way, if one is; `result` has what it found."""
+        if self._audit is not None:
+            await self._audit.wait()
+
+    def progress(self) -> Progress:
+        """The generation as far as it has come, at any time."""
+        session, counts = self._session, self._session.counts
+        return Progress(
+            tokens=len(self._token_ids),
+            rounds=counts.rounds,
+            accepted=counts.accepted,
+            serving=session.serving,
+            tried=tuple(counts.tried),
+            drafters=session.ledger.reports(),
+            why=tuple(counts.latest_why),
+            decisions=counts.decisions,
+        )
+
+    def result(self) -> Generation:
+        """The finished generation."""
+        session, counts = self._session, self._session.counts
+        sent, received = self._links.traffic()
+        return Generation(
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
+            prompt_tokens=len(session.job.request.prompt),
+            tokens=len(self._token_ids),
+            finish_reason=self._finish_reason(),
+            seconds=self._ended_s - self._began_s,
+            time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
+            strategy=session.job.strategy.name,
+            seed=self.request.sampling.seed,
+            rounds=counts.rounds,
+            drafted=session.ledger.drafted,
+            offered=session.ledger.offered,
+            accepted=counts.accepted,
+            home_tokens=counts.home_tokens,
+            near_ties=counts.near_ties,
+            bytes_sent=sent - self._bytes[0],
+            bytes_received=received - self._bytes[1],
+            drafters=session.ledger.reports(),
+            verifiers=tuple(
+                VerifierReport(peer_id, round(1e3 * link.rtt_s, 2) if link else 0.0, tokens)
+                for peer_id, tokens in counts.tokens_by_verifier.items()
+                for link in [self._links.alive(peer_id, VERIFY)]
+            ),
+            why=tuple(counts.why),
+            coordinator=session.delegation.told_coordinator,
+            generation_config=self._applied,
+            receipts=self._receipts,
+            audit=self._audit.report() if self._audit is not None else None,
+        )
+
+    def _finish_reason(self) -> str:
+        if self._is_stopped:
+            return "stop"
+        return "eos" if self._session.finish is FinishReason.EOS else "length"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,470 @@
+"""One generation as it happens: messages from links become events of a strategy, its actions messages again."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_p2p.request.offload import Offload
+from cosine_p2p.session.delegation import Coordinator, Delegation
+from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.stall import Stalled, TooSlow, Watch
+from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
+from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
+from cosine_p2p.strategy.base import (
+    Action,
+    Committed,
+    DrafterLost,
+    DraftersAllowed,
+    Event,
+    FragmentReceived,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    SendVerify,
+    Tick,
+    VerifierOpened,
+    WakeAt,
+)
+from cosine_p2p.strategy.trial_run import DrafterCount
+from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_protocol import messages as m
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.messages import FinishReason
+from cosine_protocol.protocols import VERIFY
+
+# --------------------
+# Counts of one session, and for people its reasons and whom it tried in vain.
+
+
+MAX_WHY: Final = 64
+"""Bounds memory: the first reasons that a session keeps for people."""
+LATEST_WHY: Final = 16
+"""Bounds memory: the latest reasons, which a display of progress shows."""
+
+PeerFailure = PeerError | PeerLost | RemoteProtocolError
+"""What ends a verifier's part in a request."""
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """Counts of one session, and for people which verifiers were tried in vain and why drafters were told what."""
+
+    rounds: int = 0
+    near_ties: int = 0
+    accepted: int = 0
+    home_tokens: int = 0
+    tokens_by_verifier: dict[str, int] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
+    latest_why: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_WHY))
+    decisions: int = 0
+
+    def note_line(self, line: str) -> None:
+        """Add a reason, of which the first ones and the latest are kept."""
+        self.decisions += 1
+        self.latest_why.append(line)
+        if len(self.why) < MAX_WHY:
+            self.why.append(line)
+
+    def note_commit(self, peer_id: str, authors: bytes, *, near_ties: int) -> None:
+        """Count a pass of a verifier and the authors of what it added to the stream."""
+        self.rounds += 1
+        self.near_ties += near_ties
+        home_tokens = authors.count(HOME_AUTHOR)
+        self.home_tokens += home_tokens
+        self.accepted += sum(map(bool, authors)) - home_tokens
+        self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
+
+    def note_tried(self, peer_id: str, error: PeerFailure) -> None:
+        """Keep how a verifier failed, in words."""
+        match error:
+            case PeerError():
+                self.tried.append(f"{peer_id} refused: {error.message}")
+            case PeerLost():
+                self.tried.append(f"{peer_id} was lost: {error.reason}")
+            case _:
+                self.tried.append(f"{peer_id} broke the protocol: {error}")
+
+    def nobody_left(self) -> str:
+        """The sentence that says who was tried, when nobody is left."""
+        if not self.tried:
+            return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
+        return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."
+
+
+def timed_out(waited_for: Sequence[str]) -> GenerationTimedOut:
+    """The error of a request that ran out of time, maybe while verifiers had not begun it."""
+    if waited_for:
+        return GenerationTimedOut(
+            f"{waited_for[0]} had no place for the request in time; raise the timeout, or ask later."
+        )
+    return GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
+
+
+# --------------------
+
+
+CHECK_EVERY_S: Final = 0.5
+"""A choice: how late a verifier that makes no progress may be noticed."""
+
+
+class Session:
+    """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
+
+    def __init__(
+        self,
+        job: Job,
+        links: PeerLinks,
+        offload: Offload,
+        *,
+        failures: PeerFailures,
+        speeds: PeerSpeeds,
+        observer: DraftingObserver | None = None,
+    ) -> None:
+        """`failures` is told of verifiers that fail or serve, `speeds` of their pace."""
+        self.job = job
+        self._failures = failures
+        self._speeds = speeds
+        self._observer = observer
+        self.output = list(job.committed)
+        self.finish: FinishReason | None = None
+        self.counts = SessionCounts()
+        self.signed = SignedStreams()
+        self.ledger = DrafterLedger(job.drafters)
+        self.d_0 = request_digest(job.request)
+        self._digest = roll_digest(self.d_0, job.committed)
+        self._strategy = job.strategy.make(self.d_0)
+        self.delegation = Delegation(job, self.d_0)
+        self._wake_at_s: float | None = None
+        self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
+        peer_ids = [record.peer_id for record in job.verifiers]
+        self._usual = speeds.usual(peer_ids, now_s=_now_s())
+        self._queue = VerifierQueue(peer_ids)
+        self._upstreams: dict[str, Upstream] = {}
+        self._asked: set[str] = set()
+        self._drafters = Drafters(
+            self.ledger,
+            job=job,
+            d_0=self.d_0,
+            links=links,
+            output=self.output,
+            offload=offload,
+            deliver=self._inbox.put_nowait,
+            failures=failures,
+            observers=tuple(filter(None, (self.delegation, observer))),
+        )
+        self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
+        self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)
+        self._allowed: int | None = -1  # nothing is decided yet
+        self._are_drafters_asked = False
+        if job.committed:
+            self.ledger.credit(bytes(len(job.committed)))
+            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0, 0)))
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The verifiers that have the request now."""
+        return tuple(self._upstreams)
+
+    async def stream(self) -> AsyncGenerator[Tokens, None]:
+        """The output as it is committed.
+
+        Goes on with the next verifier where one fails. Raises `GenerationFailed` when none is left.
+        """
+        self._allow_drafters()
+        checking = asyncio.ensure_future(self._drafters.check_fragments())
+        try:
+            while self.finish is None:
+                await self._fill_slots()
+                if tokens := await self._step():
+                    yield tokens
+        finally:
+            self._count.end()
+            self.delegation.end(_now_s())
+            for upstream in self._upstreams.values():
+                self._hang_up(upstream)
+            for peer_id in self._dials.late(_now_s()):
+                self._failures.note_failed(peer_id, now_s=_now_s())
+            checking.cancel()
+            await asyncio.gather(checking, self._dials.close(), self._drafters.close(), return_exceptions=True)
+
+    async def _fill_slots(self) -> None:
+        """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.
+
+        Raises `GenerationFailed` if nobody can be asked any more before the deadline.
+        """
+        self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
+        while not self._upstreams:
+            left_s = self._time_left()
+            if self._dials:
+                await self._dials.wait(left_s)
+            else:
+                at_s = self._queue.next_at_s
+                if at_s is None or at_s - _now_s() > left_s:
+                    raise GenerationFailed(self.counts.nobody_left())
+                await asyncio.sleep(max(0.0, at_s - _now_s()))
+            self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
+
+    def _use(self, link: PeerLink) -> bool:
+        """Open the request on a link if there is a slot for its verifier."""
+        if len(self._upstreams) >= self.job.strategy.verifiers:
+            return False
+        job, peer_id = self.job, link.peer_id
+        taken = {upstream.slot for upstream in self._upstreams.values()}
+        number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
+        self._asked.add(peer_id)
+        upstream = Upstream(
+            slot=next(slot for slot in range(job.strategy.verifiers) if slot not in taken),
+            number=number,
+            link=link,
+            request=job.request,
+            d_0=self.d_0,
+            digest=self._digest,
+            position=len(self.output),
+            watch=Watch(
+                since_s=_now_s(), prompt_tokens=len(job.request.prompt) + len(self.output), usual=self._usual
+            ),
+        )
+        self._upstreams[peer_id] = upstream
+        link.subscribe(number, self._inbox.put_nowait)
+        asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
+        link.post(m.Open(number, *asked))
+        self._offer_coordination(upstream)
+        return True
+
+    def _offer_coordination(self, upstream: Upstream) -> None:
+        """Let the verifier coordinate if that is better, once that can be told."""
+        mandate = self.delegation.offer(
+            upstream,
+            drafters_pay=self._count.allowed != 0,
+            now_s=_now_s(),
+            left_s=max(0.0, self.job.deadline_s - _now_s()),
+        )
+        if mandate is not None:
+            # What the delegate's drafters do says nothing of ours.
+            self._count.end()
+            upstream.link.post(mandate)
+        self._note_why(0, self.delegation.take_why())
+        self._allow_drafters()
+
+    def _take_back(self, reason: str) -> None:
+        """Coordinate here from now on."""
+        if self.delegation.coordinator is Coordinator.VERIFIER:
+            if upstream := self._upstreams.get(self.delegation.delegate):
+                upstream.link.post(m.Revoke(upstream.number))
+            self.delegation.take_back(reason)
+            self._note_why(0, self.delegation.take_why())
+            self._allow_drafters()
+
+    async def _step(self) -> Tokens | None:
+        """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""
+        tokens = None
+        match await self._next():
+            case None:
+                pass
+            case Delivery(protocol=protocol) as delivery if protocol == VERIFY:
+                tokens = self._on_verifier(delivery)
+            case Delivery() as delivery:
+                if event := self._drafters.event_of(delivery):
+                    self._on_event(event)
+                    if isinstance(event, DrafterLost) and self._observer is not None:
+                        self._observer.note_lost(event.author)
+            case event:
+                self._on_event(event)
+        # What is still unread may be the very progress that is missed.
+        if self._inbox.empty():
+            self.delegation.check_silence(_now_s())
+            self._leave_slow()
+        if self.delegation.taken_back:
+            self._take_back(self.delegation.taken_back)
+        return tokens
+
+    def _leave_slow(self) -> None:
+        """Drop verifiers that take too long; one that may still serve is asked again after all others."""
+        has_offers = self.job.has_other_offers and not self.output
+        for upstream in list(self._upstreams.values()):
+            is_lone = not (self._queue.has_fresh or self._dials or len(self._upstreams) > 1 or has_offers)
+            try:
+                upstream.check_progress(_now_s(), is_lone=is_lone)
+            except (Stalled, TooSlow) as slow:
+                self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
+                if not has_offers:
+                    self._queue.ask_last(upstream.peer_id)
+
+    async def _next(self) -> Delivery | FragmentReceived | Tick | None:
+        """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""
+        self._time_left()
+        now_s = _now_s()
+        if self._wake_at_s is not None and self._wake_at_s <= now_s:
+            self._wake_at_s = None
+            return Tick()
+        wait_s = min(CHECK_EVERY_S, (self._wake_at_s or now_s + CHECK_EVERY_S) - now_s)
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._inbox.get()
+        except TimeoutError:
+            return None
+
+    def _time_left(self) -> float:
+        """Seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
+        left_s = self.job.deadline_s - _now_s()
+        if left_s <= 0:
+            raise timed_out([at for at, upstream in self._upstreams.items() if not upstream.is_opened])
+        return left_s
+
+    def _on_verifier(self, delivery: Delivery) -> Tokens | None:
+        """Act on a verifier's message; one that fails is dropped."""
+        upstream = self._upstreams.get(delivery.peer_id)
+        if upstream is None:
+            return None
+        try:
+            match delivery.message:
+                case None:
+                    raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
+                case m.Opened(_, pass_us):
+                    upstream.is_opened = True
+                    upstream.watch.announced_pass_s = pass_us / 1e6
+                    self._count.note_pass(pass_us / 1e6)
+                    place = (upstream.link.rtt_s, upstream.position, upstream.slot, self.job.mandate is not None)
+                    self._on_event(VerifierOpened(pass_us / 1e6, *place))
+                    self._offer_coordination(upstream)
+                case m.Commit() | m.Verified() as commit:
+                    return self._on_commit(upstream, commit)
+                case m.Final() as final if isinstance(delivery.body, m.Account):
+                    self.finish = upstream.finish(final, delivery.body, self.output)
+                    if upstream.is_unsigned:
+                        self._failures.note_failed(upstream.peer_id, now_s=_now_s())
+                    else:
+                        self._failures.note_served(upstream.peer_id)
+                case m.Declined() | m.Credit() | m.Report() as message:
+                    self._on_delegate(message)
+                case m.Error(_, code, text, retry_after_s):
+                    raise PeerError(code, text, retry_after_s)
+                case other:
+                    raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+        except (PeerError, PeerLost, RemoteProtocolError) as error:
+            self._drop(upstream, error)
+        return None
+
+    def _on_delegate(self, message: m.Declined | m.Credit | m.Report) -> None:
+        """Take in what a verifier that coordinates says. Raises `RemoteProtocolError` if none was asked to."""
+        if not self.delegation.was_delegated:
+            raise RemoteProtocolError(f"{type(message).__name__} without a mandate")
+        match message:
+            case m.Declined(_, reason):
+                self._take_back(f"the verifier declined, {reason}")
+            case m.Credit():
+                draft = self.delegation.note_credit(message)
+                self.ledger.note_offered(draft.nodes, draft.position)
+            case m.Report(_, author, nodes, rtt_us, why):
+                self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
+                if author in self.ledger.authors:
+                    self.ledger.note_told(author, nodes, rtt_us / 1e6)
+                self._note_why(author if author in self.ledger.authors else 0, why)
+
+    def _on_commit(self, upstream: Upstream, commit: m.Commit | m.Verified) -> Tokens | None:
+        """Check a commit against our own account of the stream and tell the strategy."""
+        position, before = len(self.output), upstream.digest
+        tokens = upstream.take(commit, self.output, authors=len(self.job.drafters))
+        self.output.extend(tokens)
+        self.signed.note(upstream)
+        if upstream.position == len(self.output):
+            self._digest = commit.digest
+        checked = self.delegation.checked_authors(commit, before, now_s=_now_s())
+        authors = checked[len(checked) - len(tokens) :]
+        self.counts.note_commit(upstream.peer_id, authors, near_ties=commit.stats.near_ties)
+        self.ledger.credit(authors)
+        has_ended = end_of(self.output, self.job.request) is not None
+        upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
+        self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
+        self._count.note_pass(commit.stats.pass_us / 1e6)
+        self._count.note_commit(authors, now_s=_now_s())
+        self._drafters.teach()
+        self._allow_drafters()
+        return Tokens(tokens, authors) if tokens else None
+
+    def _allow_drafters(self) -> None:
+        """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""
+        if self.delegation.coordinator is not Coordinator.CLIENT:
+            return
+        count = self._count.allowed
+        if count != self._allowed:
+            self._allowed = count
+            if count is not None:
+                self._note_why(0, self._count.why())
+                self._on_event(DraftersAllowed(count))
+        if count != 0 and not self._are_drafters_asked:
+            self._are_drafters_asked = True
+            self._drafters.follow(*self.ledger.authors)
+
+    def _drop(self, upstream: Upstream, error: PeerFailure, *, is_slow: bool = False) -> None:
+        if self._count.allowed is not None:
+            # What was measured is true of the verifier that is lost.
+            self._count.end()
+            self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
+            self._allow_drafters()
+        self._note_failure(upstream.peer_id, error)
+        if isinstance(error, PeerLost) and not is_slow:
+            if upstream.is_opened:
+                self._queue.ask_again(upstream.peer_id, now_s=_now_s())
+            elif not upstream.has_refused(_now_s()):
+                self._queue.ask_last(upstream.peer_id)
+        self._hang_up(self._upstreams.pop(upstream.peer_id))
+        self.delegation.lose(upstream.peer_id)
+        # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
+        if not isinstance(error, RemoteProtocolError) and self.finish is None:
+            self.finish = end_of(self.output, self.job.request)
+
+    def _hang_up(self, upstream: Upstream) -> None:
+        upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
+        upstream.link.post(m.Cancel(upstream.number))
+        upstream.link.unsubscribe(upstream.number)
+
+    def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
+        self._failures.note_error(peer_id, error, now_s=_now_s())
+        if not isinstance(error, RemoteProtocolError) and error.retry_after_s is not None:
+            self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
+        self.counts.note_tried(peer_id, error)
+
+    def _on_event(self, event: Event) -> None:
+        """Give an event to the strategy and do what it decides."""
+        for action in self._strategy.on(event, _now_s()):
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendTree() | SendVerify():
+                for upstream in self._upstreams.values():
+                    upstream.post_block(action, now_s=_now_s())
+            case SendAssign(author, base, position, guess, depth, width, window, why, rarity):
+                self._note_why(author, why)
+                assign = m.Assign(self.job.number, base, position, guess, depth, width, window, rarity)
+                self._drafters.post(author, assign)
+            case SendAdvance(author, position, tokens):
+                self._drafters.advance(author, position + len(tokens))
+            case ReleaseDrafter(author, why):
+                self._note_why(author, f"dropped, {why}")
+                self._drafters.release(author)
+            case RecallDrafter(author, why):
+                self._note_why(author, f"asked again, {why}")
+                self._drafters.follow(author)
+            case WakeAt(at_s):
+                self._wake_at_s = at_s
+
+    def _note_why(self, author: int, why: str) -> None:
+        if why:
+            self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}" if author else why)
+            if self._observer is not None:
+                self._observer.note_decision(author, why)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

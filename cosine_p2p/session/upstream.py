@@ -1,0 +1,190 @@
+"""One verifier as a session sees it: what it has committed, and that this continues the stream."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_p2p.session.stall import SLOW_AFTER_S, Watch
+from cosine_p2p.strategy.base import SendTree, SendVerify
+from cosine_p2p.transport.link import PeerLink
+from cosine_p2p.trust.peer_memory import PeerSpeeds
+from cosine_protocol import messages as m
+from cosine_protocol.audits import is_transcript_due, open_transcript
+from cosine_protocol.codec import decode_body
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.identity import verify
+from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.messages import AskAudit, FinishReason, SignedEarning, SignedTranscript, Transcript
+from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.request import Request
+
+REFUSED_WITHIN_S: Final = 1.0
+"""A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
+LEAST_COMMITS: Final = 4
+"""A choice: what fewer commits say of a verifier's pace is not remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`."""
+
+    tokens: tuple[int, ...]
+    authors: bytes
+
+
+@dataclass(slots=True)
+class Upstream:
+    """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream.
+
+    The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
+    that was due did not come: the stream goes on, but others should be asked first from then on. `earned` says at
+    the end whose drafts it committed.
+    """
+
+    slot: int
+    number: int
+    link: PeerLink
+    request: Request
+    d_0: bytes
+    digest: bytes
+    position: int
+    watch: Watch
+    is_opened: bool = False
+    transcript: SignedTranscript | None = None
+    is_unsigned: bool = False
+    earned: tuple[SignedEarning, ...] = ()
+    first: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.position
+
+    @property
+    def peer_id(self) -> str:
+        return self.link.peer_id
+
+    def has_refused(self, now_s: float) -> bool:
+        """True where the link, which has just ended, did so at once and without a hello."""
+        return self.link.features is None and now_s - self.watch.since_s <= REFUSED_WITHIN_S
+
+    def check_progress(self, now_s: float, *, is_lone: bool) -> None:
+        """Raise `Stalled` or `TooSlow` if a verifier that owes us a commit takes too long."""
+        progress = self.link.remote_progress
+        self.watch.check(now_s, report=(progress.steps, progress.prefill_tokens), is_lone=is_lone)
+
+    def note_pace(self, speeds: PeerSpeeds, now_s: float, *, is_stepped: bool) -> None:
+        """Remember how fast the verifier was, for requests to come."""
+        watch, round_trip_s = self.watch, self.link.rtt_s
+        pass_s = watch.pass_s(now_s)
+        if pass_s is not None and (watch.commits > LEAST_COMMITS or watch.waited_s > SLOW_AFTER_S):
+            # Between the commits of a stepped request lies a round trip.
+            own_s = max(0.0, pass_s - round_trip_s) if is_stepped else pass_s
+            speeds.note_pass(self.peer_id, own_s, now_s=now_s)
+        if watch.commits:
+            prefill_s = max(0.0, watch.first_commit_s - round_trip_s)
+            speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
+
+    def post_block(self, action: SendTree | SendVerify, *, now_s: float) -> None:
+        """Send a tree if the request is open here, or a block if this is the verifier that is to verify it."""
+        if not self.is_opened or (isinstance(action, SendVerify) and self.slot != action.verifier):
+            return
+        block = action.block
+        nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
+        if isinstance(action, SendTree):
+            self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
+        else:
+            self.watch.expect(now_s)
+            self.link.post(m.Verify(self.number, block.base, block.position, nodes, authors))
+
+    def take(self, commit: m.Commit | m.Verified, output: list[int], *, authors: int) -> tuple[int, ...]:
+        """Check a commit against this verifier's account of the stream; returns what `output` lacks of it.
+
+        Raises `RemoteProtocolError` for a commit that does not fit its own stream or what others committed.
+        """
+        self._check(commit, authors)
+        ended = self.position and output[self.position - 1] in self.request.eos
+        if ended or any(token in self.request.eos for token in commit.tokens[:-1]):
+            raise RemoteProtocolError("a commit goes past the end of the stream")
+        known = len(output) - commit.position
+        if tuple(output[commit.position : commit.position + len(commit.tokens)]) != commit.tokens[:known]:
+            raise RemoteProtocolError("a commit contradicts what another verifier committed")
+        self._take_transcript(commit)
+        self.position += len(commit.tokens)
+        self.digest = commit.digest
+        return commit.tokens[known:]
+
+    def _check(self, commit: m.Commit | m.Verified, authors: int) -> None:
+        if not self.is_opened:
+            raise RemoteProtocolError("a commit came before the request was opened")
+        if commit.position != self.position or not commit.tokens:
+            raise RemoteProtocolError("a commit does not continue the stream")
+        has_strange_author = any(author > authors and author != HOME_AUTHOR for author in commit.authors)
+        if len(commit.authors) != len(commit.tokens) or has_strange_author:
+            raise RemoteProtocolError("a commit's authors do not fit its tokens")
+        if self.position + len(commit.tokens) > self.request.max_new_tokens:
+            raise RemoteProtocolError("a commit goes past the length asked for")
+        if roll_digest(self.digest, commit.tokens) != commit.digest:
+            raise RemoteProtocolError("a commit's digest does not follow from its tokens")
+
+    def _take_transcript(self, commit: m.Commit | m.Verified) -> None:
+        """Keep what the verifier signed. Raises `BadSignature` or `RemoteProtocolError`."""
+        after, signed = self.position + len(commit.tokens), commit.transcript
+        if signed is None:
+            has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens
+            self.is_unsigned |= is_transcript_due(before=self.position, after=after, has_ended=has_ended)
+            return
+        transcript = open_transcript(signed, author=self.peer_id, d_0=self.d_0)
+        if transcript != Transcript(self.first, after, commit.digest):
+            raise RemoteProtocolError("a transcript is not that of the stream")
+        self.transcript = signed
+
+    def finish(self, final: m.Final, account: m.Account, output: list[int]) -> FinishReason:
+        """Take the verifier's signed end of the stream. The reason is checked against the tokens themselves.
+
+        Raises `BadSignature` or `RemoteProtocolError`.
+        """
+        verify(kind="final", signer=self.peer_id, digest=self.d_0, body=final.body, signature=final.signature)
+        reason = end_of(output, self.request)
+        if reason is None or account.digest != self.digest or self.position != len(output):
+            raise RemoteProtocolError("the verifier ended the stream before its end")
+        self.earned = final.earned or ()
+        return reason
+
+
+def end_of(output: list[int], request: Request) -> FinishReason | None:
+    """The reason why an output is complete, None if it is not."""
+    if output and output[-1] in request.eos:
+        return FinishReason.EOS
+    return FinishReason.LENGTH if len(output) == request.max_new_tokens else None
+
+
+# --------------------
+# What the verifiers of one request have signed, each of its own part of the stream. Pure.
+
+
+class SignedStreams:
+    """What each verifier of a session signed last; one that was asked twice may have two parts."""
+
+    def __init__(self) -> None:
+        self._upstreams: dict[tuple[str, int], Upstream] = {}
+
+    def note(self, upstream: Upstream) -> None:
+        """A verifier has committed something."""
+        self._upstreams[upstream.peer_id, upstream.first] = upstream
+
+    def parts(self) -> list[tuple[str, int]]:
+        """Who committed from which position on, in order of time."""
+        return list(self._upstreams)
+
+    def claims(self, request: Request, output: Sequence[int]) -> tuple[AskAudit, ...]:
+        """One claim for each transcript, in order of time; their numbers are 0 until they are sent."""
+        return tuple(
+            AskAudit(0, request, tuple(output[: decode_body(Transcript, signed.body).tokens]), author, signed)
+            for (author, _), upstream in self._upstreams.items()
+            if (signed := upstream.transcript) is not None
+        )
+
+    def earned(self) -> Iterator[tuple[str, SignedEarning]]:
+        """The accounts of what drafters have earned, each with its verifier's peer id; nothing is checked yet."""
+        for (verifier, _), upstream in self._upstreams.items():
+            yield from ((verifier, signed) for signed in upstream.earned)

@@ -1,0 +1,141 @@
+"""The dials of verifiers: as many as are needed, and further ones beside those that take long."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cosine_p2p.transport.link import PeerLink, PeerLinks
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.protocols import VERIFY
+
+# --------------------
+# The order in which a request asks verifiers: by preference, overloaded ones again later, slow ones last. Pure.
+
+
+MAX_BACKOFFS: Final = 8
+"""A choice: a verifier that is overloaded so often is given up."""
+
+ASK_AGAIN_S: Final = 2.0
+"""A choice: a network daemon that died, at either end, is back after one to two seconds."""
+
+
+class VerifierQueue:
+    """Verifiers not yet asked come first; one that backs off comes after all of these, when its time has come."""
+
+    def __init__(self, peer_ids: Iterable[str]) -> None:
+        self._fresh = deque(peer_ids)
+        self._backing_off: dict[str, float] = {}
+        self._backoffs: Counter[str] = Counter()
+        self._last: deque[str] = deque()
+        self._left: set[str] = set()
+
+    def back_off(self, peer_id: str, *, until_s: float) -> None:
+        """Ask this one again at that time, unless that was done too often."""
+        self._backoffs[peer_id] += 1
+        if self._backoffs[peer_id] <= MAX_BACKOFFS:
+            self._backing_off[peer_id] = until_s
+
+    def ask_again(self, peer_id: str, *, now_s: float) -> None:
+        """Ask this one, which served the request until the connection ended, once nobody fresh is left."""
+        self.back_off(peer_id, until_s=now_s + ASK_AGAIN_S)
+
+    def ask_last(self, peer_id: str) -> None:
+        """Ask this one, which was slow or stood still, once more when all others have failed."""
+        if peer_id not in self._left:
+            self._left.add(peer_id)
+            self._last.append(peer_id)
+
+    def put_back(self, peer_id: str) -> None:
+        """Ask this one before all others after all: it was not needed."""
+        self._fresh.appendleft(peer_id)
+
+    @property
+    def has_fresh(self) -> bool:
+        """True if somebody has not been asked yet."""
+        return bool(self._fresh)
+
+    def next(self, now_s: float) -> str | None:
+        """Whom to ask now, if anybody; it is then no longer in the queue."""
+        if self._fresh:
+            return self._fresh.popleft()
+        first = min(self._backing_off, key=self._backing_off.__getitem__, default=None)
+        if first is None and self._last:
+            return self._last.popleft()
+        if first is None or self._backing_off[first] > now_s:
+            return None
+        del self._backing_off[first]
+        return first
+
+    @property
+    def next_at_s(self) -> float | None:
+        """The time at which the first that backs off may be asked; None without any."""
+        return min(self._backing_off.values(), default=None)
+
+
+# --------------------
+
+
+DIAL_NEXT_S: Final = 0.5
+"""A choice: most dials are over by then, and one that hangs costs no more; RFC 8305 waits half as long."""
+MAX_DIALS: Final = 8
+"""A choice that bounds how many verifiers are dialled at a time where none answers."""
+
+
+class VerifierDials:
+    """Dials verifiers in the order of a queue. `use` takes a link and says if it was needed.
+
+    One that was reached but is not needed comes first in the queue again; `lose` is told of those that are lost.
+    """
+
+    def __init__(
+        self,
+        queue: VerifierQueue,
+        links: PeerLinks,
+        *,
+        use: Callable[[PeerLink], bool],
+        lose: Callable[[str, PeerLost], None],
+    ) -> None:
+        self._queue = queue
+        self._links = links
+        self._use = use
+        self._lose = lose
+        self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._dials)
+
+    def begin(self, wanted: int, *, now_s: float) -> None:
+        """Have so many under way that do not take long, `MAX_DIALS` in all at most."""
+        for task in [task for task in self._dials if task.done()]:
+            del self._dials[task]
+            task.result()
+        new = wanted - len(self._dials) + len(self.late(now_s))
+        for _ in range(min(new, MAX_DIALS - len(self._dials))):
+            peer_id = self._queue.next(now_s)
+            if peer_id is None:
+                return
+            self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s
+
+    def late(self, now_s: float) -> list[str]:
+        """The peers whose dials take long."""
+        return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s >= DIAL_NEXT_S]
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when a dial has ended, when the next one is due, or after the timeout."""
+        patience_s = min(timeout_s, DIAL_NEXT_S)
+        await asyncio.wait(self._dials, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        for task in self._dials:
+            task.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)
+
+    async def _dial(self, peer_id: str) -> None:
+        try:
+            link = await self._links.get(peer_id, VERIFY)
+        except PeerLost as lost:
+            self._lose(peer_id, lost)
+        else:
+            if not self._use(link):
+                self._queue.put_back(peer_id)

@@ -1,0 +1,91 @@
+"""Keeps the prefix of a long request in the cache of a second verifier, so that it can go on at once."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from cosine_p2p.session.session import Session
+from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_protocol import messages as m
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.protocols import VERIFY
+
+logger = logging.getLogger(__name__)
+
+LEAST_TOKENS: Final = 256
+"""A choice: a shorter prefix is fed in one or two passes."""
+EVERY_TOKENS: Final = 64
+"""A choice: what a failover has to feed at most, one pass of many verifiers, and what each warming costs beside one
+more pass."""
+LOOK_EVERY_S: Final = 0.25
+"""A choice: an idle look costs nothing, and hardly a verifier commits `EVERY_TOKENS` in that time."""
+WARM_WITHIN_S: Final = 60.0
+"""A choice: a verifier that takes longer for a prefix would not help."""
+
+
+class WarmSpare:
+    """The second verifier of a session: it is sent the prompt and, now and then, what was committed since.
+
+    It commits one token for each, which nobody reads, and is told to end. `warmed` counts how often that went well.
+    """
+
+    def __init__(self, session: Session, links: PeerLinks) -> None:
+        self.warmed = 0
+        self._session = session
+        self._links = links
+        self._given_up: set[str] = set()
+
+    async def run(self) -> None:
+        """Keep it warm until cancelled; one that fails is replaced by the next."""
+        spare, warm_tokens = "", 0
+        while True:
+            output = self._session.output
+            is_due = spare in self._session.serving or spare == "" or len(output) - warm_tokens >= EVERY_TOKENS
+            # The first commit shows that somebody serves the request.
+            if output and is_due and len(self._session.job.request.prompt) + len(output) >= LEAST_TOKENS:
+                spare, warm_tokens = self._next_spare(), len(output)
+                if spare and not await self._warm(spare):
+                    self._given_up.add(spare)
+                    spare = ""
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _next_spare(self) -> str:
+        """The verifier that is asked next if those that serve fail; "" if there is none."""
+        peer_ids = [record.peer_id for record in self._session.job.verifiers]
+        others = [peer_id for peer_id in peer_ids if peer_id not in self._session.serving]
+        return next((peer_id for peer_id in others if peer_id not in self._given_up), "")
+
+    async def _warm(self, peer_id: str) -> bool:
+        number = next(self._session.job.more_numbers, None)
+        if number is None:
+            return False
+        try:
+            async with asyncio.timeout(WARM_WITHIN_S):
+                await self._commit_one(await self._links.get(peer_id, VERIFY), number)
+        except (PeerLost, TimeoutError) as error:
+            logger.debug("%s cannot be kept warm: %s", peer_id, error)
+            return False
+        self.warmed += 1
+        return True
+
+    async def _commit_one(self, link: PeerLink, number: int) -> None:
+        """Have a verifier feed all that is committed and commit one token. Raises `PeerLost`."""
+        job, has_ended = self._session.job, asyncio.get_running_loop().create_future()
+
+        def receive(delivery: Delivery) -> None:
+            if not isinstance(delivery.message, m.Opened) and not has_ended.done():
+                has_ended.set_result(delivery)
+
+        link.subscribe(number, receive)
+        try:
+            output = tuple(self._session.output)
+            if not link.post(m.Open(number, job.request, output, m.Pacing.PLAIN, (), job.cache_scope)):
+                raise PeerLost(link.peer_id, "it reads too slowly")
+            delivery: Delivery = await has_ended
+        finally:
+            link.unsubscribe(number)
+            with suppress(PeerLost):
+                link.post(m.Cancel(number))
+        if not isinstance(delivery.message, m.Commit | m.Final):
+            raise PeerLost(link.peer_id, delivery.lost or f"it answered with {type(delivery.message).__name__}")

@@ -1,1 +1,0 @@
-"""Published designs to compare ours with, each as its paper has it and with its own router and constants."""

@@ -1,0 +1,182 @@
+"""The interface of strategies: events of one request in, actions out, time as an argument.
+
+See docs/design.md, "Pure decisions, boring shells".
+
+Authors are small numbers the session gives to drafters: 1 + the index in `Open.authors`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosine_p2p.strategy.tree import Block
+from cosine_protocol.messages import Draft, Pacing, PassStats
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierOpened:
+    """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
+
+    After a failover the tree at the verifier is empty again. With `is_here` this strategy runs in its node.
+    """
+
+    pass_s: float
+    rtt_s: float
+    position: int = 0
+    verifier: int = 0
+    is_here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStarted:
+    """A drafter follows the request. `prompt_nll` is nats a token of its own model on the prompt."""
+
+    author: int
+    prompt_nll: float
+    token_s: float
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLost:
+    """A drafter is gone or refused."""
+
+    author: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentReceived:
+    """A fragment whose signature was checked."""
+
+    author: int
+    draft: Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A verifier committed up to the prefix `digest`; `tokens`, from `position` on, are new to the stream.
+
+    With several verifiers that may be none.
+    """
+
+    position: int
+    tokens: tuple[int, ...]
+    digest: bytes
+    stats: PassStats
+    verifier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time a strategy asked for has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftersAllowed:
+    """At most `count` drafters may draft from now on; only for strategies with `StrategyKind.drafter_counts`."""
+
+    count: int
+
+
+Event = VerifierOpened | DrafterStarted | DrafterLost | DraftersAllowed | FragmentReceived | Committed | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class SendTree:
+    """Forward drafts to every verifier of the request."""
+
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class SendVerify:
+    """Stepped pacing: ask a verifier for one pass over a block; its base is the prefix it has committed."""
+
+    block: Block
+    verifier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendAssign:
+    """Tell a drafter where and how to draft; `why` is for people.
+
+    It keeps back paths less likely than one in `rarity`; None leaves that to it.
+    """
+
+    author: int
+    base: bytes
+    position: int
+    guess: tuple[int, ...]
+    depth: int
+    width: int
+    window: int
+    why: str
+    rarity: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdvance:
+    """Tell a drafter what was committed."""
+
+    author: int
+    position: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDrafter:
+    """Let a drafter go; `why` is for people."""
+
+    author: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecallDrafter:
+    """Ask a released drafter to follow again; its `DrafterStarted` comes once it has read what is committed."""
+
+    author: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Ask for a `Tick` at this time, unless a later `WakeAt` replaces it."""
+
+    at_s: float
+
+
+Action = SendTree | SendVerify | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | WakeAt
+
+
+class Strategy(Protocol):
+    """Decides for one request."""
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        """Decide what to do about an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyKind:
+    """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
+
+    `verifiers` is how many verifiers serve a request at once. Of `drafter_counts`, numbers of drafters at once, the
+    one that measures fastest is used (`cosine_p2p.strategy.speed_trial`), the first of them until then.
+    `is_delegable`: a verifier that coordinates the request uses it too.
+    """
+
+    name: str
+    make: Callable[[bytes], Strategy]
+    is_stepped: bool = False
+    wants_drafters: bool = True
+    verifiers: int = 1
+    drafter_counts: tuple[int, ...] = ()
+    is_delegable: bool = False
+
+    @property
+    def pacing(self) -> Pacing:
+        """The pacing of its verifiers; without drafters plain decoding, without the verifier's own drafts."""
+        if self.is_stepped:
+            return Pacing.STEPPED
+        return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

@@ -1,0 +1,448 @@
+"""Our strategy: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
+
+Every drafter follows each commit and keeps growing its own tree; what it sends is weighed against the others
+(`speculation.fusion`) and forwarded at once where it is likely enough to be verified in a pass.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+from cosine_p2p.strategy.base import (
+    Action,
+    Committed,
+    DrafterLost,
+    DraftersAllowed,
+    DrafterStarted,
+    Event,
+    FragmentReceived,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    VerifierOpened,
+)
+from cosine_p2p.strategy.fusion import FusedView, Fusion
+from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
+from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below, connected
+from cosine_protocol.errors import LocalProtocolError
+
+# --------------------
+# How unlikely a path may be and still be sent, by whose link carries it. Pure.
+#
+# What follows a token that nobody expected is there in time only if it was drafted before, below a path that
+# seemed
+# unlikely then. Of such paths few are ever used, and all cost bytes.
+
+
+CLIENT_MIN_PATH_PROBABILITY: Final = 0.005
+"""Bounds bytes on the client's link: the verifier drops what is less likely
+(`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
+VERIFIER_RARITY: Final = 300
+"""Where the verifier coordinates. Tuned on the split tune of the recorded generations (decision 29): 1.02 to 1.05
+times the speed of 100, and at 20 ms as fast as 1000."""
+VERIFIER_MIN_PATH_PROBABILITY: Final = 0.0015
+"""Bounds the work of decisions, where the verifier coordinates. Tuned beside `VERIFIER_RARITY`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeCuts:
+    """Drafters keep back paths less likely than one in `rarity`, a coordinator those below `min_path_probability`.
+
+    Without a `rarity` drafters cut as they are used to.
+    """
+
+    rarity: int | None
+    min_path_probability: float
+
+
+def plan_cuts(*, is_here: bool) -> TreeCuts:
+    """The cuts of a coordinator, `is_here` if that is the verifier's own node.
+
+    A client's link carries each draft twice, and is the slowest of all. Within one node passing on costs no
+    bytes, and what is there when a commit comes is there for the next pass.
+    """
+    if is_here:
+        return TreeCuts(rarity=VERIFIER_RARITY, min_path_probability=VERIFIER_MIN_PATH_PROBABILITY)
+    return TreeCuts(rarity=None, min_path_probability=CLIENT_MIN_PATH_PROBABILITY)
+
+
+# --------------------
+# The part of the live tree that goes to the verifier: nodes likely enough to be verified, each once.
+
+
+RESEND_CHANGE: Final = 0.1
+"""A choice: a smaller change of a probability hardly changes what the verifier selects."""
+BLOCK_NODES: Final = 32
+"""A choice: most of a pass's nodes in one message, and far below the bound of a block."""
+
+
+class Forwarder:
+    """Remembers what the verifier was sent of one live tree, and with which probability.
+
+    Paths below `min_path_probability` are kept until a commit makes them likelier.
+    """
+
+    def __init__(self, tree: LiveTree) -> None:
+        self._tree = tree
+        self.min_path_probability = CLIENT_MIN_PATH_PROBABILITY
+        self._sent: dict[TreeNode, float] = {}
+
+    def forget(self) -> None:
+        """The verifier knows nothing: it is another one."""
+        self._sent.clear()
+
+    def prune(self) -> None:
+        """Forget what the tree has dropped."""
+        self._sent = {node: known for node, known in self._sent.items() if node.digest in self._tree}
+
+    def blocks(self, view: FusedView, touched: Sequence[TreeNode]) -> list[SendTree]:
+        """Blocks of those live nodes that are new to the verifier or have changed, with what connects them."""
+        wanted = []
+        for node in touched:
+            known = self._sent.get(node)
+            is_news = known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
+            if is_news and view.path_probability(node) >= self.min_path_probability:
+                wanted.append(node)
+        sends = []
+        for start in range(0, len(wanted), BLOCK_NODES):
+            part = wanted[start : start + BLOCK_NODES]
+            base, nodes = connected(self._tree, part, is_known=self._sent.__contains__)
+            self._sent |= {node: view.conditional(node) for node in nodes}
+            block = block_below(base, nodes, lambda node: (view.best_author(node), self._sent[node]))
+            sends.append(SendTree(block))
+        return sends
+
+
+# --------------------
+# The life of a drafter in our strategy: a state machine, and the counters that belong to one drafter.
+
+
+FIRST_BACKOFF_TOKENS: Final = 16
+"""A choice: twice the tokens after which a drafter without news goes; each further backoff is twice as long."""
+
+
+class DrafterState(Enum):
+    """A drafter that is lost is forgotten, so that is no state."""
+
+    DRAFTING = auto()
+    ON_TRIAL = auto()
+    """It drafts after a recall, and stays until it has drafted something new."""
+    RELEASED = auto()
+    BACKING_OFF = auto()
+    """It is released for a while because it drafted nothing new."""
+    RECALLED = auto()
+    """It was asked to follow again and has not started yet."""
+
+
+class DrafterEvent(Enum):
+    """The first two come from the drafter, in any state; the others are decisions of ours."""
+
+    STARTED = auto()
+    DRAFTED = auto()
+    """A token that nobody else had drafted before was there when its position was committed."""
+    RELEASE = auto()
+    BACK_OFF = auto()
+    END_BACKOFF = auto()
+    RECALL = auto()
+
+
+# The only way from state to state; a decision that is missing here is a mistake of ours.
+TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = MappingProxyType(
+    {
+        DrafterState.DRAFTING: {
+            DrafterEvent.STARTED: DrafterState.DRAFTING,
+            DrafterEvent.DRAFTED: DrafterState.DRAFTING,
+            DrafterEvent.RELEASE: DrafterState.RELEASED,
+            DrafterEvent.BACK_OFF: DrafterState.BACKING_OFF,
+        },
+        DrafterState.ON_TRIAL: {
+            DrafterEvent.STARTED: DrafterState.ON_TRIAL,
+            DrafterEvent.DRAFTED: DrafterState.DRAFTING,
+            DrafterEvent.RELEASE: DrafterState.RELEASED,
+            DrafterEvent.BACK_OFF: DrafterState.BACKING_OFF,
+        },
+        # Drafts sent before a release may come after it.
+        DrafterState.RELEASED: {
+            DrafterEvent.STARTED: DrafterState.DRAFTING,
+            DrafterEvent.DRAFTED: DrafterState.RELEASED,
+            DrafterEvent.RECALL: DrafterState.RECALLED,
+        },
+        DrafterState.BACKING_OFF: {
+            DrafterEvent.STARTED: DrafterState.DRAFTING,
+            DrafterEvent.DRAFTED: DrafterState.BACKING_OFF,
+            DrafterEvent.END_BACKOFF: DrafterState.RELEASED,
+        },
+        DrafterState.RECALLED: {
+            DrafterEvent.STARTED: DrafterState.ON_TRIAL,
+            DrafterEvent.DRAFTED: DrafterState.RECALLED,
+        },
+    }
+)
+
+
+@dataclass(slots=True)
+class Drafter:
+    """One drafter of a request: where it stands, and since when it had nothing new to draft.
+
+    `silent_tokens` counts committed tokens in a row where others drafted and it did not. `backoff_tokens` is the
+    length of its last backoff, 0 since it last drafted; it ends when `backs_off_until` tokens are committed.
+    """
+
+    facts: DrafterFacts
+    state: DrafterState = DrafterState.DRAFTING
+    silent_tokens: int = 0
+    backoff_tokens: int = 0
+    backs_off_until: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        """True if it is asked to draft."""
+        return self.state in (DrafterState.DRAFTING, DrafterState.ON_TRIAL)
+
+    def on(self, event: DrafterEvent) -> None:
+        """Go to the next state. Raises `LocalProtocolError` for a decision that its state does not allow."""
+        if event not in TRANSITIONS[self.state]:
+            raise LocalProtocolError(f"A drafter that is {self.state.name} does not {event.name}.")
+        self.state = TRANSITIONS[self.state][event]
+
+    def start(self, facts: DrafterFacts) -> None:
+        """It follows the request from now on."""
+        self.on(DrafterEvent.STARTED)
+        self.facts, self.silent_tokens = facts, 0
+
+    def back_off(self, seen_tokens: int) -> None:
+        """Let it go for a while, each time for twice as long: a text may yet begin to repeat itself."""
+        self.on(DrafterEvent.BACK_OFF)
+        self.backoff_tokens = 2 * self.backoff_tokens or FIRST_BACKOFF_TOKENS
+        self.backs_off_until = seen_tokens + self.backoff_tokens
+
+    def note_committed(self, *, has_drafted: bool) -> None:
+        """A token was committed where somebody had drafted: this drafter, or only others."""
+        if has_drafted:
+            self.on(DrafterEvent.DRAFTED)
+            self.silent_tokens = self.backoff_tokens = 0
+        elif self.is_active:
+            self.silent_tokens += 1
+
+
+# --------------------
+
+
+SILENT_TOKENS: Final = 8
+"""A choice: a drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
+TRIAL_TOKENS: Final = 8
+"""A choice: committed tokens before weights count as evidence."""
+MIN_WEIGHT: Final = 0.03
+"""A choice: a drafter of less weight goes, unless it is on trial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineOptions:
+    """Parts of the strategy, each of which can be switched off to see what it brings.
+
+    At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass, while
+    fewer than `window_nodes` of theirs are undecided. `recalls` lets released drafters come back for a trial, or
+    when the request changes its subject. The values are tuned on the split tune of the recorded generations.
+    """
+
+    drafters: int = 3
+    depth_tokens: int = 24
+    width_nodes: int = 8
+    window_nodes: int = 256
+    recalls: bool = True
+
+
+class Cosine:
+    """Cooperative speculation. Which drafters stay is decided by how well they predicted this request."""
+
+    def __init__(self, root: bytes, position: int = 0, options: CosineOptions | None = None) -> None:
+        self._options = options or CosineOptions()
+        self._tree = LiveTree(root, position)
+        self._fusion = Fusion()
+        self._router = HedgeRouter()
+        self._forwarder = Forwarder(self._tree)
+        self._drafters: dict[int, Drafter] = {}
+        self._limit = self._options.drafters
+        self._cuts = plan_cuts(is_here=False)
+        self._is_open = False
+        self._seen_tokens = 0
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        del now_s
+        match event:
+            case VerifierOpened():
+                return self._open(event)
+            case DrafterStarted():
+                return self._start(event)
+            case DrafterLost(author):
+                self._router.leave(author)
+                self._drafters.pop(author, None)
+                return self._reroute()
+            case DraftersAllowed(count):
+                self._limit = min(count, self._options.drafters)
+                return self._reroute()
+            case FragmentReceived(author, draft):
+                authors = [author] * len(draft.nodes)
+                touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
+                return list(self._forwarder.blocks(self._view(), touched)) if self._may_forward else []
+            case Committed():
+                return self._commit(event)
+            case _:
+                return []
+
+    def weights(self) -> dict[int, float]:
+        """Present weight of every author that drafts, for people; they sum to 1."""
+        weights = self._router.weights()
+        active = self._active()
+        total = sum(weights[author] for author in active)
+        return {author: weights[author] / total for author in active}
+
+    def _active(self) -> list[int]:
+        """The authors that draft, by number."""
+        return sorted(author for author, drafter in self._drafters.items() if drafter.is_active)
+
+    def _ranked(self) -> list[int]:
+        """The authors that draft, by weight."""
+        weights = self._router.weights()
+        return sorted(self._active(), key=lambda author: (-weights[author], author))
+
+    def _view(self) -> FusedView:
+        return self._fusion.view(self._tree, self._router.weights())
+
+    def _open(self, event: VerifierOpened) -> list[Action]:
+        self._is_open = True
+        self._cuts = plan_cuts(is_here=event.is_here)
+        self._forwarder.min_path_probability = self._cuts.min_path_probability
+        self._forwarder.forget()
+        return self._forward_all()
+
+    @property
+    def _may_forward(self) -> bool:
+        return self._is_open and self._limit > 0
+
+    def _forward_all(self) -> list[Action]:
+        if not self._may_forward:
+            return []
+        return list(self._forwarder.blocks(self._view(), list(self._tree.walk())))
+
+    def _start(self, event: DrafterStarted) -> list[Action]:
+        author = event.author
+        facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
+        self._router.join(author, facts)
+        away = f"{1e3 * event.rtt_s:.0f} ms away"
+        if author in self._drafters:
+            self._drafters[author].start(facts)
+            why = f"drafts again, {away}"
+        else:
+            self._drafters[author] = Drafter(facts)
+            likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
+            why = f"asked to draft, {away}, {likelihood}"
+        assign = self._assign(author, why)
+        rerouted = self._reroute()
+        return [assign, *rerouted] if self._drafters[author].is_active else rerouted
+
+    def _assign(self, author: int, why: str) -> SendAssign:
+        options, tree = self._options, self._tree
+        return SendAssign(
+            author,
+            tree.root.digest,
+            tree.position,
+            (),
+            options.depth_tokens,
+            options.width_nodes,
+            options.window_nodes,
+            why,
+            self._cuts.rarity,
+        )
+
+    def _commit(self, event: Committed) -> list[Action]:
+        likelihoods = self._fusion.learn(self._tree, event.tokens)
+        authors = frozenset(author for by_author in likelihoods for author in by_author)
+        self._router.learn(Round(authors=authors, likelihoods=likelihoods))
+        for by_author in filter(None, likelihoods):
+            for author, drafter in self._drafters.items():
+                drafter.note_committed(has_drafted=author in by_author)
+        self._tree.advance(event.tokens)
+        self._forwarder.prune()
+        self._seen_tokens += len(event.tokens)
+        advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
+        # What was too unlikely to send under the old root may be likely under the new one.
+        return [*advances, *self._reroute(), *self._forward_all()]
+
+    def _reroute(self) -> list[Action]:
+        """Let those draft whom the router picks, and those on trial.
+
+        At first only their word counts, the likelihood of the prompt. With evidence a drafter goes whose weight is
+        near zero; one that drafts nothing which others have not drafted before backs off.
+        """
+        actions: list[Action] = []
+        for author in self._active():
+            if self._drafters[author].silent_tokens >= SILENT_TOKENS:
+                self._drafters[author].back_off(self._seen_tokens)
+                self._router.leave(author)
+                actions.append(ReleaseDrafter(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
+        self._end_backoffs()
+        wanted = self._wanted()
+        for author in self._active():
+            if author not in wanted:
+                self._drafters[author].on(DrafterEvent.RELEASE)
+                actions.append(ReleaseDrafter(author, self._why_not(author)))
+        if self._options.recalls:
+            actions += self._recall(wanted)
+        return actions
+
+    def _why_not(self, author: int) -> str:
+        """The reason why an author that drafts goes, in words that a user knows."""
+        if not self._limit:
+            words = "no drafters are wanted now"
+        elif self._seen_tokens < TRIAL_TOKENS:
+            words = "others fit the prompt better"
+        elif self._router.weights()[author] < MIN_WEIGHT:
+            words = "its guesses were seldom right"
+        else:
+            words = "others guess better, or as well and sooner"
+        return f"{words} ({self._router.why(author)})"
+
+    def _end_backoffs(self) -> None:
+        """Make drafters available again whose time has come, or all of them if nobody else is left."""
+        backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
+        is_all = len(backing_off) == len(self._drafters)
+        for author, drafter in backing_off.items():
+            if is_all or self._seen_tokens >= drafter.backs_off_until:
+                drafter.on(DrafterEvent.END_BACKOFF)
+                self._router.join(author, drafter.facts)
+
+    def _wanted(self) -> set[int]:
+        """The authors that should draft, whether they do or not."""
+        limit = self._limit
+        if not limit:
+            return set()
+        if self._options.recalls:
+            picked, trials = self._router.pick(limit), self._router.trials(limit)
+        else:
+            picked, trials = tuple(self._ranked()[:limit]), ()
+        weights = self._router.weights()
+        has_evidence = self._seen_tokens >= TRIAL_TOKENS
+        wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
+        # The best of those that have drafted goes only when another that has drafted is better.
+        wanted.update([a for a in self._ranked() if self._drafters[a].state is DrafterState.DRAFTING][:1])
+        for rank, author in enumerate(picked):
+            if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence:
+                wanted.add(author)
+        return wanted
+
+    def _recall(self, wanted: Set[int]) -> list[Action]:
+        """Ask the wanted that are released to follow again, as far as there is room."""
+        followed = [d for d in self._drafters.values() if d.is_active or d.state is DrafterState.RECALLED]
+        room = max(0, self._limit - len(followed))
+        released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]
+        actions: list[Action] = []
+        for author in released[:room]:
+            self._drafters[author].on(DrafterEvent.RECALL)
+            actions.append(RecallDrafter(author, f"to see if it fits the text now ({self._router.why(author)})"))
+        return actions

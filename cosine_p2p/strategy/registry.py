@@ -1,0 +1,38 @@
+"""Strategies by name: how drafters and verifiers are used for one request."""
+
+from types import MappingProxyType
+from typing import Final
+
+from cosine_p2p.strategy.base import Action, Event, StrategyKind
+from cosine_p2p.strategy.cosine import Cosine, CosineOptions
+
+# --------------------
+# Plain decoding: the verifier alone.
+
+
+class Plain:
+    """Asks nobody for drafts."""
+
+    def __init__(self, root: bytes, position: int = 0) -> None:
+        del root, position
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        del event, now_s
+        return []
+
+
+# --------------------
+
+
+# The names of the command line.
+STRATEGIES: Final = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            StrategyKind(name="plain", make=Plain, wants_drafters=False),
+            StrategyKind(
+                name="cosine", make=Cosine, drafter_counts=(CosineOptions().drafters, 1, 0), is_delegable=True
+            ),
+        )
+    }
+)

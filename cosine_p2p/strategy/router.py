@@ -1,0 +1,387 @@
+"""Our router: full information instead of a bandit (HedgeSpec, arXiv 2510.20064).
+
+An author that drafted from the committed prefix is scored on the committed text, used or not, so a slot beside the
+used one is enough to learn about it. Evidence about authors that do not draft grows stale; how much is spent on
+trying them again follows from how well the present leader predicts.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# --------------------
+# The facts that decide who drafts for one request: what is known of a drafter, and what became of a round.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterFacts:
+    """The facts known of a drafter before it drafts.
+
+    `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token; `token_s` its time for one drafted
+    token; `rtt_s` the round trip to it.
+    """
+
+    prompt_nll: float
+    token_s: float
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The outcome of one round of drafts from the committed prefix.
+
+    `authors` are those that drafted. `likelihoods` has one entry for each committed token: the probability that
+    every author which drafted there gave it.
+    """
+
+    authors: frozenset[int]
+    likelihoods: tuple[Mapping[int, float], ...]
+
+
+# --------------------
+# The weight of each drafter of one request: a Bayesian mixture with sleeping experts.
+#
+# Every drafter that drafted at a committed prefix is scored by the probability it gave the committed token, used
+# or
+# not (full information, delayed feedback; Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors
+# that specialize"). A drafter that did not draft there keeps its weight relative to the mixture.
+
+
+MEMORY_TOKENS: Final = 48
+"""A choice: about two sentences, within which a text hardly changes its subject."""
+PRIOR_NATS: Final = 5.0
+"""A choice: two or three badly predicted tokens outweigh what an author says of the prompt."""
+MIN_LIKELIHOOD: Final = 0.02
+"""Bounds what one token can cost an author, so that a single surprise ends nothing."""
+_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS
+"""What is left of older evidence after one more token: a memory of `MEMORY_TOKENS`."""
+
+
+@dataclass(slots=True)
+class _Author:
+    """`evidence` is the decayed log-likelihood of committed tokens, in nats."""
+
+    prompt_nll: float
+    evidence: float = 0.0
+
+
+class Mixture:
+    """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens.
+
+    At first the likelihood of the prompt decides. It is only an author's word, so however far apart two are, it is
+    worth at most `PRIOR_NATS`, which two or three tokens outweigh; and it fades with what is committed.
+    """
+
+    def __init__(self) -> None:
+        self._authors: dict[int, _Author] = {}
+        self._prior = PRIOR_NATS
+        self._sleeper_evidence = 0.0
+
+    def join(self, author: int, *, prompt_nll: float) -> None:
+        """Add an author by its mean negative log-likelihood of the prompt, nats a token.
+
+        One that joins late stands where it would had it slept through what was committed before.
+        """
+        self._authors[author] = _Author(prompt_nll, self._sleeper_evidence)
+
+    def leave(self, author: int) -> None:
+        self._authors.pop(author, None)
+
+    def weights(self) -> dict[int, float]:
+        """Weights that sum to 1 over the present authors."""
+        if not self._authors:
+            return {}
+        nearest = min(author.prompt_nll for author in self._authors.values())
+        scores = {
+            number: author.evidence - self._prior * (1.0 - math.exp(nearest - author.prompt_nll))
+            for number, author in self._authors.items()
+        }
+        best = max(scores.values())
+        raw = {number: math.exp(score - best) for number, score in scores.items()}
+        total = sum(raw.values())
+        return {number: value / total for number, value in raw.items()}
+
+    def observe(self, likelihoods: Mapping[int, float]) -> None:
+        """Score the authors that drafted by the probability each gave the committed token."""
+        drafted = {number: p for number, p in likelihoods.items() if number in self._authors}
+        if not drafted:
+            return
+        weights = self.weights()
+        total = sum(weights[number] for number in drafted)
+        mixed = sum(weights[number] * _floored(p) for number, p in drafted.items())
+        asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
+        self._sleeper_evidence = _after(self._sleeper_evidence, asleep)
+        for number, author in self._authors.items():
+            author.evidence = _after(author.evidence, drafted.get(number, asleep))
+        self._prior *= _DECAY
+
+
+def _after(evidence: float, likelihood: float) -> float:
+    """Evidence, in nats, after one more committed token."""
+    return _DECAY * evidence + math.log(_floored(likelihood))
+
+
+def _floored(likelihood: float) -> float:
+    return min(1.0, max(MIN_LIKELIHOOD, likelihood))
+
+
+# --------------------
+
+
+CLOSE_WEIGHTS: Final = 0.9
+"""Authors with this part of the leader's weight are ranked by how near they are. All constants of this router were
+tuned on the split tune of the recorded generations."""
+TRIAL_TOKENS: Final = 8
+"""Tokens that a trial may take to change who leads."""
+MIN_TRIAL_ROUNDS: Final = 2
+"""Rounds to the next trial after one that found something; twice as many after each that did not."""
+MAX_TRIAL_ROUNDS: Final = 32
+"""The most rounds to the next trial, so that an author that has become good is found within a paragraph."""
+ALONE_FACTOR: Final = 60
+"""With a single slot, how many times rarer trials are beside a leader that predicts every token."""
+USUAL_TOKENS: Final = 32
+"""Tokens over which the leader's usual likelihood is averaged."""
+SLACK_NATS: Final = 0.5
+"""Loss of a token that does not count towards a collapse: text that is steady varies so much."""
+ALARM_NATS: Final = 10.0
+"""Loss beyond the slack, over all tokens, that is a collapse."""
+COLLAPSED_NATS: Final = 1.0
+"""How much less likely than usual the leader makes a token when it no longer fits the text."""
+STALE_PROMPT: Final = 0.3
+"""What is left of the differences in the likelihood of the prompt once the text has left its subject."""
+
+STAND_IN: Final = -1
+"""Number in the mixture of an imagined author that predicts as the leader does when it no longer fits the text.
+
+It counts where a single author is active: the mixture compares only those that draft, so it would learn nothing.
+"""
+
+
+def nats_of(likelihood: float) -> float:
+    """Negative log-likelihood, bounded as in the mixture."""
+    return -math.log(max(MIN_LIKELIHOOD, likelihood))
+
+
+class LeaderWatch:
+    """Watches how well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954).
+
+    A collapse is a loss of `ALARM_NATS` against the leader's usual log-likelihood less `SLACK_NATS` a token.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._usual_nats = 0.0
+        self._missing_nats = 0.0
+
+    @property
+    def surprise_nats(self) -> float:
+        """Mean negative log-likelihood, lately, of the committed tokens where the leader drafted."""
+        return self._usual_nats
+
+    @property
+    def collapsed_likelihood(self) -> float | None:
+        """The probability the leader gives a token when it no longer fits, None while too few were seen."""
+        return math.exp(-self._usual_nats - COLLAPSED_NATS) if self._tokens >= TRIAL_TOKENS else None
+
+    @property
+    def has_collapsed(self) -> bool:
+        return self._missing_nats > ALARM_NATS
+
+    def rearm(self) -> None:
+        """Begin to watch for the next collapse."""
+        self._missing_nats = 0.0
+
+    def note(self, likelihood: float) -> None:
+        """Take in the probability that the leader gave a committed token."""
+        nats = nats_of(likelihood)
+        if self._tokens >= TRIAL_TOKENS:
+            self._missing_nats = max(0.0, self._missing_nats + nats - self._usual_nats - SLACK_NATS)
+        self._tokens += 1
+        self._usual_nats += (nats - self._usual_nats) / min(self._tokens, USUAL_TOKENS)
+
+
+@dataclass(slots=True)
+class _RankedAuthor:
+    """An author to choose among.
+
+    It has not drafted for `silent_rounds`. One that is `unproven` has not drafted since the text left its subject;
+    one that is `promising` predicted better than the leader on its trial.
+    """
+
+    facts: DrafterFacts
+    silent_rounds: int
+    is_unproven: bool = False
+    is_promising: bool = False
+
+    @property
+    def first_token_s(self) -> float:
+        return self.facts.rtt_s + self.facts.token_s
+
+
+class HedgeRouter:
+    """Ranks authors by their weight in a Bayesian mixture; the nearest goes first where weights are close.
+
+    The last slot now and then tries the author that has not drafted for longest, unless that is hopeless: not even
+    `TRIAL_TOKENS` perfectly predicted tokens would make it the leader. One that then predicts better than the
+    leader keeps the slot; a trial that finds nothing doubles the time to the next one. When the leader's likelihood
+    of the text collapses, the request has changed its subject: evidence starts anew, the prompt counts less, and
+    all slots but the first try everyone again at once. With a single slot a trial costs a used round, so trials are
+    rarer in proportion to the leader's likelihood of the text. Without `has_prior` the prompt does not count.
+    """
+
+    name = "hedge"
+
+    def __init__(self, *, has_prior: bool = True) -> None:
+        self._authors: dict[int, _RankedAuthor] = {}
+        self._mixture = Mixture()
+        self._likelihoods: deque[Mapping[int, float]] = deque(maxlen=MEMORY_TOKENS)
+        self._watch = LeaderWatch()
+        self._prompt_weight = float(has_prior)
+        self._trial_rounds = MIN_TRIAL_ROUNDS
+        self._rounds_since_trial = 0
+
+    def join(self, author: int, facts: DrafterFacts) -> None:
+        """Make an author available."""
+        silent_rounds = max((1, *(known.silent_rounds for known in self._authors.values())))
+        if known := self._authors.get(author):
+            known.facts, known.silent_rounds = facts, silent_rounds
+        else:
+            self._authors[author] = _RankedAuthor(facts, silent_rounds)
+        self._rebuild()
+
+    def leave(self, author: int) -> None:
+        """Forget an author; one that is not present is ignored."""
+        self._mixture.leave(author)
+        self._authors.pop(author, None)
+
+    def weights(self) -> dict[int, float]:
+        """Present weight of every author; with that of the stand-in they sum to 1."""
+        weights = self._mixture.weights()
+        weights.pop(STAND_IN, None)
+        return weights
+
+    def pick(self, count: int) -> tuple[int, ...]:
+        """Up to `count` different present authors that should draft next, the best first."""
+        ranked = self._ranked()
+        proven, tried = self._split(ranked, count)
+        rest = [author for author in ranked if author not in proven and author not in tried]
+        return tuple((proven + tried + rest)[: max(0, count)])
+
+    def trials(self, count: int) -> tuple[int, ...]:
+        """Those of the authors that `pick` would give which are there to be tried, not for their weight."""
+        return tuple(self._split(self._ranked(), count)[1])
+
+    def learn(self, round_: Round) -> None:
+        """Take in what became of a round; authors that have left are ignored."""
+        ranked = self._ranked()
+        if not ranked:
+            return
+        leader = ranked[0]
+        for likelihoods in round_.likelihoods:
+            stand_in = self._watch.collapsed_likelihood
+            if len(round_.authors) == 1 and stand_in is not None:
+                scored: Mapping[int, float] = {**likelihoods, STAND_IN: stand_in}
+            else:
+                scored = likelihoods
+            self._mixture.observe(scored)
+            self._likelihoods.append(scored)
+            if leader in likelihoods:
+                self._watch.note(likelihoods[leader])
+        self._pace_trials(leader, round_)
+        if self._watch.has_collapsed:
+            self._start_anew()
+
+    def why(self, author: int) -> str:
+        """The reasons for or against a present author, for people."""
+        silent = self._authors[author].silent_rounds
+        since = f", silent for {silent} round{'' if silent == 1 else 's'}" if silent else ""
+        return f"weight {100 * self.weights()[author]:.0f} %{since}"
+
+    def _ranked(self) -> list[int]:
+        weights = self.weights()
+        ranked = sorted(weights, key=lambda author: (-weights[author], author))
+        close = [author for author in ranked if weights[author] >= CLOSE_WEIGHTS * weights[ranked[0]]]
+        return sorted(close, key=lambda author: self._authors[author].first_token_s) + ranked[len(close) :]
+
+    def _split(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
+        """Of the ranked authors those that keep a slot, and those that are tried in the others."""
+        # After a collapse only the prompt speaks for the unproven: they take no slot from a proven author.
+        proven = [author for author in ranked if not self._authors[author].is_unproven] or ranked
+        kept = proven[: max(0, count - self._trial_slots(count))]
+        return kept, self._worth_trying(ranked, kept)[: max(0, count - len(kept))]
+
+    def _trial_slots(self, count: int) -> int:
+        if any(known.is_unproven for known in self._authors.values()):
+            return max(1, count - 1)
+        if any(known.is_promising for known in self._authors.values()):
+            return 1
+        cost = ALONE_FACTOR * math.exp(-self._watch.surprise_nats) if count == 1 else 1.0
+        return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
+
+    def _worth_trying(self, ranked: list[int], kept: list[int]) -> list[int]:
+        """Authors worth a trial: the promising, then the one that has not drafted for longest."""
+        weights = self.weights()
+        least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.surprise_nats) if ranked else 0.0
+        hopeful = []
+        for author in ranked:
+            known = self._authors[author]
+            is_new = known.is_promising or known.silent_rounds > 0
+            if author not in kept and is_new and (known.is_unproven or weights[author] >= least):
+                hopeful.append(author)
+        return sorted(
+            hopeful,
+            key=lambda author: (not self._authors[author].is_promising, -self._authors[author].silent_rounds),
+        )
+
+    def _pace_trials(self, leader: int, round_: Round) -> None:
+        """Note who drafted and who is promising, and when the next trial is due."""
+        on_trial = [
+            author
+            for author, known in self._authors.items()
+            if author in round_.authors and author != leader and (known.is_promising or known.silent_rounds)
+        ]
+        for author, known in self._authors.items():
+            known.is_promising = author in on_trial and self._gain_nats(author, leader, round_) > 0.0
+        if any(known.is_promising for known in self._authors.values()) or self._ranked()[0] != leader:
+            self._trial_rounds = MIN_TRIAL_ROUNDS
+        elif on_trial:
+            self._trial_rounds = min(2 * self._trial_rounds, MAX_TRIAL_ROUNDS)
+        self._rounds_since_trial = 0 if on_trial else self._rounds_since_trial + 1
+        for author, known in self._authors.items():
+            has_drafted = author in round_.authors
+            known.silent_rounds = 0 if has_drafted else known.silent_rounds + 1
+            known.is_unproven = known.is_unproven and not has_drafted
+
+    def _gain_nats(self, author: int, leader: int, round_: Round) -> float:
+        """The nats by which an author predicted better than the leader did there, or usually does."""
+        usual = self._watch.collapsed_likelihood if leader not in round_.authors else None
+        gain_nats = 0.0
+        for likelihoods in round_.likelihoods:
+            against = likelihoods.get(leader, usual)
+            if author in likelihoods and against is not None:
+                gain_nats += nats_of(against) - nats_of(likelihoods[author])
+        return gain_nats
+
+    def _start_anew(self) -> None:
+        """The request has changed its subject: forget the evidence and prove everyone again."""
+        self._likelihoods.clear()
+        self._watch.rearm()
+        self._prompt_weight = min(self._prompt_weight, STALE_PROMPT)
+        for known in self._authors.values():
+            known.is_unproven = known.silent_rounds > 0
+        self._trial_rounds = MIN_TRIAL_ROUNDS
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """A mixture that saw the last tokens with everyone present who is now.
+
+        One that joins late sleeps through what was committed before; merely added it would be all evidence ahead.
+        """
+        self._mixture = Mixture()
+        nlls = {author: known.facts.prompt_nll for author, known in self._authors.items()}
+        for author, nll in {**nlls, STAND_IN: max(nlls.values(), default=0.0)}.items():
+            self._mixture.join(author, prompt_nll=self._prompt_weight * nll)
+        for likelihoods in self._likelihoods:
+            self._mixture.observe(likelihoods)

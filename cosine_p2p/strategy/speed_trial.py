@@ -1,0 +1,456 @@
+"""Finds by measurement which of a few ways to generate is the fastest here, at a bounded price. Pure.
+
+A model of costs cannot see what it leaves out: drafters that take the verifier's own processor, a thin uplink, a
+busy card. So the ways take turns on real requests, in stretches of some commits. Texts differ more than ways do:
+therefore a commit is worth only the plain passes that the ways can have a part in sparing. A look at another way is
+compared with what the present one did just before and just after, so that a change of load counts little. Against
+going on as before, what looks cost stays within `PRICE` of all the time: a look waits until it can be paid. Where
+nothing changes looks become rarer, and frequent again when the speed does.
+
+What commits show for sure bounds what the clock may say: drafts can gain no more than the tokens they brought. And
+where it is known which passes were fed a way's drafts, way 0, which has none, is taken if they bring less a second
+than those between them, and only then, whatever else went on at the time.
+
+The client compares numbers of drafters (`cosine_p2p.client`), the verifier its own drafts with none
+(`cosine_node.verifier`).
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cosine_p2p.strategy.moving_average import moving_average
+
+# --------------------
+# A gain in speed as looks have measured it: its mean, and how far that may be wrong. Pure.
+
+
+MEMORY_LOOKS: Final = 8.0
+"""A choice: older looks fade, since swarms change."""
+USUAL_NOISE: Final = 0.25
+"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch."""
+NOISE_LOOKS: Final = 1.0
+"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones, of which the first shows no spread."""
+
+
+@dataclass(slots=True)
+class Gain:
+    """How much faster another way is than the present one, as a logarithm, with the weight of its looks."""
+
+    looks: float = 0.0
+    mean: float = 0.0
+    square: float = 0.0
+
+    def add(self, sample: float) -> None:
+        """Take in one look."""
+        self.looks = min(self.looks, MEMORY_LOOKS - 1.0) + 1.0
+        change = sample - self.mean
+        self.mean += change / self.looks
+        self.square += (change * (sample - self.mean) - self.square) / self.looks
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        known = NOISE_LOOKS + max(self.looks - 1.0, 0.0)
+        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / known
+        return math.sqrt(variance / max(self.looks, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRatio:
+    """Times as fast as the present way, with its standard error as a share."""
+
+    ratio: float
+    error: float
+
+
+# --------------------
+
+
+PRICE: Final = 0.01
+"""Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
+# Stretches. Choices, between noise and the length of a short answer.
+STRETCH_COMMITS: Final = 12
+LEAST_COMMITS: Final = 6
+"""A stretch that ends with its request counts if it is as long as this, and the first of all need not be longer:
+nothing is known yet, and drafters that slow their verifier down are to be let go soon."""
+SETTLE_TOKENS: Final = 24
+"""After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
+SETTLE_COMMITS: Final = 2
+"""Commits after a change of way that still show the way before."""
+LOOK_COMMITS: Final = STRETCH_COMMITS + 4
+"""Commits of a look with those it takes to settle, at round-trip times up to that of a few passes."""
+# Evidence, in the logarithm of plain passes a second.
+LEVEL_WEIGHT: Final = 0.3
+"""A choice: the present way's speed is that of its last few stretches."""
+USUAL_WEIGHT: Final = 0.1
+"""A choice: a usual commit is that of the last ten or so."""
+PACE_WEIGHT: Final = 0.03
+"""A choice: what drafts bring is that of a text or two, for in one part of it they bring much, in others little."""
+LEAST_FED: Final = 16
+WORTH_FEEDING: Final = 0.97
+"""Choices: after so many passes that were fed drafts, these are left if they bring so much less than others."""
+TRUSTED_LOOKS: Final = 2.0
+"""A choice: one look may have fallen on a moment when all were starting."""
+CERTAIN: Final = 1.5
+"""Standard errors by which a way must be faster to be taken: one wrong change in fifteen, which later looks undo.
+With one error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
+CERTAIN_AT_ONCE: Final = 2.0
+"""The same for a first look, whose error is a guess; with less, it is compared with one more stretch. Without that
+the prompts of `cosine-node bench rtt` took 16 % longer at 50 ms, after one look in the first text."""
+WORST_GAIN: Final = -1.0
+"""A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
+had been that fast; else minutes would pass."""
+CHANGED: Final = 0.3
+"""A choice: a speed so far from that at the last look, or from that of the quickest pass, is news."""
+# Times between looks, in stretches of the present way. Choices.
+FIRST_PAUSE: Final = 4
+LONGEST_PAUSE: Final = 64
+MAX_STATE: Final = 1e12
+"""Bounds what is read from a file: far above any sum of seconds, and not infinite."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """A look that has ended: its level, and those of the present way just before and after it.
+
+    `worth` is the logarithm of the plain passes that each of its commits took the place of.
+    """
+
+    way: int
+    level: float
+    worth: float
+    beside: list[float]
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Seconds and worth of a usual commit of one kind, and how many there were."""
+
+    seconds: float | None = None
+    worth: float | None = None
+    commits: int = 0
+
+    def note(self, seconds: float, worth: float) -> None:
+        self.commits += 1
+        self.seconds = moving_average(self.seconds, seconds, weight=PACE_WEIGHT)
+        self.worth = moving_average(self.worth, worth, weight=PACE_WEIGHT)
+
+    @property
+    def speed(self) -> float | None:
+        """In plain passes a second; None before any commit."""
+        return self.worth / self.seconds if self.worth and self.seconds else None
+
+
+@dataclass(slots=True)
+class _Left:
+    """The way that was gone from, its level then, and how far stretches of the new way fall short of it."""
+
+    way: int
+    level: float
+    shortfall: Gain = field(default_factory=Gain)
+
+
+class SpeedTrial:
+    """What is known of `ways`, the first of which is taken until another has shown to be faster.
+
+    One trial serves all requests that share a verifier; each has a `TrialRun` of it. Of a way that nobody has
+    looked at yet, the speed may be expected (`expect`); without that it is taken to be as fast as the present one.
+    With `knows_fed` commits say whether their passes were fed drafts of the way.
+    """
+
+    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
+        self.way = ways[0]
+        self._knows_fed = knows_fed
+        self._gains = {way: Gain() for way in ways[1:]}
+        self._expected: dict[int, float] = {}
+        self._level: float | None = None
+        self._level_at_look: float | None = None
+        self._left: _Left | None = None
+        self._looked: _Look | None = None
+        self._pause = FIRST_PAUSE
+        self._stretches = FIRST_PAUSE - 1
+        self._usual_s: dict[bool, float | None] = {True: None, False: None}
+        self._paces = {True: _Pace(), False: _Pace()}
+        self._worth: float | None = None
+        self._total_s = 0.0
+        self._spent_s = 0.0
+        self._is_looking = False
+
+    def similar(self) -> "SpeedTrial":
+        """A trial for requests of a kind not seen yet: it begins by the same way, and looks at the others anew.
+
+        What the others were worth is not taken over. A way that is believed to be slow is looked at only once that
+        can be paid, which for a belief from another temperature can take minutes at half the speed.
+        """
+        new = SpeedTrial((self.way, *self._gains), knows_fed=self._knows_fed)
+        new._expected = dict(self._expected)
+        return new
+
+    def state(self) -> dict[str, Any]:
+        """All that is worth keeping for another process, as values of JSON."""
+        return {
+            "way": self.way,
+            "total_s": self._total_s,
+            "spent_s": self._spent_s,
+            "stretches": self._stretches,
+            "pause": self._pause,
+            "gains": {str(way): [gain.looks, gain.mean, gain.square] for way, gain in self._gains.items()},
+        }
+
+    @classmethod
+    def of_state(cls, state: Any, ways: Sequence[int]) -> "SpeedTrial":
+        """The trial that a state describes. Raises `ValueError` for one that is broken or not of these ways."""
+        try:
+            gains = {
+                int(way): Gain(float(looks), float(mean), float(square))
+                for way, (looks, mean, square) in state["gains"].items()
+            }
+            trial = cls((int(state["way"]), *gains))
+            trial._gains = gains
+            trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
+            trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
+        except (TypeError, KeyError, AttributeError, OverflowError):
+            raise ValueError("no trial") from None
+        numbers = [trial._total_s, trial._spent_s, *(n for g in gains.values() for n in (g.looks, g.square))]
+        is_sound = all(0.0 <= number < MAX_STATE for number in numbers) and 1 <= trial._pause <= LONGEST_PAUSE
+        if sorted((trial.way, *gains)) != sorted(ways) or not is_sound or trial._stretches < 0:
+            raise ValueError("no trial")
+        if any(not abs(gain.mean) < MAX_STATE for gain in gains.values()):
+            raise ValueError("no trial")
+        return trial
+
+    @property
+    def stretch_commits(self) -> int:
+        """Commits of the stretch under way."""
+        return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
+
+    @property
+    def price_s(self) -> float:
+        """Seconds spent on looking so far."""
+        return self._spent_s
+
+    def expect(self, way: int, speed: float) -> None:
+        """Expect a way to be worth so many plain passes a second; a look at it corrects that."""
+        self._expected[way] = speed
+
+    def next_look(self, left_tokens: int) -> int | None:
+        """The way that a request with so many tokens left should look at now; None to go on by the present one.
+
+        The look must end with `end_look`.
+        """
+        if self._is_looking or self._looked or self._level is None or self._stretches < self._pause:
+            return None
+        allowed_s = PRICE * self._total_s - self._spent_s
+        due = [
+            way
+            for way in self._gains
+            if left_tokens >= STRETCH_COMMITS + (SETTLE_TOKENS if way else SETTLE_COMMITS)
+            and self._price_s(way) <= allowed_s
+        ]
+        if not due:
+            return None
+        self._is_looking = True
+        return max(due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error))
+
+    def _gain(self, way: int) -> float:
+        """The gain that a way was measured to have; until enough looks were, what is expected if that is more."""
+        gain, expected = self._gains[way], self._expected.get(way)
+        if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
+            return gain.mean
+        hoped = math.log(expected) - self._level
+        return max(gain.mean, hoped) if gain.looks else hoped
+
+    def _price_s(self, way: int) -> float:
+        """The seconds that a look is likely to take longer than going on as before; it may save some."""
+        level = self._level or 0.0
+        gain = max(self._gain(way), WORST_GAIN)
+        return LOOK_COMMITS * (math.exp(-level - gain) - math.exp(-level))
+
+    def note_usual(self, seconds: float, *, has_others: bool) -> None:
+        """Take in a commit of the present way without drafts of its own, maybe with tokens that others drafted."""
+        self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
+
+    @property
+    def burden(self) -> float:
+        """Times that a commit takes with tokens that others than the ways drafted, against one without, at least 1.
+
+        Those tokens count for no way, so what it costs to verify them must not either.
+        """
+        with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
+        return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
+
+    def note_pace(self, seconds: float, *, worth: int, is_fed: bool) -> None:
+        """Take in a commit of the present way, whose pass was fed drafts of the way or none at all."""
+        self._paces[is_fed].note(seconds, worth)
+        fed, others = self._paces[True], self._paces[False].speed
+        if not self.way or self._level is None or fed.commits < LEAST_FED or not fed.speed or not others:
+            return
+        if fed.speed < WORTH_FEEDING * others:
+            self._leave(math.log(others) - self._level)
+
+    @property
+    def _may_pay(self) -> bool:
+        """True unless commits that were fed drafts are known to bring less a second than others between them."""
+        fed, others = self._paces[True].speed, self._paces[False].speed
+        return self._knows_fed and not (fed is not None and others is not None and fed < others)
+
+    def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
+        """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
+        self._total_s += seconds
+        if is_price and self._level is not None:
+            self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
+
+    def end_stretch(self, speed: float, *, worth: float) -> None:
+        """Take in a stretch of the present way, in plain passes a second and a commit; after a look, judge it."""
+        level = math.log(speed)
+        self._doubt_change(level)
+        self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
+        self._worth = moving_average(self._worth, math.log(worth), weight=LEVEL_WEIGHT)
+        self._stretches += 1
+        if (look := self._looked) is not None:
+            look.beside.append(level)
+            if self._is_ripe(look):
+                self._looked = None
+                self._judge(look)
+        elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
+            self._pause, self._level_at_look = FIRST_PAUSE, self._level
+
+    def leave_useless(self, speed: float) -> None:
+        """Go on without drafts if those of the present way, which brought nothing, seem to cost much.
+
+        They brought so many plain passes a second. Where drafts cost little, the next one may be right.
+        """
+        level = math.log(speed)
+        gain = math.log(self._expected[0]) - level if 0 in self._expected else 0.0
+        if gain > CHANGED:
+            self._level = level
+            self._leave(gain)
+
+    def _leave(self, gain: float) -> None:
+        """Go on without drafts, which is faster by the logarithm `gain`, or as fast."""
+        self._gains[0] = Gain()
+        self._gains[0].add(max(0.0, gain))
+        self._looked = None
+        self._paces = {True: _Pace(), False: _Pace()}
+        self._take(0)
+
+    def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
+        """Take in a look in plain passes a second, None if it ended too early to say, and a commit.
+
+        It is judged after the next stretch of the present way, by the stretches on both sides of it: the load may
+        have changed meanwhile, for other nodes' trials go on as well.
+        """
+        self._is_looking = False
+        if speed is not None and way != self.way and self._level is not None:
+            self._looked = _Look(way, math.log(speed), math.log(worth), [self._level])
+
+    def _gain_of(self, look: _Look) -> float:
+        """How much faster a look was than the present way, as a logarithm, as far as that can be."""
+        gain = look.level - sum(look.beside) / len(look.beside)
+        if self.way == 0:
+            return min(gain, look.worth)
+        return max(gain, -(self._worth or 0.0)) if look.way == 0 else gain
+
+    def _is_ripe(self, look: _Look) -> bool:
+        """Whether a look is compared with enough: a first one that was a little faster may have met a slow text."""
+        is_first = not self._gains[look.way].looks
+        is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
+        return not (is_first and is_doubtful) or len(look.beside) > 2
+
+    def _judge(self, look: _Look) -> None:
+        """Take in how much faster a look was, and take the fastest way."""
+        way, gain = look.way, self._gains[look.way]
+        gain.add(self._gain_of(look))
+        self._stretches = 0
+        self._level_at_look = self._level
+        if gain.mean < -CERTAIN * gain.error:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        elif gain.mean > CERTAIN * gain.error and not (way == 0 and self._may_pay):
+            self._take(way)
+
+    def _doubt_change(self, level: float) -> None:
+        """Forget what the way before the present one was worth if this one's first stretches fall short of it.
+
+        One short look may have been luck; what is forgotten is looked at again, whatever it was believed to cost.
+        """
+        if (left := self._left) is None:
+            return
+        left.shortfall.add(left.level - level)
+        if left.shortfall.mean > CERTAIN * left.shortfall.error:
+            self._gains[left.way] = Gain()
+            self._stretches = self._pause
+            self._left = None
+        elif left.shortfall.looks == FIRST_PAUSE:
+            self._left = None
+
+    def _take(self, way: int) -> None:
+        """Go on by another way; gains are relative to the way that is taken, so all are counted anew from it."""
+        taken = self._gains.pop(way)
+        for other in self._gains.values():
+            other.mean -= taken.mean
+        self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
+        self._left = _Left(self.way, self._level or 0.0)
+        self.way = way
+        self._level = (self._level or 0.0) + taken.mean
+        self._level_at_look = self._level
+        self._pause = FIRST_PAUSE
+
+    def measured(self) -> dict[int, MeasuredRatio]:
+        """The speed of each other way that was looked at, against the present one."""
+        return {
+            way: MeasuredRatio(math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks
+        }
+
+
+# --------------------
+# The speed trials of a client or verifier, by who serves and how it samples. Pure.
+
+
+MAX_TRIALS: Final = 64
+"""Bounds memory: kinds of requests at verifiers that a client remembers."""
+
+
+class SpeedTrials:
+    """Trials of one set of ways by who serves the request and how it samples; the latest `MAX_TRIALS` are kept."""
+
+    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
+        self._ways = tuple(ways)
+        self._knows_fed = knows_fed
+        self._trials: dict[tuple[str, float], SpeedTrial] = {}
+
+    def find(self, server: str, temperature: float) -> SpeedTrial | None:
+        """The trial of requests at a server with this temperature; a new one begins like the nearest known.
+
+        None where there are no ways to compare.
+        """
+        if not self._ways:
+            return None
+        key = server, round(temperature, 1)
+        trial = self._trials.pop(key, None)
+        if trial is None:
+            known = [other for other in self._trials if other[0] == server]
+            nearest = min(known, key=lambda other: abs(other[1] - temperature), default=None)
+            new = SpeedTrial(self._ways, knows_fed=self._knows_fed)
+            trial = self._trials[nearest].similar() if nearest else new
+        self._trials[key] = trial
+        if len(self._trials) > MAX_TRIALS:
+            self._trials.pop(next(iter(self._trials)))
+        return trial
+
+    def state(self) -> list[dict[str, Any]]:
+        """All trials as values of JSON, the one used last at the end."""
+        return [
+            {"server": server, "temperature": temperature, **trial.state()}
+            for (server, temperature), trial in self._trials.items()
+        ]
+
+    def restore(self, states: Any) -> None:
+        """Take in trials of another process; what is broken, or of other ways, is left out."""
+        for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
+            match state:
+                case {"server": str(server), "temperature": float(temperature)}:
+                    with suppress(ValueError):
+                        self._trials[server, round(temperature, 1)] = SpeedTrial.of_state(state, self._ways)

@@ -1,0 +1,311 @@
+"""The live tree: all speculation in flight for one request (docs/design.md, "One live tree, addressed by digest").
+
+Nodes are named by the digest of the prefix they complete, so a draft attaches wherever its base is known, in any
+order and however late. Drafts whose base is not known yet wait in a bounded buffer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cosine_protocol.digests import extend_digest
+from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+
+MAX_LIVE_NODES: Final = 1024
+"""Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`)."""
+MAX_WAITING_BLOCKS: Final = 64
+"""Bounds memory: far more than drafters send while a commit is on its way."""
+
+UNKNOWN_TOKEN: Final = -1
+"""The token of the first root: a tree knows the prefix before it by its digest only."""
+
+
+@dataclass(slots=True, eq=False)
+class TreeNode:
+    """A token of the tree, the child of its prefix; nodes are equal only to themselves.
+
+    `position` is its index in the output (0-based), `digest` that of the prefix which ends with it. Only the root
+    has no parent. `draft_probabilities` holds, by author, the probability of the token given its parent.
+    """
+
+    digest: bytes
+    token: int
+    position: int
+    parent: "TreeNode | None" = field(default=None, repr=False)
+    children: "dict[int, TreeNode]" = field(default_factory=dict, repr=False)
+    draft_probabilities: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def draft_probability(self) -> float:
+        """The highest draft probability that any author gives; the node must have an author."""
+        return max(self.draft_probabilities.values())
+
+    def most_confident_author(
+        self, among: Container[int] | None = None, *, weights: Mapping[int, float] | None = None
+    ) -> int:
+        """The author, one of `among`, with the highest draft probability; the lowest number on a tie.
+
+        With `weights` each probability is weighted first, by 0 where an author has none. Raises `ValueError` if
+        nobody qualifies.
+        """
+        values = self.draft_probabilities
+        if weights is not None:
+            values = {author: weights.get(author, 0.0) * value for author, value in values.items()}
+        authors = [author for author in values if among is None or author in among]
+        return max(authors, key=lambda author: (values[author], -author))
+
+    def first_choice(self, author: int) -> "TreeNode | None":
+        """The child to which an author gives the highest draft probability, the oldest on a tie."""
+        own = [child for child in self.children.values() if author in child.draft_probabilities]
+        return max(own, key=lambda child: child.draft_probabilities[author], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A draft on its way: nodes below the prefix `base`, parents before children, and the author of each.
+
+    `position` is the output position of the children of the base.
+    """
+
+    base: bytes
+    position: int
+    nodes: tuple[Node, ...]
+    authors: tuple[int, ...]
+
+
+class LiveTree:
+    """Speculation below the committed prefix whose digest is given, `position` output tokens long.
+
+    `root` is the last committed token, so that its children are what may come next; it is replaced by `advance`.
+    `max_nodes` and `max_depth` bound what lies below it.
+    """
+
+    def __init__(
+        self,
+        digest: bytes,
+        position: int = 0,
+        *,
+        last_token: int = UNKNOWN_TOKEN,
+        max_nodes: int = MAX_LIVE_NODES,
+        max_depth: int = MAX_TREE_DEPTH,
+    ) -> None:
+        self.root = TreeNode(digest, last_token, position - 1)
+        self._max_nodes = max_nodes
+        self._max_depth = max_depth
+        self._nodes = {digest: self.root}
+        self._waiting: list[Block] = []
+        self._passed: deque[bytes] = deque(maxlen=MAX_TREE_DEPTH)
+
+    @property
+    def position(self) -> int:
+        """Output tokens committed: the position of the root's children."""
+        return self.root.position + 1
+
+    def __len__(self) -> int:
+        """The nodes below the root."""
+        return len(self._nodes) - 1
+
+    def __contains__(self, digest: bytes) -> bool:
+        """True for the root and every live node."""
+        return digest in self._nodes
+
+    def get(self, digest: bytes) -> TreeNode | None:
+        """The root or live node of this digest."""
+        return self._nodes.get(digest)
+
+    def attach(
+        self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
+    ) -> list[TreeNode]:
+        """Add a draft; returns the nodes now known that were not, or that gained an author's draft probability.
+
+        A draft whose base is unknown and not yet passed is kept for later; the oldest such goes first. One whose
+        base was committed past lately counts as far as it follows the committed tokens.
+        """
+        block = Block(base, position, tuple(nodes), tuple(authors))
+        if not self._is_known(base):
+            if self.position <= position <= self.position + MAX_TREE_DEPTH:
+                self._waiting = [*self._waiting[1 - MAX_WAITING_BLOCKS :], block]
+            return []
+        touched = self._graft(block)
+        return touched + self._graft_waiting() if touched else touched
+
+    def advance(self, tokens: Iterable[int]) -> list[TreeNode]:
+        """Commit tokens: the root moves down, all that does not follow it goes; returns newly known nodes."""
+        for token in tokens:
+            passed = self.root
+            self._passed.append(passed.digest)
+            del self._nodes[passed.digest]
+            followed = passed.children.pop(token, None)
+            self._forget(passed.children.values())
+            if followed is None:
+                followed = TreeNode(extend_digest(passed.digest, token), token, passed.position + 1)
+                self._nodes[followed.digest] = followed
+            followed.parent = None
+            self.root = followed
+        touched = self._graft_waiting()
+        self._waiting = [block for block in self._waiting if block.position >= self.position]
+        return touched
+
+    def grow(self, parent: TreeNode, token: int) -> TreeNode | None:
+        """The child of a live node, or of the root, for a token; None if it is new and the tree is full."""
+        child = parent.children.get(token)
+        if child is None:
+            position = parent.position + 1
+            if len(self) >= self._max_nodes or position >= self.position + self._max_depth:
+                return None
+            child = TreeNode(extend_digest(parent.digest, token), token, position, parent)
+            self._nodes[child.digest] = parent.children[token] = child
+        return child
+
+    def walk(self) -> Iterator[TreeNode]:
+        """Every node below the root, parents before children."""
+        queue = list(self.root.children.values())
+        for node in queue:
+            queue.extend(node.children.values())
+            yield node
+
+    def path(self, node: TreeNode) -> list[TreeNode]:
+        """The nodes from below the root to a live node, which is included."""
+        nodes = []
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def follow(self, tokens: Iterable[int]) -> list[TreeNode]:
+        """The nodes below the root that these tokens spell, as far as there are any."""
+        nodes: list[TreeNode] = []
+        children = self.root.children
+        for token in tokens:
+            if token not in children:
+                break
+            nodes.append(children[token])
+            children = nodes[-1].children
+        return nodes
+
+    def best_path(
+        self, key: Callable[[TreeNode], Any], *, allows: Callable[[TreeNode], bool] | None = None
+    ) -> list[TreeNode]:
+        """The path below the root that takes the child with the largest key at every step, the oldest on a tie.
+
+        With `allows` only children for which it is true are looked at.
+        """
+        nodes: list[TreeNode] = []
+        children = self.root.children
+        while allowed := [child for child in children.values() if allows is None or allows(child)]:
+            nodes.append(max(allowed, key=key))
+            children = nodes[-1].children
+        return nodes
+
+    def path_probabilities(self, conditional: Callable[[TreeNode], float | None]) -> dict[TreeNode, float]:
+        """The path probability of every node below the root, parents first, given those of a node and its parent.
+
+        Where `conditional` is None for a node, the node and all below it are left out.
+        """
+        found = {self.root: 1.0}
+        queue = list(self.root.children.values())
+        for node in queue:
+            assert node.parent is not None
+            if (probability := conditional(node)) is not None:
+                found[node] = found[node.parent] * probability
+                queue.extend(node.children.values())
+        del found[self.root]
+        return found
+
+    def _is_known(self, digest: bytes) -> bool:
+        return digest in self._nodes or digest in self._passed
+
+    def _graft_waiting(self) -> list[TreeNode]:
+        touched: list[TreeNode] = []
+        while ready := [block for block in self._waiting if self._is_known(block.base)]:
+            self._waiting = [block for block in self._waiting if not self._is_known(block.base)]
+            for block in ready:
+                touched.extend(self._graft(block))
+        return touched
+
+    def _graft(self, block: Block) -> list[TreeNode]:
+        if block.base in self._passed:
+            block = self._caught_up(block)
+        base = self._nodes[block.base]
+        if block.position != base.position + 1:
+            return []
+        places: list[TreeNode | None] = []
+        for node, author in zip(block.nodes, block.authors, strict=True):
+            parent = base if node.parent == BASE else places[node.parent]
+            place = None if parent is None else self.grow(parent, node.token)
+            if place is not None:
+                place.draft_probabilities[author] = node.confidence
+            places.append(place)
+        return [place for place in places if place is not None]
+
+    def _caught_up(self, block: Block) -> Block:
+        """A draft whose base was committed past, cut to what extends the root."""
+        digests: list[bytes] = []
+        kept: dict[int, int] = {}
+        nodes: list[Node] = []
+        authors: list[int] = []
+        is_placed = block.position == self.position - len(self._passed) + self._passed.index(block.base)
+        for index, (node, author) in enumerate(zip(block.nodes, block.authors, strict=True)):
+            parent = block.base if node.parent == BASE else digests[node.parent]
+            digests.append(extend_digest(parent, node.token))
+            if is_placed and (parent == self.root.digest or node.parent in kept):
+                kept[index] = len(nodes)
+                nodes.append(Node(kept.get(node.parent, BASE), node.token, node.confidence))
+                authors.append(author)
+        return Block(self.root.digest, self.position, tuple(nodes), tuple(authors))
+
+    def _forget(self, tops: Iterable[TreeNode]) -> None:
+        pending = list(tops)
+        while pending:
+            node = pending.pop()
+            del self._nodes[node.digest]
+            pending.extend(node.children.values())
+
+
+# --------------------
+# Nodes of a live tree as one block for the wire: what connects them, below one base.
+
+
+def block_below(
+    base: TreeNode, nodes: Iterable[TreeNode], credit: Callable[[TreeNode], tuple[int, float]]
+) -> Block:
+    """A block of nodes below `base`, parents before children; `credit` gives a node's author and probability.
+
+    The parent of each node is the base or one of the nodes before it.
+    """
+    index = {base: BASE}
+    drafted: list[Node] = []
+    authors: list[int] = []
+    for node in nodes:
+        assert node.parent is not None
+        author, probability = credit(node)
+        drafted.append(Node(index[node.parent], node.token, probability))
+        authors.append(author)
+        index[node] = len(index) - 1
+    return Block(base.digest, base.position + 1, tuple(drafted), tuple(authors))
+
+
+def connected(
+    tree: LiveTree, wanted: Sequence[TreeNode], *, is_known: Callable[[TreeNode], bool] = lambda node: True
+) -> tuple[TreeNode, list[TreeNode]]:
+    """A base, and all nodes that connect the wanted ones with it, parents first: as many as a block holds.
+
+    The base is the deepest node above all of them such that it and all before it are known to the receiver.
+    """
+    paths = [tree.path(node) for node in wanted]
+    shared = 0
+    while shared < min(map(len, paths)) - 1 and is_known(paths[0][shared]):
+        if len({path[shared] for path in paths}) > 1:
+            break
+        shared += 1
+    base = paths[0][shared - 1] if shared else tree.root
+    nodes = dict.fromkeys(node for path in paths for node in path[shared:])
+    return base, list(nodes)[:MAX_BLOCK_NODES]
+
+
+def chain_block(base: bytes, position: int, chain: Sequence[tuple[int, float, int]]) -> Block:
+    """A block of one chain: each token with its draft probability and the author credited for it."""
+    nodes = tuple(Node(index - 1, token, probability) for index, (token, probability, _) in enumerate(chain))
+    return Block(base, position, nodes, tuple(author for _, _, author in chain))

@@ -1,0 +1,192 @@
+"""One request's part in a speed trial: its commits as stretches of one way and looks at another. Pure."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_p2p.strategy.moving_average import moving_average
+from cosine_p2p.strategy.speed_trial import (
+    LEAST_COMMITS,
+    SETTLE_COMMITS,
+    SETTLE_TOKENS,
+    STRETCH_COMMITS,
+    SpeedTrial,
+)
+from cosine_protocol.limits import HOME_AUTHOR
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Commits under one way since it was taken or since the last stretch ended; `worth` is in plain passes."""
+
+    is_look: bool = False
+    is_settled: bool = False
+    settle_commits: int = 0
+    settle_tokens: int = 0
+    settle_worth: int = 0
+    settle_s: float = 0.0
+    commits: int = 0
+    worth: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class TrialRun:
+    """One request's part in a trial: tell it each commit, and go on by `way`."""
+
+    trial: SpeedTrial
+    left_tokens: int
+    way: int = field(init=False)
+    _stretch: Stretch = field(init=False)
+    _pays_return: bool = False
+    _is_first: bool = True
+
+    def __post_init__(self) -> None:
+        self.way = self.trial.way
+        self._stretch = Stretch()
+        self._maybe_look()
+
+    def note(self, *, tokens: int, drafted: int, worth: int, seconds: float, is_fed: bool | None = None) -> None:
+        """A commit of so many tokens, of which the way's drafts added `drafted`, so long after the one before.
+
+        `worth` is the plain passes it took the place of: one, one for each of those, and one for each token of
+        drafts that there would be more or fewer of under another way. `is_fed` says whether its pass was fed
+        drafts of the way, None if that is not known or others than the way drafted.
+        """
+        self.left_tokens -= tokens
+        stretch = self._stretch
+        if is_fed is not None and not stretch.is_look:
+            self.trial.note_pace(seconds, worth=worth, is_fed=is_fed)
+        has_others = tokens > worth
+        if stretch.is_settled and not stretch.is_look and not drafted:
+            self.trial.note_usual(seconds, has_others=has_others)
+        if has_others:
+            seconds /= self.trial.burden
+        self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look or self._pays_return)
+        if not stretch.is_settled:
+            stretch.settle_commits += 1
+            stretch.settle_tokens += tokens
+            stretch.settle_worth += worth
+            stretch.settle_s += seconds
+            is_shown = bool(drafted) == bool(self.way) and stretch.settle_commits > SETTLE_COMMITS
+            stretch.is_settled = is_shown or stretch.settle_tokens >= SETTLE_TOKENS
+            self._pays_return = self._pays_return and not stretch.is_settled
+            return
+        stretch.commits += 1
+        stretch.worth += worth
+        stretch.seconds += seconds
+        if stretch.commits >= self.trial.stretch_commits:
+            self._end_stretch()
+            self._maybe_look()
+
+    def end(self) -> None:
+        """The request has ended. One too short for a stretch counts from its first commit, as its user saw it."""
+        stretch = self._stretch
+        if self._is_first and stretch.commits < LEAST_COMMITS:
+            stretch.commits += stretch.settle_commits
+            stretch.worth += stretch.settle_worth
+            stretch.seconds += stretch.settle_s
+        self._end_stretch()
+
+    def leave_useless(self) -> None:
+        """Leave the present way if its drafts, which brought nothing lately, seem to cost much; a look goes on."""
+        stretch, trial = self._stretch, self.trial
+        seconds = stretch.settle_s + stretch.seconds
+        if not stretch.is_look and self.way == trial.way and seconds > 0.0:
+            trial.leave_useless((stretch.settle_worth + stretch.worth) / seconds)
+            if self.way != trial.way:
+                self._stretch, self.way = Stretch(), trial.way
+
+    def _end_stretch(self) -> None:
+        stretch, trial = self._stretch, self.trial
+        is_whole = stretch.commits >= LEAST_COMMITS and stretch.seconds > 0.0
+        speed = stretch.worth / stretch.seconds if is_whole else None
+        worth = stretch.worth / max(1, stretch.commits)
+        if stretch.is_look:
+            trial.end_look(self.way, speed, worth=worth)
+        elif speed is not None and self.way == trial.way:
+            trial.end_stretch(speed, worth=worth)
+        self._is_first = False
+        has_changed = trial.way != self.way
+        self._pays_return = stretch.is_look and has_changed
+        self._stretch = Stretch(is_settled=not has_changed)
+        self.way = trial.way
+
+    def _maybe_look(self) -> None:
+        way = self.trial.next_look(self.left_tokens)
+        if way is not None:
+            self.way, self._stretch = way, Stretch(is_look=True)
+
+
+# --------------------
+# The number of drafters that one session allows, as its trial finds it on the clock. Pure.
+
+
+HOME_WEIGHT: Final = 0.1
+"""A choice: about the last ten commits without a drafter's token say what home drafts bring."""
+USELESS_COMMITS: Final = 2 * STRETCH_COMMITS
+"""A choice: drafters of which so many commits in a row show nothing can only cost time; no clock has to say so."""
+
+
+class DrafterCount:
+    """Follows a session's commits; `allowed` drafters may draft, None for as many as the strategy likes."""
+
+    def __init__(self, trial: SpeedTrial | None, *, left_tokens: int) -> None:
+        self._run: TrialRun | None = None if trial is None else TrialRun(trial, left_tokens)
+        self._committed_s: float | None = None
+        self._least_pass_s = math.inf
+        self._home_tokens = 0.0
+        self._useless_commits = 0
+
+    @property
+    def allowed(self) -> int | None:
+        return None if self._run is None else self._run.way
+
+    def note_pass(self, pass_s: float) -> None:
+        """Take in how long a pass took, or takes by the verifier's word; a plain one takes no longer than any."""
+        if self._run is not None and 0.0 < pass_s < self._least_pass_s:
+            self._least_pass_s = pass_s
+            self._expect_none(self._run)
+
+    def note_commit(self, authors: bytes, *, now_s: float) -> None:
+        """Take in the authors of a commit's tokens: prompt lookup in the verifier is no drafter's.
+
+        Home drafts count as if they were. A verifier makes them where drafters promise less, so they are what is
+        there without drafters.
+        """
+        before_s, self._committed_s = self._committed_s, now_s
+        if self._run is not None and before_s is not None:
+            home = authors.count(HOME_AUTHOR)
+            drafted = sum(map(bool, authors)) - home
+            if not drafted:
+                self._home_tokens = moving_average(self._home_tokens, home, weight=HOME_WEIGHT)
+                self._expect_none(self._run)
+            self._useless_commits = 0 if drafted or not self._run.way else self._useless_commits + 1
+            worth = 1 + drafted + home
+            self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=now_s - before_s)
+            if self._useless_commits >= USELESS_COMMITS:
+                self._useless_commits = 0
+                self._run.leave_useless()
+
+    def _expect_none(self, run: TrialRun) -> None:
+        """Without drafters each pass brings its own token, and what home drafts bring where no drafter's came."""
+        if self._least_pass_s < math.inf:
+            run.trial.expect(0, (1.0 + self._home_tokens) / self._least_pass_s)
+
+    def end(self) -> None:
+        """The request has ended, or goes on at another verifier, of which nothing was measured."""
+        if self._run is not None:
+            self._run.end()
+            self._run = None
+
+    def why(self) -> str:
+        """The allowed number with the measured speeds, for people; empty if nothing is measured any more."""
+        if self._run is None:
+            return ""
+        now = self._run.way
+        told = [
+            f"{way or 'none'} {measured.ratio:.2f}x (± {measured.error:.0%})"
+            for way, measured in sorted(self._run.trial.measured().items(), reverse=True)
+        ]
+        count = f"at most {now}" if now else "none"
+        return f"drafters: {count}; measured here against that: {', '.join(told) or 'nothing yet'}"

@@ -1,0 +1,282 @@
+"""The identity of a model: the digests of its folder, and the digest a name stands for on this machine."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final
+
+from platformdirs import user_cache_dir, user_data_dir
+
+from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.storage.state_file import replace_text
+from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.text.gguf_header import GgufHeader, read_header
+from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import TargetFacts
+
+LOG = logging.getLogger(__name__)
+
+MAX_HEADER_BYTES: Final = 100 << 20
+"""About safetensors' own limit, 100 MB."""
+KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
+    {
+        "zoo:target": bytes.fromhex("2ac1e884f445d6cc8a91fc5079b734efb3f1666fc4883e3b0ef60a108da940aa"),
+        "zoo:smol-target": bytes.fromhex("f657f66b2cee7319bbe66551d7d7d3a502571e9686f470d7fa09e10b551e2ec6"),
+    }
+)
+"""The targets of the families at hand, so that nobody can stand for them under their names."""
+QUORUM: Final = 2 / 3
+"""A choice: of the verifiers of a name that was never used here; one liar among three changes nothing."""
+_READ_BYTES: Final = 1 << 20
+"""A choice: bounds memory while hashing."""
+GGUF_LINK: Final = "model.gguf"
+"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
+_MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things
+_GGUF_MARK: Final = b"cosine/gguf/1"  # the same for the digests of GGUF files
+_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
+
+
+@dataclass(frozen=True, slots=True)
+class TargetIdentity:
+    """A model by content. `tokenizer_digest` is None for a folder without a tokenizer."""
+
+    name: str
+    content_digest: bytes
+    tokenizer_digest: bytes | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Tensor:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
+    """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
+
+    The content digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
+    dtype, shape, SHA-256 of the raw bytes) of all tensors as stored, so that sharding does not matter. Tensor
+    hashes are cached by path, size and mtime. That of a GGUF file is `gguf_digest`; it has no tokenizer digest.
+    Raises `UsageError` if there is no such model.
+    """
+    if folder.suffix == GGUF_SUFFIX and folder.is_file():
+        return TargetIdentity(name, gguf_digest(folder, cache_folder=cache_folder), None)
+    tokenizer = TokenizerFiles.read(folder)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights and (folder / GGUF_LINK).is_file():
+        digest = gguf_digest(folder / GGUF_LINK, cache_folder=cache_folder)
+        return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
+    config = folder / "config.json"
+    if not config.is_file() or not weights:
+        raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
+    cache = _HashCache(cache_folder)
+    tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
+    parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    parts["config.json"] = config.read_bytes()
+    digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", _listing(tensors))])
+    return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
+
+
+def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
+    """Everything about the target in a folder that decides about texts; None if it has no tokenizer.
+
+    Raises `UsageError` if there is no such model, or its end-of-sequence ids or generation config cannot be read.
+    """
+    identity = identify_target(folder, name=name)
+    if identity.tokenizer_digest is None:
+        return None
+    return TargetFacts(
+        content_digest=identity.content_digest,
+        tokenizer_digest=identity.tokenizer_digest,
+        eos=read_eos(folder),
+        generation_defaults=read_generation_config(folder),
+    )
+
+
+def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
+    """A SHA-256 over what decides about the text of a GGUF file's model.
+
+    That is: the metadata without what only describes the file, and (name, type, shape, SHA-256 of the raw bytes) of
+    all tensors in the order of their names. Tensor hashes are cached as in `identify_target`. Raises `UsageError`.
+    """
+    decisive = {
+        key: value
+        for key, value in sorted(read_header(file).metadata.items())
+        if key == "general.architecture" or not key.startswith(_DESCRIBING)
+    }
+    tensors = _HashCache(cache_folder).tensors(file)
+    parts = [("metadata", json.dumps(decisive, separators=(",", ":")).encode()), ("tensors", _listing(tensors))]
+    return counted_digest(_GGUF_MARK, parts)
+
+
+def _listing(tensors: Sequence[_Tensor]) -> bytes:
+    rows = [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def read_tensors(file: Path) -> list[_Tensor]:
+    """Hash every tensor of a safetensors or GGUF file. Raises `UsageError` if it is damaged."""
+    header = read_header(file) if file.suffix == GGUF_SUFFIX else None
+    try:
+        with file.open("rb") as handle:
+            found = _hashed_gguf(handle, header) if header else _hashed(handle, file.stat().st_size)
+            return list(found)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
+    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
+    header_bytes = int.from_bytes(handle.read(8), "little")
+    data_start = 8 + header_bytes
+    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
+        raise ValueError("the header length is wrong")
+    header: dict[str, Any] = json.loads(handle.read(header_bytes))
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = map(int, entry["data_offsets"])
+        if not 0 <= begin <= end <= size_bytes - data_start:
+            raise ValueError(f"tensor {name} lies outside the file")
+        digest = _hash_range(handle, data_start + begin, end - begin)
+        yield _Tensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
+
+
+def _hashed_gguf(handle: BinaryIO, header: GgufHeader) -> Iterator[_Tensor]:
+    for tensor in header.tensors:
+        digest = _hash_range(handle, tensor.start, tensor.size_bytes)
+        yield _Tensor(tensor.name, tensor.kind, tensor.shape, digest)
+
+
+def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
+    total = hashlib.sha256()
+    handle.seek(start)
+    while length:
+        piece = handle.read(min(length, _READ_BYTES))
+        if not piece:
+            raise ValueError("it ends too early")
+        total.update(piece)
+        length -= len(piece)
+    return total.hexdigest()
+
+
+class _HashCache:
+    """Tensor hashes on disk, one small JSON file per weight file, keyed by path, size and mtime."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes"
+
+    def tensors(self, file: Path) -> list[_Tensor]:
+        status = file.stat()
+        key = f"{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+        entry = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+        try:
+            return [_Tensor(name, dtype, tuple(shape), digest) for name, dtype, shape, digest in _read_json(entry)]
+        except (TypeError, ValueError):
+            tensors = read_tensors(file)
+        try:
+            replace_text(entry, json.dumps([[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors], indent=0))
+        except OSError as error:
+            LOG.warning("%s: what was computed of %s is not kept there", error, file)
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target as a user names it: under which name to look it up, its digest if known, its folder if local."""
+
+    name: str
+    digest: bytes | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """A folder is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
+        path = Path(text).expanduser()
+        if path.suffix == GGUF_SUFFIX and path.is_file():
+            raise UsageError(f"{text} is a file; name the target as its verifiers announce it, by name or digest.")
+        if path.is_dir():
+            facts = read_target_facts(path, name=text)
+            if facts is None:
+                raise UsageError(f"{path} holds no tokenizer; name the target as its verifiers announce it.")
+            return cls(facts.digest().hex(), facts.digest(), path)
+        name, known = parse_target(text)
+        return cls(name, known)
+
+
+def parse_target(text: str) -> tuple[str, bytes | None]:
+    """Split `NAME[@DIGEST]`. Raises `UsageError` for something after the @ that is no digest in hex."""
+    name, at, digest = text.rpartition("@")
+    if not at:
+        return text, None
+    try:
+        return name, parse_digest(digest)
+    except ValueError:
+        raise UsageError(f"{text!r}: what follows the @ must be a target digest of 64 hex digits.") from None
+
+
+def default_pins_file() -> Path:
+    """The file in which the digests that names stand for are remembered."""
+    return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
+
+
+def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
+    """The digest that `name` stands for among those that the network offers, by so many verifiers each.
+
+    That is, in this order: the one of `KNOWN_TARGETS`, the one that was pinned when the name was first used, and
+    the one that at least `QUORUM` of the verifiers name, which is pinned from then on. Raises `UsageError` if none
+    of the offered is.
+    """
+    known = KNOWN_TARGETS.get(name)
+    if known is not None:
+        if known in offered:
+            return known
+        raise UsageError(
+            f"{name} is {known.hex()} in this version, and here it stands for {_listed(offered)}; choose one as "
+            f"{name}@DIGEST."
+        )
+    file = pins_file or default_pins_file()
+    stored = _read_json(file) if file.exists() else {}
+    try:
+        pins = {str(name): parse_digest(digest) for name, digest in stored.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"{file} is damaged; repair or remove it.") from None
+    pinned = pins.get(name)
+    if pinned is not None:
+        if pinned in offered:
+            return pinned
+        raise UsageError(
+            f"{name} was {pinned.hex()} when it was first used, and now it is {_listed(offered)}; if that is "
+            f"right, remove {name} from {file}."
+        )
+    chosen = max(sorted(offered), key=lambda digest: offered[digest])
+    if offered[chosen] < QUORUM * sum(offered.values()):
+        raise UsageError(f"{name} stands for several models here, {_listed(offered)}; choose one as {name}@DIGEST.")
+    try:
+        kept = {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]}
+        replace_text(file, json.dumps(kept, indent=0))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
+    return chosen
+
+
+def _listed(digests: Iterable[bytes]) -> str:
+    return ", ".join(digest.hex() for digest in sorted(digests)) or "nothing"
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,237 @@
+"""The files a tokenizer is made of: their digest, their cache, and fetching them from a peer."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from platformdirs import user_cache_dir
+
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.channel import Channel, read_budget
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.messages import AskFile, FilePiece
+from cosine_protocol.protocols import DISCOVER
+
+LOG = logging.getLogger(__name__)
+
+NAMES: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+"""The files that the tokenizers of transformers are saved as."""
+# Any of these alone makes a tokenizer; the others only describe one.
+_VOCABULARIES: Final = frozenset(NAMES) & {
+    "sentencepiece.bpe.model", "spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"
+}  # fmt: skip
+ANSWER_TIMEOUT_S: Final = 10.0
+"""A choice: a piece is at most `MAX_CHUNK_BYTES`."""
+FETCH_S: Final = 20.0
+"""A choice: the time for all files, beside that for their bytes."""
+READ_FACTOR: Final = 16.0
+"""A choice: a KiB of a file is copied, where one of a message is read number by number."""
+LEAST_BYTES_PER_S: Final = 50_000
+"""A choice: a slow link; who sends more slowly is left for another peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """Name to content, of names in `NAMES` only."""
+
+    files: Mapping[str, bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of all files in the order of their names."""
+        return files_digest(self.files)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(map(len, self.files.values()))
+
+    @classmethod
+    def read(cls, folder: Path) -> "TokenizerFiles | None":
+        """Read a model's folder; None if it holds no vocabulary.
+
+        Raises `UsageError` if the files are too big, or one is a link to elsewhere: what is read here may be served
+        to strangers. In a snapshot of Hugging Face's cache links to its blobs are followed.
+        """
+        root, files = folder.resolve(), {}
+        # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
+        blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
+        for name in NAMES:
+            file = (root / name).resolve()
+            if not file.is_file():
+                continue
+            if not (file.is_relative_to(root) or file.is_relative_to(blobs)):
+                raise UsageError(
+                    f"{name} in {folder} is a link to {file}; tokenizer files are served to strangers, so put "
+                    "a copy there if it is one."
+                )
+            with file.open("rb") as opened:
+                files[name] = opened.read(limits.MAX_FILE_BYTES + 1)
+        if not _VOCABULARIES & files.keys():
+            return None
+        if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:
+            raise UsageError(f"The tokenizer in {folder} is larger than {limits.MAX_FILE_BYTES >> 20} MiB.")
+        return cls(files)
+
+    def write(self, folder: Path) -> None:
+        """Put the files into a new folder, which appears whole or not at all. Raises `OSError`."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+        try:
+            draft.mkdir()
+            for name, data in self.files.items():
+                (draft / name).write_bytes(data)
+            draft.rename(folder)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            if not folder.is_dir():
+                raise
+
+
+def files_digest(files: Mapping[str, bytes]) -> bytes:
+    """The digest of tokenizer files, see `counted_digest`."""
+    return counted_digest(b"cosine/tokenizer/1", sorted(files.items()))
+
+
+def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
+    """SHA-256 over a mark and over each part's name and content, both preceded by their length in 8 bytes."""
+    total = hashlib.sha256(mark)
+    for name, content in parts:
+        for counted in (name.encode(), content):
+            total.update(len(counted).to_bytes(8, "big"))
+            total.update(counted)
+    return total.digest()
+
+
+class TokenizerCache:
+    """Tokenizer files by digest, each in a folder of its own that tokenizer libraries can load."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(user_cache_dir("cosine-p2p")) / "tokenizers"
+
+    def folder_of(self, digest: bytes) -> Path:
+        return self._folder / digest.hex()
+
+    def get(self, digest: bytes) -> TokenizerFiles | None:
+        """The files of a digest; None if they are not here or not what they should be."""
+        folder = self.folder_of(digest)
+        if not folder.is_dir():
+            return None
+        found = TokenizerFiles.read(folder)
+        return found if found is not None and found.digest == digest else None
+
+    def put(self, files: TokenizerFiles) -> Path:
+        """Keep the files; returns their folder. Raises `OSError`."""
+        folder = self.folder_of(files.digest)
+        if self.get(files.digest) is None:
+            if folder.is_dir():
+                os.replace(folder, folder.with_name(f".damaged.{secrets.token_hex(8)}"))
+            files.write(folder)
+        return folder
+
+
+async def fetch_tokenizer_files(
+    transport: Transport, peer_id: str, digest: bytes, *, cache: TokenizerCache | None = None
+) -> TokenizerFiles:
+    """The tokenizer files with this digest, from the cache or from a peer that serves them.
+
+    Raises `PeerLost`, `PeerError` if the peer refuses, and `RemoteProtocolError` if it has other files or more
+    than `MAX_FILE_BYTES` in all.
+    """
+    cached = cache.get(digest) if cache is not None else None
+    if cached is not None:
+        return cached
+    stream = await transport.dial(peer_id, DISCOVER)
+    async with Channel(stream, DISCOVER, budget=read_budget(factor=READ_FACTOR)) as channel:
+        files = await _Fetch(channel, digest).all_files()
+    if files.digest != digest:
+        raise RemoteProtocolError(f"{peer_id} sent tokenizer files that do not match their digest")
+    if cache is not None:
+        try:
+            cache.put(files)
+        except OSError as error:
+            LOG.warning("%s: the tokenizer is not kept there and will be fetched again", error)
+    return files
+
+
+class _Fetch:
+    """One fetch: asks for every known name, piece after piece, within one budget of bytes."""
+
+    def __init__(self, channel: Channel, digest: bytes) -> None:
+        self._channel = channel
+        self._digest = digest
+        self._number = 0
+        self._began_s = asyncio.get_running_loop().time()
+        self._received_bytes = 0
+        self._bytes_left = limits.MAX_FILE_BYTES
+
+    async def all_files(self) -> TokenizerFiles:
+        files = {name: await self._file(name) for name in NAMES}
+        return TokenizerFiles({name: data for name, data in files.items() if data})
+
+    async def _file(self, name: str) -> bytes:
+        """A file's content, empty if the peer does not have it."""
+        data = bytearray()
+        total_bytes: int | None = None
+        while total_bytes is None or len(data) < total_bytes:
+            piece = await self._ask(name, len(data))
+            if total_bytes is None:
+                total_bytes = piece.total_bytes
+                self._bytes_left -= total_bytes
+            if self._bytes_left < 0:
+                raise RemoteProtocolError(f"{self._channel.peer_id} has more tokenizer files than allowed")
+            # Only the last piece may be short, else a peer could draw the fetch out for ever.
+            due_bytes = min(total_bytes - len(data), limits.MAX_CHUNK_BYTES)
+            if (piece.total_bytes, len(piece.data)) != (total_bytes, due_bytes):
+                raise RemoteProtocolError(f"{self._channel.peer_id} sent pieces of {name} that do not fit")
+            data += piece.data
+            self._received_bytes += len(piece.data)
+        return bytes(data)
+
+    async def _ask(self, name: str, offset: int) -> FilePiece:
+        self._number += 1
+        self._channel.post(AskFile(self._number, self._digest, name, offset))
+        try:
+            latest_s = self._began_s + FETCH_S + self._received_bytes / LEAST_BYTES_PER_S
+            async with asyncio.timeout(min(ANSWER_TIMEOUT_S, latest_s - asyncio.get_running_loop().time())):
+                answer = await self._channel.receive()
+        except TimeoutError:
+            raise PeerLost(self._channel.peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        if isinstance(answer, m.Error):
+            raise PeerError(answer.code, answer.message, answer.retry_after_s)
+        if not isinstance(answer, FilePiece) or answer.number != self._number:
+            raise RemoteProtocolError(f"{self._channel.peer_id} did not answer what was asked")
+        return answer
+
+
+def parse_digest(text: str) -> bytes:
+    """32 bytes from 64 hex digits. Raises `ValueError`."""
+    if not re.fullmatch(r"[0-9a-f]{64}", text.lower()):
+        raise ValueError("a digest is 64 hex digits")
+    return bytes.fromhex(text)

@@ -1,0 +1,323 @@
+"""One p2pd child process: started, dialled through, listened for, and ended with nothing left behind.
+
+hivemind reports a dead daemon as alive and lets calls through it hang; here every call has a deadline and `ended`
+tells.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from multiaddr import Multiaddr
+
+from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.full.library import (
+    P2P,
+    P2PDaemonError,
+    PeerID,
+    p2pd_pb2,
+    read_pbmsg_safe,
+    write_pbmsg,
+)
+from cosine_p2p.transport.full.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
+from cosine_p2p.transport.full.sockets import make_socket_folder
+from cosine_p2p.transport.host_addresses import check_ports_free, peer_of
+from cosine_protocol.errors import BadSignature, PeerLost, UsageError
+from cosine_protocol.identity import public_key_of
+
+DIAL_BACKOFF: Final = "dial backoff"
+"""p2pd's words where it does not dial a peer that it could not reach lately."""
+DIAL_AGAIN_S: Final = 2.0
+"""A choice: p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
+# asyncio's default of 100 loses streams in bursts of some hundred.
+BACKLOG: Final = 4096
+CONTROL_TIMEOUT_S: Final = 5.0
+"""A choice: the daemon is on this machine."""
+END_TIMEOUT_S: Final = 3.0
+"""A choice: then the daemon is killed."""
+# In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
+_DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+
+Accept = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
+
+
+def _p2p_class(folder: Path, created: list[Any]) -> Any:
+    class PrivateP2P(P2P):  # type: ignore[misc]  # hivemind has no types
+        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._pid = os.getpid()
+            created.append(self)
+
+        def _terminate(self) -> None:
+            # hivemind's destructor calls this, also in a forked child, whose parent still needs the daemon.
+            if os.getpid() == self._pid:
+                super()._terminate()
+
+        @staticmethod
+        def _make_process_args(*args: Any, **flags: Any) -> list[str]:
+            # With relay discovery on, p2pd waits three minutes before it uses a relay it was given.
+            extra = ["-relayDiscovery=0"] if flags.get("autoRelay") else []
+            is_relay = flags.get("forceReachabilityPublic")
+            extra += RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
+            detach = LAUNCH if is_relay else _DETACH
+            return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
+
+    return PrivateP2P
+
+
+class _PendingCalls(dict[Any, Any]):
+    """Our calls that have no answer yet. Of a call that was given up a moment ago hivemind would take the answer as
+    for any other, and its reader of all answers would end by that."""
+
+    def __contains__(self, call_id: object) -> bool:
+        call = self.get(call_id)
+        return call is not None and not call.done()
+
+
+class _HandlerTasks(dict[Any, Any]):
+    """Peers' calls that are being answered. hivemind would keep those for ever that a peer takes back."""
+
+    def __setitem__(self, call_id: Any, task: Any) -> None:
+        super().__setitem__(call_id, task)
+        task.add_done_callback(lambda _: self.pop(call_id, None))
+
+
+def mend_calls(control: Any) -> None:
+    """Let a hivemind control client go on after calls that we or a peer gave up."""
+    control._pending_calls = _PendingCalls(control._pending_calls)
+    control._handler_tasks = _HandlerTasks(control._handler_tasks)
+
+
+def _options(config: TransportConfig, host_maddrs: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "initial_peers": list(peers) or None,
+        "identity_path": str(config.identity_file),
+        "check_if_identity_free": False,  # hivemind reads RSA keys only there
+        "startup_timeout": config.start_timeout_s,
+        "auto_nat": not config.is_loopback,
+        "nat_port_map": not config.is_loopback and not config.client_mode,
+        "announce_maddrs": list(config.announce_maddrs) or None,
+        "force_reachability": "public" if config.is_relay else None,
+    }
+    if config.client_mode:
+        options |= {"no_listen": True, "host_maddrs": None, "dht_mode": "client"}
+    else:
+        options["host_maddrs"] = list(host_maddrs)
+    if config.relays:
+        options |= {
+            "use_auto_relay": True,
+            "force_reachability": "private",
+            "trusted_relays": list(config.relays),
+        }
+    return options
+
+
+class Daemon:
+    """A running p2pd and our connections to it. Made by `start_daemon`."""
+
+    def __init__(self, p2p: Any, folder: Path) -> None:
+        self.p2p = p2p
+        self.peer_id: str = p2p.peer_id.to_base58()
+        self.pid: int = p2p._child.pid
+        self._folder = folder
+        self._control = p2p._client.control
+        mend_calls(self._control)
+
+    async def ended(self) -> int:
+        """Wait for the process to end; its exit code."""
+        return int(await self.p2p._child.wait())
+
+    async def serve(self, protocol: str, accept: Accept) -> None:
+        """Pass every stream peers open on `protocol` to `accept`. Raises `PeerLost` for our own daemon."""
+
+        async def on_stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accept(info.peer_id.to_base58(), protocol, reader, writer)
+
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                await self._control.stream_handler(protocol, on_stream)
+        except (OSError, EOFError, TimeoutError, P2PDaemonError) as error:
+            raise PeerLost(self.peer_id, f"the local network daemon does not answer ({error})") from None
+
+    async def open(
+        self, peer_id: str, protocol: str, timeout_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The two ends of a new stream. Raises `PeerLost` with the reason, at the latest after `timeout_s`."""
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.STREAM_OPEN,
+            streamOpen=p2pd_pb2.StreamOpenRequest(peer=_peer_bytes(peer_id), proto=[protocol]),
+        )
+        return await self._call(request, peer_id, timeout_s)
+
+    async def connect(self, maddr: str, timeout_s: float) -> None:
+        """Connect to a peer at its full address. Raises `PeerLost`."""
+        address = Multiaddr(maddr.rsplit("/p2p/", 1)[0]).to_bytes()
+        request = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.CONNECT,
+            connect=p2pd_pb2.ConnectRequest(peer=_peer_bytes(peer_of(maddr)), addrs=[address]),
+        )
+        _, writer = await self._call(request, peer_of(maddr), timeout_s)
+        writer.close()
+
+    async def visible_maddrs(self) -> tuple[str, ...]:
+        """Our own addresses, as p2pd announces them. Raises `OSError`, `EOFError` or `TimeoutError`."""
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            _, maddrs = await self._control.identify()
+        return tuple(f"{maddr}/p2p/{self.peer_id}" for maddr in maddrs)
+
+    async def connected_maddrs(self) -> tuple[str, ...]:
+        """One address of each peer we are connected to; raises as `visible_maddrs` does."""
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            peers = await self._control.list_peers()
+        return tuple(f"{peer.addrs[0]}/p2p/{peer.peer_id.to_base58()}" for peer in peers if peer.addrs)
+
+    async def close(self) -> None:
+        """End the process and our connections to it; returns once both are gone."""
+        await _end(self.p2p)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _call(
+        self, request: Any, peer_id: str, timeout_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await self._control.daemon_connector.open_connection()
+                try:
+                    error = await _ask(request, reader, writer)
+                except BaseException:
+                    writer.transport.abort()
+                    raise
+        except TimeoutError:
+            raise PeerLost(peer_id, f"no answer to our dial within {timeout_s:g} s") from None
+        except (OSError, EOFError):
+            reason = "the local network daemon is not running"
+            raise PeerLost(peer_id, reason, retry_after_s=DIAL_AGAIN_S) from None
+        if error is not None:
+            writer.transport.abort()
+            retry_after_s = DIAL_AGAIN_S if DIAL_BACKOFF in error else None
+            raise PeerLost(peer_id, plain_reason(error), retry_after_s=retry_after_s)
+        return reader, writer
+
+
+async def start_daemon(config: TransportConfig, *, host_maddrs: Sequence[str], peers: Sequence[str]) -> Daemon:
+    """Start p2pd and connect to `peers`, at least one of which must answer.
+
+    Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers.
+    """
+    if not config.client_mode:
+        check_ports_free(host_maddrs)
+    folder = make_socket_folder()
+    created: list[Any] = []
+    try:
+        p2p = await _p2p_class(folder, created).create(**_options(config, host_maddrs, peers))
+        await _listen(p2p)
+        return Daemon(p2p, folder)
+    except BaseException as error:
+        for p2p in created:
+            await _end(p2p)
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, P2PDaemonError | OSError | EOFError | TimeoutError):
+            raise _start_error(error, peers) from None
+        raise
+
+
+def _start_error(error: Exception, peers: Sequence[str]) -> PeerLost | UsageError:
+    text = str(error)
+    if "bootstrap peers" in text:
+        return PeerLost(
+            ", ".join(peers),
+            "no answer from there; check the address and that a node is running at it",
+        )
+    reason = text.removeprefix("Daemon failed to start: ")
+    return UsageError(
+        f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
+    )
+
+
+async def _listen(p2p: Any) -> None:
+    """Take inbound streams with a long backlog; hivemind leaves the listening to a task that exists."""
+    control = p2p._client.control
+    path = control.listen_maddr.value_for_protocol("unix")
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await control._handler(reader, writer)
+        except EOFError:
+            # The peer died before p2pd could say whose stream it is.
+            writer.close()
+
+    server = await asyncio.start_unix_server(accept, path=path, backlog=BACKLOG)
+
+    async def serve() -> None:
+        try:
+            await asyncio.Future()
+        finally:
+            server.close()
+
+    p2p._listen_task = asyncio.create_task(serve())
+
+
+async def _ask(request: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
+    """p2pd's error text in answer to `request`, or None where it agreed."""
+    await write_pbmsg(writer, request)
+    response = p2pd_pb2.Response()
+    await read_pbmsg_safe(reader, response)
+    return str(response.error.msg) if response.type == p2pd_pb2.Response.ERROR else None
+
+
+async def _end(p2p: Any) -> None:
+    control = p2p._client.control if p2p._client is not None else None
+    if control is not None:
+        for call in control._pending_calls.values():
+            if not call.done():
+                call.set_exception(P2PDaemonError("the network daemon is gone"))
+    p2p._terminate()
+    tasks = [p2p._listen_task, p2p._reader_task]
+    if control is not None:
+        tasks += [control._read_task, control._write_task, *control._handler_tasks.values()]
+        for task in control._handler_tasks.values():
+            task.cancel()
+    await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+    if p2p._child is not None:
+        await _wait_for_end(p2p._child)
+
+
+async def _wait_for_end(child: Any) -> None:
+    try:
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+    # The pipe's transport closes a turn of the loop after the process has ended.
+    child._transport.close()
+    await asyncio.sleep(0)
+
+
+def _peer_bytes(peer_id: str) -> bytes:
+    try:
+        public_key_of(peer_id)
+        return bytes(PeerID.from_base58(peer_id).to_bytes())
+    except BadSignature:
+        raise PeerLost(peer_id, "that is not a peer id") from None
+
+
+def plain_reason(error: str) -> str:
+    """p2pd's error text as a clause a user understands."""
+    if "protocols not supported" in error:
+        return "it does not serve " + error.rpartition("[")[2].rstrip("]")
+    if "routing: not found" in error:
+        return "no address of it is known in the network"
+    if "peer id mismatch" in error:
+        return "another peer answers at its address"
+    if "connection refused" in error:
+        return "nothing listens at its address any more"
+    if DIAL_BACKOFF in error:
+        return "it could not be reached a moment ago"
+    return " ".join(error.split())[:200]

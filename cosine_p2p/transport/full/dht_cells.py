@@ -1,0 +1,275 @@
+"""The cells of the directory in hivemind's DHT: found along disjoint paths, written where others hold them."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cosine_p2p.directory.cell_walk import DisjointPaths
+from cosine_p2p.directory.dht import Placement
+from cosine_p2p.directory.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
+from cosine_p2p.transport.full.dht_node import node_id_of
+from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+REPLICAS_EACH: Final = 5
+"""hivemind's number of replicas, on each path. With all nodes of a path instead, hardly more look-ups find the
+record (decision 31)."""
+ASKED_AT_ONCE: Final = 3
+"""Kademlia's alpha, on each path."""
+OPERATION_TIMEOUT_S: Final = 20.0
+"""A choice: room for several rounds of Kademlia with nodes that do not answer."""
+MIN_PATIENCE_S: Final = 1.0
+"""A choice: once a path has ended, the others have twice as long as it took, and this."""
+MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
+"""Bounds the signatures checked for one cell. What many nodes show comes first: half of forty nodes that lie fill
+1,280 places, enough for 85 records with as many copies as fifteen honest nodes hold of one."""
+CHECKED_IN_A_ROW: Final = 16
+"""Other work of the event loop waits for so many signatures at most: 2 ms at 115 us each (measured)."""
+
+_Weights = Counter[tuple[str, bytes, float]]
+"""Of an owner, value and expiry: the places by which it came before the last one, over all nodes that show it."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """A look-up under way: its paths, and what nodes showed."""
+
+    paths: DisjointPaths
+    weights: _Weights = field(default_factory=Counter)
+
+
+class DhtCells:
+    """Implements `Cells` for a running DHT node of hivemind with our rules.
+
+    `anchors` are the peer ids of the initial peers. What this node stores itself, it finds as well.
+    """
+
+    def __init__(self, node: Any, *, checker: PostingChecker, store: RecordStore, anchors: Collection[Any]) -> None:
+        self._node = node
+        self._checker = checker
+        self._store = store
+        self._anchors = {node_id_of(peer_id): peer_id for peer_id in anchors}
+        self._holders: dict[str, list[Any]] = {}
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """The signed records in each cell, by owner. Raises `PeerLost` for a client that no node answers."""
+        found, _ = await self._search(cells)
+        if self._node.protocol.client_mode and not any(search.paths.answered for search in found.values()):
+            raise PeerLost(self._node.peer_id.to_base58(), "no node of the network answered a look-up")
+        now_s = time.time()
+        for cell in cells:
+            for place, own in enumerate(self._store.get(dht_key(cell), now_s)):
+                found[cell].weights[own.owner, own.value, own.expires_at_s] += limits.MAX_CELL_OWNERS - place
+        return {cell: await self._checked(cell, found[cell].weights) for cell in cells}
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        """Store a signed record here and at the nearest nodes of each path, and look whether they show it.
+
+        A renewal goes to the nodes that held the last one, whose word is enough until the next search.
+        """
+        value, now_s = encode_body(StoredValue(cell, data)), time.time()
+        try:
+            posting = self._checker.check(
+                key=dht_key(cell),
+                subkey=subkey_bytes(owner),
+                value=value,
+                expires_at_s=expires_at_s,
+                now_s=now_s,
+            )
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(f"no node would store our record: {error}") from error
+        if not self._node.protocol.client_mode:
+            self._store.put(dht_key(cell), posting, now_s)
+        holders = self._holders.get(cell, [])
+        if is_renewal and holders:
+            stored = await asyncio.gather(*(self._store_at(peer_id, cell, posting) for peer_id in holders))
+            return Placement(holders=sum(stored), asked=len(holders))
+        found, peer_ids = await self._search([cell])
+        paths = found[cell].paths
+        if not paths.answered and self._anchors:
+            raise PeerLost(owner, "no other node of the network answers")
+        replicas = [peer_ids[node] for path in paths.paths for node in paths.nearest(path)[:REPLICAS_EACH]]
+        holding = await asyncio.gather(*(self._is_held_by(peer_id, cell, posting) for peer_id in replicas))
+        self._holders[cell] = [peer_id for peer_id, holds in zip(replicas, holding, strict=True) if holds]
+        return Placement(holders=sum(holding), asked=len(replicas))
+
+    async def _is_held_by(self, peer_id: Any, cell: str, posting: Posting) -> bool:
+        """Store a record at a node and ask for it: True if it is shown."""
+        if not await self._store_at(peer_id, cell, posting):
+            return False
+        key = _key_of(cell)
+        shown = await self._node.protocol.call_find(peer_id, [key])
+        return bool(shown) and (posting.owner, posting.value) in {
+            (owner, value) for owner, value, _ in _items_of(shown[key][0])
+        }
+
+    async def _store_at(self, peer_id: Any, cell: str, posting: Posting) -> bool:
+        stored = await self._node.protocol.call_store(
+            peer_id,
+            keys=[_key_of(cell)],
+            values=[posting.value],
+            expiration_time=[posting.expires_at_s],
+            subkeys=[posting.owner],
+        )
+        return bool(stored) and all(stored)
+
+    async def _search(self, cells: Sequence[str]) -> tuple[dict[str, _Search], dict[int, Any]]:
+        """The look-ups of some cells, as far as they came in time, and the peer ids of the nodes met."""
+        table, node_id = self._node.protocol.routing_table, self._node.node_id
+        peer_ids: dict[int, Any] = dict(self._anchors)
+        asking = _BatchedFinds(self._node, peer_ids)
+        found = {}
+        for cell in cells:
+            key = _key_of(cell)
+            near = dict(table.get_nearest_neighbors(key, self._node.protocol.bucket_size, exclude=node_id))
+            peer_ids |= near
+            found[cell] = _Search(
+                DisjointPaths(int(key), starts=near, anchors=list(self._anchors), excluded=[node_id])
+            )
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                await asyncio.gather(*(_follow_paths(_key_of(cell), found[cell], asking) for cell in found))
+        except TimeoutError:
+            logger.debug("a look-up was ended before all its nodes had answered")
+        finally:
+            await asking.close()
+        return found, peer_ids
+
+    async def _checked(self, cell: str, weights: _Weights) -> dict[str, bytes]:
+        """The newest record of each owner, of those that pass, the oldest owner first.
+
+        Nodes show the oldest first, and what many nodes show weighs more than what a liar puts in front.
+        """
+        key, now_s = dht_key(cell), time.time()
+        held: dict[str, Posting] = {}
+        for number, ((owner, value, expires_at_s), _) in enumerate(weights.most_common(MAX_RECORDS_READ), 1):
+            if number % CHECKED_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+            try:
+                posting = self._checker.check(
+                    key=key, subkey=subkey_bytes(owner), value=value, expires_at_s=expires_at_s, now_s=now_s
+                )
+            except RemoteProtocolError:
+                continue
+            if owner not in held or posting.record.sequence > held[owner].record.sequence:
+                held[owner] = posting
+        return {owner: posting.data for owner, posting in held.items() if posting.expires_at_s >= now_s}
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A call that is about to be made, or made."""
+
+    keys: list[Any]
+    call: "asyncio.Task[Any]"
+
+
+class _BatchedFinds:
+    """Asks a node in one call for the keys that come up in the same turn of the loop. End it with `close`."""
+
+    def __init__(self, node: Any, peer_ids: dict[int, Any]) -> None:
+        self._node = node
+        self._peer_ids = peer_ids
+        self._open: dict[int, _Batch] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def ask(self, node_id: int, key: Any) -> tuple[Any, Mapping[int, Any]] | None:
+        """What a node shows under a key, and its neighbours; None if it is silent."""
+        batch = self._open.get(node_id)
+        if batch is None:
+            keys: list[Any] = []
+            batch = self._open[node_id] = _Batch(keys, asyncio.create_task(self._call(node_id, keys)))
+            self._calls.add(batch.call)
+        batch.keys.append(key)
+        if len(batch.keys) == limits.MAX_FIND_KEYS:
+            del self._open[node_id]
+        answer = await asyncio.shield(batch.call)
+        if not answer or key not in answer:
+            return None
+        shown, told = answer[key]
+        self._peer_ids.update(told)
+        return shown, told
+
+    async def close(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _call(self, node_id: int, keys: list[Any]) -> Any:
+        batch = self._open.get(node_id)
+        if batch is not None and batch.keys is keys:
+            del self._open[node_id]
+        return await self._node._call_find_with_blacklist(self._peer_ids[node_id], keys)
+
+
+async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> None:
+    """Go along all paths of a look-up; those that end much later than the first are left."""
+    loop = asyncio.get_running_loop()
+    began_s, until_s = loop.time(), math.inf
+    waiting: dict[asyncio.Task[None], int] = {}
+    try:
+        while True:
+            for path in search.paths.paths:
+                for node_id in _next_nodes(search.paths, path, ASKED_AT_ONCE - list(waiting.values()).count(path)):
+                    waiting[asyncio.create_task(_ask_node(node_id, key, search, asking))] = path
+            if not waiting:
+                return
+            if until_s == math.inf and set(search.paths.answered.values()) - set(waiting.values()):
+                until_s = loop.time() + MIN_PATIENCE_S + 2 * (loop.time() - began_s)
+            patience_s = None if until_s == math.inf else max(0.0, until_s - loop.time())
+            done, _ = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+            for task in done:
+                del waiting[task]
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _next_nodes(paths: DisjointPaths, path: int, most: int) -> list[int]:
+    """The nodes to ask next on a path, at most so many."""
+    nodes: list[int] = []
+    while len(nodes) < most and (node_id := paths.next_node(path)) is not None:
+        nodes.append(node_id)
+    return nodes
+
+
+async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFinds) -> None:
+    """Ask a node and note what it shows and tells."""
+    answer = await asking.ask(node_id, key)
+    if answer is None:
+        search.paths.note_silence(node_id)
+        return
+    shown, told = answer
+    for place, item in enumerate(_items_of(shown)):
+        search.weights[item] += limits.MAX_CELL_OWNERS - place
+    search.paths.note_answer(node_id, told)
+
+
+def _key_of(cell: str) -> Any:
+    return DHTID.from_bytes(dht_key(cell))
+
+
+def _items_of(shown: Any) -> list[tuple[str, bytes, float]]:
+    """Owner, value and expiry of what a node shows under a key, unchecked; nothing where it is no cell."""
+    if shown is None or not isinstance(shown.value, DictionaryDHTValue):
+        return []
+    items = [
+        (owner, item.value, item.expiration_time)
+        for owner, item in shown.value.items()
+        if isinstance(owner, str) and isinstance(item.value, bytes) and isinstance(item.expiration_time, float)
+    ]
+    return items if len(items) <= limits.MAX_CELL_OWNERS else []

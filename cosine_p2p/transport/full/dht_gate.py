@@ -1,0 +1,116 @@
+"""The remote calls of hivemind's DHT through a peer gate: of a private swarm with certificates both ways.
+
+hivemind has a field for an access token in every request and answer. In a private swarm it holds the certificate of
+the sender, which p2pd has authenticated; beside it travels the newest list of revoked certificates, where the other
+end knows an older one (docs/protocol.md, section 10).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.errors import NotAMember
+from cosine_protocol.limits import MAX_REVOCATIONS_BYTES
+
+SEQUENCE_BYTES: Final = 8
+"""The width of a sequence number in `nonce`."""
+
+
+class GatedHandlers:
+    """The handlers of a hivemind protocol; a peer that the gate does not let through gets the reason alone."""
+
+    def __init__(self, protocol: Any, gate: PeerGate) -> None:
+        self._protocol = protocol
+        self._gate = gate
+
+    async def rpc_ping(self, request: Any, context: Any) -> Any:
+        return await self._answer(self._protocol.rpc_ping, request, context)
+
+    async def rpc_store(self, request: Any, context: Any) -> Any:
+        return await self._answer(self._protocol.rpc_store, request, context)
+
+    async def rpc_find(self, request: Any, context: Any) -> Any:
+        return await self._answer(self._protocol.rpc_find, request, context)
+
+    async def _answer(self, method: Callable[..., Awaitable[Any]], request: Any, context: Any) -> Any:
+        peer_id = context.remote_id.to_base58()
+        auth = request.auth
+        self._gate.check(peer_id, auth.client_access_token.signature)
+        membership = self._gate.membership
+        if membership is None:
+            return await method(request, context)
+        if auth.signature:
+            membership.take_revocations(auth.signature[:MAX_REVOCATIONS_BYTES])
+            self._gate.check_met(peer_id)
+        response = await method(request, context)
+        response.auth.service_access_token.signature = membership.certificate
+        response.auth.nonce = membership.sequence.to_bytes(SEQUENCE_BYTES)
+        if _sequence(auth.nonce) < membership.sequence:
+            response.auth.signature = membership.revocations
+        return response
+
+
+class GatedStub:
+    """The calls to one peer. In a private swarm a peer that has shown no membership yet is asked for it first.
+
+    Raises `NotAMember` for a peer that the gate does not let through; hivemind takes it for one that is silent.
+    """
+
+    def __init__(self, stub: Any, peer: Any, gate: PeerGate) -> None:
+        self._stub = stub
+        self._peer_id = peer.to_base58()
+        self._gate = gate
+
+    async def rpc_ping(self, request: Any, **options: Any) -> Any:
+        self._gate.check_denied(self._peer_id)
+        return await self._ask(self._stub.rpc_ping, request, options)
+
+    async def rpc_store(self, request: Any, **options: Any) -> Any:
+        await self._ask_for_membership(options)
+        return await self._ask(self._stub.rpc_store, request, options)
+
+    async def rpc_find(self, request: Any, **options: Any) -> Any:
+        await self._ask_for_membership(options)
+        return await self._ask(self._stub.rpc_find, request, options)
+
+    async def _ask_for_membership(self, options: Mapping[str, Any]) -> None:
+        try:
+            self._gate.check_met(self._peer_id)
+        except NotAMember:
+            # A ping tells nothing but the certificate that a stream would begin with.
+            await self.rpc_ping(_ping(), **options)
+
+    async def _ask(self, method: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]) -> Any:
+        membership = self._gate.membership
+        if membership is None:
+            return await method(request, **options)
+        told = membership.sequence
+        request.auth.client_access_token.signature = membership.certificate
+        request.auth.nonce = told.to_bytes(SEQUENCE_BYTES)
+        response = await method(request, **options)
+        auth = response.auth
+        self._gate.check(self._peer_id, auth.service_access_token.signature)
+        if auth.signature:
+            membership.take_revocations(auth.signature[:MAX_REVOCATIONS_BYTES])
+            self._gate.check_met(self._peer_id)
+        if _sequence(auth.nonce) < told and not request.auth.signature:
+            ping = _ping()
+            ping.auth.signature = membership.revocations
+            await self._ask(self._stub.rpc_ping, ping, options)
+        return response
+
+
+def gate_calls(protocol: Any, gate: PeerGate) -> None:
+    """Let a hivemind protocol call other nodes through the gate."""
+    get_stub = protocol.get_stub
+    protocol.get_stub = lambda peer: GatedStub(get_stub(peer), peer, gate)
+
+
+def _ping() -> Any:
+    from cosine_p2p.transport.full.library import dht_pb2
+
+    return dht_pb2.PingRequest()
+
+
+def _sequence(nonce: bytes) -> int:
+    return int.from_bytes(nonce[:SEQUENCE_BYTES])

@@ -1,0 +1,230 @@
+"""hivemind's DHT node with our rules: nothing but checked, signed records is stored, cached, or passed on.
+
+What hivemind does and these pieces undo (read from its source, pinned by tests): its caches may shadow a full cell
+with one record; its storage lets a replayed old record shorten a newer one's life; one bad record makes a reader
+drop a whole cell; one node claiming a late expiry ends a search; a node chooses its own id, so that one peer can be
+all the nodes near a key.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from cosine_p2p.directory.postings import PostingChecker, RecordStore
+from cosine_p2p.transport.full.dht_gate import GatedHandlers, gate_calls
+from cosine_p2p.transport.full.dht_service import DhtService
+from cosine_p2p.transport.full.library import (
+    DHTID,
+    DHTLocalStorage,
+    DHTNode,
+    DHTRecord,
+    DictionaryDHTValue,
+    P2PDaemonError,
+    PeerID,
+    RecordValidatorBase,
+    ValueWithExpiration,
+    dht_pb2,
+)
+from cosine_p2p.transport.host_addresses import peer_of
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol import limits
+from cosine_protocol.errors import PeerLost
+
+RPC_TIMEOUT_S: Final = 3.0
+"""hivemind's default."""
+CONTROL_TIMEOUT_S: Final = 1.0
+"""A choice: the daemon is on this machine, and calls of others wait for it."""
+MIN_PATIENCE_S: Final = 0.5
+"""A choice: once one peer has answered a greeting, the others have as long again and this."""
+
+Clock = Callable[[], float]
+
+
+class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no types
+    """Refuses every value that is not a signed record of its network under its owner's subkey."""
+
+    def __init__(self, checker: PostingChecker, clock: Clock = time.time) -> None:
+        self._checker = checker
+        self._clock = clock
+
+    def validate(self, record: DHTRecord) -> bool:
+        return self._checker.accepts(
+            key=record.key,
+            subkey=record.subkey,
+            value=record.value,
+            expires_at_s=record.expiration_time,
+            now_s=self._clock(),
+        )
+
+    def merge_with(self, other: RecordValidatorBase) -> bool:
+        return isinstance(other, SignedRecordValidator)
+
+
+class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
+    """A `RecordStore` as hivemind's look-ups read it: each read gives a fresh dictionary, the oldest owner first.
+
+    It takes nothing: what is stored goes through `DhtService`. And it lists nothing: hivemind would send each node
+    that it meets all that this may be near to, which a second of new nodes could ask for without end. Owners renew
+    their records in a third of their life, and a look-up asks thirty nodes.
+    """
+
+    def __init__(self, store: RecordStore, clock: Clock = time.time) -> None:
+        super().__init__()
+        self._store = store
+        self._clock = clock
+
+    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        return False
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        return False
+
+    def get(self, key: Any) -> Any:
+        postings = self._store.get(key.to_bytes(), self._clock())
+        if not postings:
+            return None
+        dictionary = DictionaryDHTValue()
+        for posting in postings:
+            dictionary.store(posting.owner, posting.value, posting.expires_at_s)
+        return ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return iter(())
+
+
+class NoStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
+    """Stands in for hivemind's cache, which any peer may fill; it keeps nothing."""
+
+    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        return False
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        return False
+
+
+def node_id_of(peer_id: Any) -> Any:
+    """The place of a peer in the DHT, which follows from its key: nobody can be in two places."""
+    return DHTID.generate(source=peer_id.to_base58())
+
+
+def place_by_peer_id(protocol: Any) -> None:
+    """Let a hivemind protocol meet, and hear of, nodes under no ids but those that follow from their peer ids.
+
+    Of the neighbours that a node tells, only as many as it would tell by the rules are heard, the nearest.
+    """
+    update, find = protocol.update_routing_table, protocol.call_find
+
+    async def update_routing_table(node_id: Any, peer_id: Any, responded: bool = True) -> None:
+        if node_id is None or node_id == node_id_of(peer_id):
+            await update(node_id, peer_id, responded)
+
+    async def call_find(peer: Any, keys: Collection[Any]) -> Any:
+        found = await find(peer, keys)
+        return found and {key: (value, nearest(key, told)) for key, (value, told) in found.items()}
+
+    def nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
+        near = sorted(told, key=key.xor_distance)[: protocol.bucket_size]
+        return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
+
+    protocol.update_routing_table, protocol.call_find = update_routing_table, call_find
+    known = protocol.routing_table.uid_to_peer_id
+    for node_id in [node_id for node_id, peer_id in known.items() if node_id != node_id_of(peer_id)]:
+        del protocol.routing_table[node_id]
+
+
+async def start_dht(
+    p2p: Any,
+    *,
+    peers: Sequence[str],
+    checker: PostingChecker,
+    store: RecordStore,
+    client_mode: bool,
+    gate: PeerGate,
+) -> Any:
+    """A DHT node on a running p2pd that talks to whom `gate` lets through.
+
+    Raises `PeerLost` if none of `peers` answers.
+    """
+    validator = SignedRecordValidator(checker)
+    node = await DHTNode.create(
+        p2p=p2p,
+        node_id=node_id_of(p2p.peer_id),
+        wait_timeout=RPC_TIMEOUT_S,
+        record_validator=validator,
+        # Its own handlers would answer before the rules below hold.
+        client_mode=True,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        cache_refresh_before_expiry=0,
+        reuse_get_requests=False,
+    )
+    protocol = node.protocol
+    place_by_peer_id(protocol)
+    protocol.storage, protocol.cache = ShownStorage(store), NoStorage()
+    # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
+    protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
+    gate_calls(protocol, gate)
+    if not client_mode:
+        protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
+        service = DhtService(
+            protocol,
+            checker=checker,
+            store=store,
+            addresses=partial(_addresses, p2p),
+            hang_up=partial(_hang_up, p2p, gate),
+        )
+        await protocol.add_p2p_handlers(p2p, GatedHandlers(service, gate))
+    if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
+        raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
+    # A client that only reads meets its neighbours in the look-ups that follow.
+    if peers and not client_mode:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                await node.find_nearest_nodes([node.node_id])
+    return node
+
+
+async def _addresses(p2p: Any) -> dict[str, str]:
+    """The address at the other end of a connection to each connected peer; none where p2pd does not say."""
+    try:
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            peers = await p2p._client.list_peers()
+    except (OSError, EOFError, TimeoutError, P2PDaemonError):
+        return {}
+    return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
+
+
+async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
+    gate.note_disconnected(peer_id)
+    with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            await p2p._client.disconnect(PeerID.from_base58(peer_id))
+
+
+async def _greet(node: Any, peers: Collection[Any]) -> bool:
+    """Ping peers, which puts them into the routing table; True if one answered.
+
+    hivemind's own way in leaves a sleeping task behind, which asyncio reports when a program ends, and takes its
+    whole timeout where one peer of several is gone.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    pings = {asyncio.create_task(node.protocol.call_ping(peer, validate=True, strict=False)) for peer in peers}
+    waiting, is_met, patience_s = pings, False, RPC_TIMEOUT_S
+    try:
+        while waiting and loop.time() < began_s + patience_s:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=began_s + patience_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not is_met and any(ping.result() is not None for ping in done):
+                is_met = True
+                patience_s = min(RPC_TIMEOUT_S, MIN_PATIENCE_S + 2 * (loop.time() - began_s))
+    finally:
+        for ping in pings:
+            ping.cancel()
+        await asyncio.gather(*pings, return_exceptions=True)
+    return is_met

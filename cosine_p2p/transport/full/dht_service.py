@@ -1,0 +1,165 @@
+"""What a node of the DHT does for others: hivemind's calls, with our rules of who stores what, and within a budget.
+
+A node stores what the owner itself brings, one value a subkey, and nothing in caches. What one call may ask for is
+bounded, and so is what one peer and one address range may ask for in a time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from cosine_p2p.directory.peer_clocks import PeerClocks
+from cosine_p2p.directory.postings import PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.transport.addresses import range_of
+from cosine_p2p.transport.full.library import dht_pb2
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import limits
+from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.records import NodeRecord
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 0.2
+"""A choice: p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
+BAD_VALUE_UNITS: Final = 25.0
+"""A choice: what a value that fails its check costs beside the check. Honest owners store none."""
+
+BROUGHT_WITHIN_S: Final = 20.0
+"""As long as the look-up may take in which an owner brings the record that it has issued before."""
+
+Addresses = Callable[[], Awaitable[Mapping[str, str]]]
+Hang = Callable[[str], Awaitable[None]]
+
+
+class OverBudget(Exception):
+    """A call that is not answered; its text is all that the caller gets."""
+
+
+class DhtService:
+    """The three calls of a hivemind protocol.
+
+    `addresses` asks for one address of each connected peer, `hang_up` ends the connection to a peer that goes on
+    asking without a budget. `clock` gives Unix seconds, `now_s` those of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        protocol: Any,
+        *,
+        checker: PostingChecker,
+        store: RecordStore,
+        addresses: Addresses,
+        hang_up: Hang,
+        budget: CallBudget | None = None,
+        clock: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._protocol = protocol
+        self._checker = checker
+        self._store = store
+        self._addresses = addresses
+        self._hang_up = hang_up
+        self._budget = budget or CallBudget()
+        self._clock = clock
+        self._now_s = now_s
+        self._clocks = PeerClocks()
+        self._ranges: dict[str, str] = {}
+        self._look_again_s = 0.0
+        self._looking: asyncio.Future[None] | None = None
+        self._hanging_up: dict[str, asyncio.Task[None]] = {}
+
+    async def rpc_ping(self, request: Any, context: Any) -> Any:
+        await self._spend(context, 1)
+        return await self._protocol.rpc_ping(request, context)
+
+    async def rpc_find(self, request: Any, context: Any) -> Any:
+        """Raises `OverBudget` for more keys than a call may have."""
+        keys = len(request.keys)
+        # Also a call that is refused is work.
+        await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
+        if keys > limits.MAX_FIND_KEYS:
+            raise OverBudget(f"a call asks for at most {limits.MAX_FIND_KEYS} keys")
+        return await self._protocol.rpc_find(request, context)
+
+    async def rpc_store(self, request: Any, context: Any) -> Any:
+        """Keep the sender's own records that pass their check. Raises `OverBudget` for more than one may have."""
+        keys = len(request.keys)
+        address_range = await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
+        if keys > limits.MAX_FIND_KEYS:
+            raise OverBudget(f"a call stores at most {limits.MAX_FIND_KEYS} records")
+        fields = (request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache)
+        items = list(zip(*fields, strict=False))
+        owner = context.remote_id.to_base58()
+        if request.peer and request.peer.node_id:
+            await self._protocol.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context)
+        response = dht_pb2.StoreResponse(store_ok=[], peer=self._protocol.node_info)
+        for item in items:
+            response.store_ok.append(self._keeps(owner, address_range, *item))
+        return response
+
+    def _keeps(
+        self,
+        owner: str,
+        address_range: str,
+        key: bytes,
+        subkey: bytes,
+        value: bytes,
+        until_s: float,
+        in_cache: bool,
+    ) -> bool:
+        now_s = self._clock()
+        note = partial(self._note_clock, address_range or owner, now_s)
+        try:
+            if in_cache or subkey != subkey_bytes(owner):
+                raise RemoteProtocolError("it is not the sender's own, or for a cache")
+            posting = self._checker.check(
+                key=key, subkey=subkey, value=value, expires_at_s=until_s, now_s=now_s, note=note
+            )
+        except RemoteProtocolError as error:
+            logger.debug("a record that %s brought was refused: %s", owner, error)
+            self._budget.fine(owner, BAD_VALUE_UNITS, now_s=self._now_s())
+            return False
+        return self._store.put(key, posting, now_s, source=address_range)
+
+    def _note_clock(self, source: str, now_s: float, record: NodeRecord) -> None:
+        """Compare clocks with an owner that brings a record, which it has just issued."""
+        self._clocks.note(source, issued_s=record.issued_at_s, oldest_s=BROUGHT_WITHIN_S, now_s=now_s)
+        if news := self._clocks.news(now_s):
+            logger.warning("%s", news)
+
+    async def _spend(self, context: Any, units: float) -> str:
+        """The address range of a caller that has so many units left. Raises `OverBudget`."""
+        peer_id, now_s = context.remote_id.to_base58(), self._now_s()
+        if not self._budget.is_silenced(peer_id, now_s=now_s):
+            address_range = await self._range_of(peer_id)
+            if self._budget.spend(peer_id, units, address_range=address_range, now_s=now_s):
+                return address_range
+        if self._budget.is_silenced(peer_id, now_s=now_s) and peer_id not in self._hanging_up:
+            task = self._hanging_up[peer_id] = asyncio.ensure_future(self._hang_up(peer_id))
+            task.add_done_callback(lambda _: self._hanging_up.pop(peer_id))
+        raise OverBudget("too many calls; ask again later")
+
+    async def _range_of(self, peer_id: str) -> str:
+        if peer_id not in self._ranges:
+            # Whoever comes while p2pd is asked may be missing in the answer.
+            if self._looking is not None:
+                await asyncio.shield(self._looking)
+            if self._looking is None and peer_id not in self._ranges:
+                self._looking = asyncio.ensure_future(self._look())
+                self._looking.add_done_callback(self._looked)
+            if self._looking is not None:
+                await asyncio.shield(self._looking)
+        return self._ranges.setdefault(peer_id, "")
+
+    async def _look(self) -> None:
+        await asyncio.sleep(max(0.0, self._look_again_s - self._now_s()))
+        self._look_again_s = self._now_s() + LOOK_AGAIN_S
+        addresses = await self._addresses()
+        known = self._ranges
+        self._ranges = {peer: known.get(peer) or range_of(at) for peer, at in addresses.items()}
+
+    def _looked(self, _: object) -> None:
+        self._looking = None

@@ -1,0 +1,127 @@
+"""The daemon of a node that relays for others, started until it lets circuits carry what they need.
+
+p2pd registers two relay services at its start, in a race: that of its options and one with libp2p's defaults (2
+minutes and 128 KiB a circuit), which cuts every link through it. The later one answers until p2pd ends. Which
+that is shows in what it grants to a peer that asks for a reservation (circuit relay v2, RESERVE); it grants that
+to anybody.
+
+p2pd's main goroutine registers the defaults. Another, which it wakes a moment earlier, registers what the
+options say; on one processor that one gets its turn only when main waits, or when Go's watching thread takes the
+processor from main: after 10 ms of work, or in a system call that it finds under way at two looks, some 20 us
+apart. Between waking and registering main makes the control socket. So the watcher is made to sleep long: its
+timers may be late.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.identity import Identity
+
+if TYPE_CHECKING:
+    from cosine_p2p.transport.full.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+
+CIRCUIT_BYTES: Final = 128 << 20
+"""Each way of a circuit. In its 30 minutes a gateway with sixteen requests at a time sends a verifier 104 MB, in
+a simulated swarm with passes of 60 ms and drafts of 6 ms."""
+CIRCUITS_EACH: Final = 64
+"""A choice: a peer's circuits at a time, which are the clients at a time of a node behind NAT."""
+CIRCUIT_BUFFER_BYTES: Final = 64 << 10
+"""A choice, each way of a circuit. With p2pd's own 16 MiB its circuits could fill the machine's memory."""
+RELAY_FLAGS: Final = (
+    f"-relayDataLimit={CIRCUIT_BYTES}",
+    f"-relayMaxCircuits={CIRCUITS_EACH}",
+    f"-relayBufferSize={CIRCUIT_BUFFER_BYTES}",
+)
+NO_RELAY_FLAGS: Final = ("-relayService=0",)
+"""Without it p2pd grants strangers 4 GiB a circuit at every node that others can dial. libp2p's defaults stay."""
+SLACK_FILE: Final = "/proc/self/timerslack_ns"
+"""Linux's, proc_pid_timerslack_ns(5); threads and programs that a process starts take it over."""
+SLACK_NS: Final = 200_000_000
+"""Measured on two cores, starts in which the options win: 30 of 30 beside niced work, 30 of 30 beside 4 busy
+processes, 20 of 20 beside 12, where a quarter of this gave 2 of 10. Without it 27 and 11 of 30, at other times 8
+of 30 and 3 of 20. It makes a start 0.3 s longer; dials, round trips and throughput through a relay stay as they
+are."""
+LAUNCH: Final = f"""
+import os, sys
+os.setsid()
+os.environ["GOMAXPROCS"] = "1"
+try:
+    with open("{SLACK_FILE}", "w") as file:
+        file.write("{SLACK_NS}")
+except OSError:
+    pass
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""What becomes the daemon named in its arguments. In a session of its own, as any daemon of ours."""
+MAX_STARTS: Final = 8
+"""A choice, for systems without that file: where one start of three is good, all are bad in one case of 26."""
+ASK_TIMEOUT_S: Final = 10.0
+"""A choice: the daemon is on this machine, which may be busy; beside 12 busy processes it took up to 3.3 s."""
+
+
+class _Started(Protocol):
+    async def close(self) -> None: ...
+
+
+_Daemon = TypeVar("_Daemon", bound=_Started)
+
+
+async def start_relay(
+    start: Callable[[], Awaitable[_Daemon]], ask: Callable[[_Daemon], Awaitable[int | None]]
+) -> _Daemon:
+    """A daemon from `start` that, as `ask` says, lets a circuit carry enough bytes, or of which nothing is known.
+
+    Raises what `start` raises. After `MAX_STARTS` the last one is taken as it is, with a warning.
+    """
+    for starts_left in reversed(range(MAX_STARTS)):
+        daemon = await start()
+        try:
+            granted_bytes = await ask(daemon)
+        except BaseException:
+            await daemon.close()
+            raise
+        if granted_bytes is None:
+            logger.warning("it cannot be told here how much this relay lets through before it cuts a link")
+            break
+        if granted_bytes >= CIRCUIT_BYTES:
+            break
+        if starts_left == 0:
+            logger.warning("this relay cuts links after %d bytes; start it again", granted_bytes)
+            break
+        await daemon.close()
+    return daemon
+
+
+async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> int | None:
+    """The bytes a circuit through the daemon may carry each way; None where that cannot be found out.
+
+    It is asked at the addresses it announces and, as not every router leads those back, where it listens.
+    """
+    if find_spec("libp2p") is None:
+        return None
+    from cosine_p2p.transport.light.light import LightConfig, LightTransport
+
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            maddrs = (*await daemon.visible_maddrs(), *_local_maddrs(host_maddrs, daemon.peer_id))
+            dialable = tuple(maddr for maddr in maddrs if "/tcp/" in maddr)
+            us = await LightTransport.start(LightConfig(identity=Identity.generate(), initial_peers=dialable))
+            try:
+                return await us.reserve(daemon.peer_id)
+            finally:
+                await us.close()
+    except (PeerLost, UsageError, OSError, EOFError, TimeoutError):
+        logger.debug("our own relay could not be asked", exc_info=True)
+        return None
+
+
+def _local_maddrs(host_maddrs: Sequence[str], peer_id: str) -> Iterator[str]:
+    for maddr in host_maddrs:
+        if not maddr.endswith("/tcp/0"):
+            yield maddr.replace("/0.0.0.0/", "/127.0.0.1/").replace("/::/", "/::1/") + f"/p2p/{peer_id}"

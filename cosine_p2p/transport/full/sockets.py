@@ -1,0 +1,124 @@
+"""A libp2p stream as p2pd hands it over: one Unix socket."""
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cosine_protocol.errors import PeerLost
+
+# --------------------
+# A private folder for a daemon's control sockets, and the sweeping of those that killed processes left behind.
+
+
+_PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
+# A process that is just starting has its folder before its sockets.
+_YOUNG_S: Final = 60.0
+
+
+def make_socket_folder() -> Path:
+    """A new folder only this user can enter: whoever reaches the control socket acts under our identity."""
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+
+
+def sweep_socket_folders(*, now_s: float | None = None) -> int:
+    """Remove this user's folders whose daemon is gone; returns how many. `now_s` is Unix time."""
+    now_s = time.time() if now_s is None else now_s
+    removed = 0
+    for folder in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        if _is_abandoned(folder, now_s):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def _is_abandoned(folder: Path, now_s: float) -> bool:
+    try:
+        status = folder.lstat()
+        is_ours = folder.is_dir() and not folder.is_symlink() and status.st_uid == os.getuid()
+        return is_ours and now_s - status.st_mtime > _YOUNG_S and not any(map(_answers, folder.glob("*.sock")))
+    except OSError:
+        return False
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+# --------------------
+
+
+READ_BYTES: Final = 64 << 10
+"""A choice: at most so much is read at once."""
+LINGER_S: Final = 1.0
+"""A choice: what is queued at the end gets this long to leave."""
+
+
+class SocketStream:
+    """Implements `Stream`; `on_close` is called once, when our end is closed."""
+
+    def __init__(
+        self,
+        peer_id: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_close: Callable[["SocketStream"], None],
+    ) -> None:
+        self.peer_id = peer_id
+        self._reader = reader
+        self._writer = writer
+        self._on_close = on_close
+        self._is_closed = False
+
+    async def read(self) -> bytes:
+        try:
+            data = b"" if self._is_closed else await self._reader.read(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        if not self._is_closed:
+            try:
+                self._writer.write(data)
+                await self._writer.drain()
+            except OSError as error:
+                self.close()
+                raise PeerLost(self.peer_id, f"the stream broke ({error})") from None
+        if self._is_closed:
+            raise PeerLost(self.peer_id, "the stream is closed")
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        transport = self._writer.transport
+        # A closing transport first sends its backlog, for ever if the peer reads nothing.
+        if transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+        self._writer.close()
+        self._reader.feed_eof()
+        self._on_close(self)
+
+    def note_flood(self) -> None:
+        return
+
+    def abort(self) -> None:
+        """Close without sending what is queued."""
+        self._writer.transport.abort()
+        self.close()

@@ -1,0 +1,262 @@
+"""The peers a light client is connected to: dialled over TCP or through relays, one connection each, kept.
+
+py-libp2p's own host is not used: it tries one address of a peer, a quarter of a second late, refuses for a minute
+to try again, and offers services that nobody asks a client for. Everything here runs in the trio thread.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from cosine_p2p.transport.addresses import Address, DialPolicy
+from cosine_p2p.transport.light.connection import Connection, NotServed, Unreachable, secure
+from cosine_p2p.transport.light.library import (
+    ID,
+    Ed25519PrivateKey,
+    HopMessage,
+    KeyPair,
+    NetStream,
+    NoiseTransport,
+    RawConnection,
+    Status,
+    TrioTCPStream,
+    YamuxStream,
+    encode_varint_prefixed,
+    new_noise_keys,
+    read_varint_prefixed_bytes_limited,
+)
+from cosine_protocol.errors import PeerLost
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 128
+"""Bounds open sockets; idle connections make room."""
+MAX_HOP_BYTES: Final = 4096
+"""go-libp2p's own bound on a message of circuit relay v2."""
+UNLIMITED_BYTES: Final = 1 << 63
+"""A reservation without a limit is told as this many."""
+MAX_ATTEMPTS: Final = 6
+"""Bounds the addresses of one peer that are dialled at once."""
+MAX_DIALS: Final = 48
+"""Bounds the connections that are being made at a time: the addresses of eight peers."""
+# Relays are for peers that cannot be reached directly.
+RELAY_DELAY_S: Final = 0.5
+_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
+
+_T = TypeVar("_T")
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class LightHost:
+    """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key.
+
+    The addresses `given` are dialled as they are, others as `policy` permits.
+    """
+
+    def __init__(
+        self, seed: bytes, spawn: Spawn, *, dial_timeout_s: float, given: Sequence[Address], policy: DialPolicy
+    ) -> None:
+        key = Ed25519PrivateKey.from_bytes(seed)
+        pair = KeyPair(key, key.get_public_key())
+        self._noise = NoiseTransport(pair, noise_privkey=new_noise_keys().private_key)
+        self._spawn = spawn
+        self._dial_timeout_s = dial_timeout_s
+        self._given = frozenset(given)
+        self._policy = policy
+        self._sockets = trio.CapacityLimiter(MAX_DIALS)
+        self._connections: dict[str, Connection] = {}
+        self._dialling: dict[str, trio.Lock] = {}
+
+    async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> YamuxStream:
+        """A stream to a peer, over the connection there is or a new one.
+
+        Raises `PeerLost` with the reason, at the latest after the dial timeout.
+        """
+
+        async def work() -> YamuxStream:
+            stream = await self._open_on_known(peer_id, protocol)
+            return stream or await (await self._connected(peer_id, addresses)).open(protocol)
+
+        return await self._in_time(peer_id, work)
+
+    async def connect(self, peer_id: str, addresses: Sequence[Address]) -> None:
+        """Have a connection to a peer. Raises what `open` raises."""
+        await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
+
+    async def reserve(self, peer_id: str, addresses: Sequence[Address]) -> int:
+        """The bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
+
+        async def work() -> int:
+            stream = await (await self._connected(peer_id, addresses)).open(_HOP)
+            answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
+            await stream.close()
+            return answer.limit.data or UNLIMITED_BYTES
+
+        return await self._in_time(peer_id, work)
+
+    async def _in_time(self, peer_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            with trio.move_on_after(self._dial_timeout_s):
+                return await work()
+        except Unreachable as error:
+            raise PeerLost(peer_id, str(error)) from None
+        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+
+    def end(self) -> None:
+        """Cut every connection."""
+        for connection in self._connections.values():
+            connection.end()
+
+    async def _open_on_known(self, peer_id: str, protocol: str) -> YamuxStream | None:
+        """None without a connection that works; one may have died unheard, as after a change of networks."""
+        connection = self._live(peer_id)
+        if connection is None:
+            return None
+        try:
+            with trio.move_on_after(self._dial_timeout_s / 2):
+                return await connection.open(protocol)
+        except NotServed:
+            raise
+        except Unreachable:
+            logger.debug("the connection to %s is dialled again", peer_id)
+        self._drop(peer_id, connection)
+        return None
+
+    def _live(self, peer_id: str) -> Connection | None:
+        connection = self._connections.get(peer_id)
+        return connection if connection is not None and connection.is_alive else None
+
+    def _drop(self, peer_id: str, connection: Connection) -> None:
+        connection.end()
+        if self._connections.get(peer_id) is connection:
+            del self._connections[peer_id]
+
+    async def _connected(self, peer_id: str, addresses: Sequence[Address]) -> Connection:
+        """The connection to a peer. Raises `Unreachable`."""
+        lock = self._dialling.setdefault(peer_id, trio.Lock())
+        try:
+            async with lock:
+                connection = self._live(peer_id)
+                if connection is None:
+                    connection = await _Race(self._dial).run(addresses)
+                    self._keep(peer_id, connection)
+                return connection
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._dialling.pop(peer_id, None)
+
+    def _keep(self, peer_id: str, connection: Connection) -> None:
+        self._connections.pop(peer_id, None)
+        for other, old in list(self._connections.items()):
+            if not old.is_alive or (old.is_idle and len(self._connections) >= MAX_CONNECTIONS):
+                self._drop(other, old)
+        self._connections[peer_id] = connection
+        self._spawn(connection.run)
+
+    async def _dial(self, address: Address) -> Connection:
+        """Raises `OSError`, `Unreachable` for one that is not permitted, and what `secure` raises."""
+        host = address.host
+        if address.relay is None:
+            async with self._sockets:
+                if address not in self._given:
+                    host = await self._permitted(address)
+                stream = await trio.open_tcp_stream(host, address.port)
+            raw, cut = RawConnection(TrioTCPStream(stream), True), stream.socket.close
+        else:
+            # What lies below is the relay's connection, which others may use.
+            raw, cut = await self._over_relay(address, address.relay), lambda: None
+        try:
+            connection = await secure(raw, self._noise, address.peer_id, cut)
+            self._policy.note_peer(host)
+            return connection
+        except BaseException:
+            cut()
+            with trio.CancelScope(shield=True):
+                await raw.close()
+            raise
+
+    async def _permitted(self, address: Address) -> str:
+        """The IP address to dial, counted as dialled. Raises `OSError`, and `Unreachable` if none is permitted."""
+        found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        now_s = trio.current_time()
+        for host in dict.fromkeys(str(place[0]) for *_, place in found):
+            if self._policy.permits(host, now_s=now_s):
+                self._policy.note_try(host, now_s=now_s)
+                return host
+        raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
+
+    async def _over_relay(self, address: Address, relay: str) -> RawConnection:
+        """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
+        connection = await self._connected(relay, [replace(address, layers=("p2p",), peer_ids=(relay,))])
+        stream = await connection.open(_HOP)
+        question = HopMessage(type=HopMessage.CONNECT)
+        question.peer.id = ID.from_string(address.peer_id).to_bytes()
+        await _ask_relay(stream, question)
+        return RawConnection(NetStream(stream, None, None), True)
+
+
+class _Race:
+    """Dials several addresses of a peer at once, relays a moment later; the first to answer counts."""
+
+    def __init__(self, dial: Callable[[Address], Awaitable[Connection]]) -> None:
+        self._dial = dial
+        self._winner: Connection | None = None
+        self._reasons: dict[str, None] = {}
+
+    async def run(self, addresses: Sequence[Address]) -> Connection:
+        """Raises `Unreachable` with the reason for each address once all have failed."""
+        if not addresses:
+            raise Unreachable("no address is known at which it can be dialled over TCP")
+        async with trio.open_nursery() as nursery:
+            for address in addresses[:MAX_ATTEMPTS]:
+                nursery.start_soon(self._attempt, address, nursery.cancel_scope)
+        if self._winner is None:
+            raise Unreachable("; ".join(self._reasons))
+        return self._winner
+
+    async def _attempt(self, address: Address, race: trio.CancelScope) -> None:
+        try:
+            await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
+            connection = await self._dial(address)
+        except Exception as error:
+            logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
+            self._reasons[f"{_reason(error)} at {address}"] = None
+            return
+        if self._winner is None:
+            self._winner = connection
+            race.cancel()
+        else:
+            connection.end()
+
+
+async def _ask_relay(stream: YamuxStream, question: HopMessage) -> HopMessage:
+    """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
+    try:
+        await stream.write(encode_varint_prefixed(question.SerializeToString()))
+        answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, MAX_HOP_BYTES))
+        if answer.status != Status.OK:
+            raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await stream.reset()
+        raise
+    return answer
+
+
+def _reason(error: Exception) -> str:
+    """A clause for a person."""
+    if isinstance(error, Unreachable):
+        return str(error)
+    if isinstance(error, OSError):
+        # trio raises one error for all addresses of a host; the operating system's own lie below it.
+        below = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error
+        if isinstance(below, OSError) and below.errno and not isinstance(below, socket.gaierror):
+            return os.strerror(below.errno).lower()
+        return str(below)
+    return f"the handshake failed ({type(error).__name__})"

@@ -1,0 +1,178 @@
+"""Streams of a light client over py-libp2p: no torch, no hivemind, no daemon. It dials and is not dialled."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from cosine_p2p.transport.addresses import Address, AddressBook, DialPolicy, parse_initial_peers
+from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.light.host import LightHost
+from cosine_p2p.transport.light.stream import Carrier, LightStream
+from cosine_p2p.transport.light.trio_thread import TrioThread
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.errors import LocalProtocolError, PeerLost
+from cosine_protocol.identity import Identity
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S: Final = 4.0
+"""A choice, as for a client's other transport."""
+# The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
+GRACE_S: Final = 0.5
+RESOLVE_S: Final = 2.0
+"""A choice: a name server that takes longer tells nothing of the network; the dial itself asks it again."""
+DRAIN_S: Final = 0.5
+"""A choice: a last message gets this long to leave."""
+# Where an identity file holds the seed of its key.
+_SEED: Final = slice(4, 36)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightConfig:
+    """`initial_peers` are multiaddrs that end in `/p2p/<peer id>`; `gate` decides who is talked to."""
+
+    identity: Identity
+    initial_peers: tuple[str, ...]
+    dial_timeout_s: float = DIAL_TIMEOUT_S
+    gate: PeerGate = field(default_factory=PeerGate)
+
+
+class LightTransport:
+    """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
+
+    def __init__(
+        self, config: LightConfig, given: Sequence[Address], thread: TrioThread, policy: DialPolicy
+    ) -> None:
+        self.peer_id = config.identity.peer_id
+        self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in given))
+        self._config = config
+        self._given = tuple(given)
+        self._book = AddressBook()
+        self._thread = thread
+        seed = config.identity.to_file_bytes()[_SEED]
+        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
+        self._streams: set[LightStream] = set()
+        self._carriers: set[Carrier] = set()
+
+    @classmethod
+    async def start(cls, config: LightConfig) -> "LightTransport":
+        """Connect to an initial peer.
+
+        Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
+        """
+        given = parse_initial_peers(config.initial_peers)
+        policy = DialPolicy(await _hosts_of(given))
+        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy)
+        try:
+            await transport._connect_to_one()
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
+        """Remember where a peer says that it can be reached."""
+        self._book.note(peer_id, maddrs)
+
+    def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
+        """The addresses at which a peer can be dialled, with its id at their end."""
+        given = (maddr for maddr in self._config.initial_peers if maddr.endswith(f"/p2p/{peer_id}"))
+        return tuple(dict.fromkeys([*given, *self._book.maddrs_of(peer_id)]))
+
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        self._config.gate.check_dial(peer_id)
+        addresses = self._addresses(peer_id)
+
+        async def open_in_trio() -> Carrier:
+            muxed = await self._host.open(peer_id, addresses, protocol)
+            carrier = Carrier(muxed, self._thread, self._carriers.discard)
+            self._carriers.add(carrier)
+            return carrier
+
+        opening = self._thread.call(open_in_trio, undo=lambda carrier: self._thread.post(carrier.discard))
+        carrier = await self._in_time(peer_id, opening)
+        stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
+        self._streams.add(stream)
+        return await self._config.gate.enter(stream)
+
+    async def reserve(self, peer_id: str) -> int:
+        """The bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
+        work = partial(self._host.reserve, peer_id, self._addresses(peer_id))
+        return await self._in_time(peer_id, self._thread.call(work))
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        raise LocalProtocolError("a light client serves nobody")
+
+    async def close(self) -> None:
+        """End every stream and leave, once what was written last has had a moment to go."""
+        for stream in list(self._streams):
+            stream.close()
+        try:
+            await self._thread.call(self._leave)
+        except trio.RunFinishedError:
+            logger.debug("the network thread had ended already")
+        finally:
+            await self._thread.close()
+
+    def _addresses(self, peer_id: str) -> list[Address]:
+        given = [address for address in self._given if address.peer_id == peer_id]
+        return list(dict.fromkeys([*given, *self._book.of(peer_id)]))
+
+    async def _connect_to_one(self) -> None:
+        """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""
+        attempts = [asyncio.ensure_future(self._connect(peer_id)) for peer_id in self.initial_peers]
+        reasons = []
+        try:
+            for attempt in asyncio.as_completed(attempts):
+                try:
+                    return await attempt
+                except PeerLost as lost:
+                    reasons.append(lost.reason)
+        finally:
+            for task in attempts:
+                task.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
+        raise PeerLost(", ".join(self._config.initial_peers), "; ".join(dict.fromkeys(reasons)))
+
+    async def _connect(self, peer_id: str) -> None:
+        work = partial(self._host.connect, peer_id, self._addresses(peer_id))
+        await self._in_time(peer_id, self._thread.call(work))
+
+    async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self._config.dial_timeout_s + GRACE_S):
+                return await answer
+        except TimeoutError:
+            raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
+        except trio.RunFinishedError:
+            raise PeerLost(peer_id, "we have left the network") from None
+
+    async def _leave(self) -> None:
+        """The trio thread's part of `close`."""
+        with trio.move_on_after(DRAIN_S):
+            for carrier in list(self._carriers):
+                await carrier.sent.wait()
+        self._host.end()
+
+
+async def _hosts_of(given: Sequence[Address]) -> list[str]:
+    """The IP addresses of the peers a user named; names that mean nothing now are left out."""
+    loop = asyncio.get_running_loop()
+
+    async def resolved(address: Address) -> list[str]:
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                found = await loop.getaddrinfo(address.host, address.port)
+        except (OSError, TimeoutError):
+            return []
+        return [str(place[0]) for *_, place in found]
+
+    return [host for hosts in await asyncio.gather(*map(resolved, given)) for host in hosts]

@@ -1,0 +1,205 @@
+"""A stream of a light client: bytes carried between the asyncio loop and a muxed stream in the trio thread."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from cosine_p2p.transport.light.library import BaseLibp2pError, YamuxStream
+from cosine_p2p.transport.light.trio_thread import TrioThread
+from cosine_protocol.errors import PeerLost
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 64 << 10
+"""A choice: at most so much is read at once."""
+# So much may lie between the threads before the faster one waits; the other reports its progress in such steps.
+MAX_BETWEEN_BYTES: Final = 256 << 10
+STEP_BYTES: Final = 64 << 10  # a quarter of that
+LINGER_S: Final = 1.0
+"""A choice: what is queued at the end gets this long to leave."""
+
+
+class _Progress:
+    """Counts bytes used in one thread until it is worth waking the other to report them."""
+
+    def __init__(self) -> None:
+        self._unreported_bytes = 0
+
+    def due_bytes(self, used_bytes: int) -> int:
+        """The bytes to report now, after using so many more: 0 for none yet."""
+        self._unreported_bytes += used_bytes
+        if self._unreported_bytes < STEP_BYTES:
+            return 0
+        due_bytes, self._unreported_bytes = self._unreported_bytes, 0
+        return due_bytes
+
+
+class LightStream:
+    """Implements `Stream` in the asyncio loop; `on_close` is called once, when our end is closed."""
+
+    def __init__(
+        self, peer_id: str, carrier: "Carrier", thread: TrioThread, on_close: Callable[["LightStream"], object]
+    ) -> None:
+        self.peer_id = peer_id
+        self._carrier = carrier
+        self._thread = thread
+        self._on_close = on_close
+        self._chunks: deque[bytes] = deque()
+        self._consumed = _Progress()
+        self._unsent_bytes = 0
+        self._changed = asyncio.Event()
+        self._lost = ""
+        self._is_closed = False
+        thread.post(carrier.start, self)
+
+    async def read(self) -> bytes:
+        while not (self._chunks or self._lost):
+            await self._change()
+        if not self._chunks:
+            self.close()
+            return b""
+        data = self._chunks.popleft()
+        if due_bytes := self._consumed.due_bytes(len(data)):
+            self._thread.post(self._carrier.note_consumed, due_bytes)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        if not self._lost:
+            self._unsent_bytes += len(data)
+            self._thread.post(self._carrier.push, data)
+        while self._unsent_bytes > MAX_BETWEEN_BYTES and not self._lost:
+            await self._change()
+        if self._lost:
+            self.close()
+            raise PeerLost(self.peer_id, self._lost)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._chunks.clear()
+        self.lose("the stream is closed")
+        self._thread.post(self._carrier.end)
+        self._on_close(self)
+
+    def note_flood(self) -> None:
+        return
+
+    def deliver(self, data: bytes) -> None:
+        """Bytes from the peer."""
+        if not self._is_closed:
+            self._chunks.append(data)
+            self._changed.set()
+
+    def note_sent(self, size_bytes: int) -> None:
+        """So many bytes have left."""
+        self._unsent_bytes -= size_bytes
+        self._changed.set()
+
+    def lose(self, reason: str) -> None:
+        """The peer has ended the stream or is gone."""
+        self._lost = self._lost or reason
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class Carrier:
+    """The end of a `LightStream` in the trio thread.
+
+    `sent` is set once nothing more will leave; `on_end` is called when all is over.
+    """
+
+    def __init__(self, muxed: YamuxStream, thread: TrioThread, on_end: Callable[["Carrier"], object]) -> None:
+        self.sent = trio.Event()
+        self._on_end = on_end
+        self._muxed = muxed
+        self._thread = thread
+        self._outgoing: deque[bytes] = deque()
+        self._written = _Progress()
+        self._unread_bytes = 0
+        self._is_ending = False
+        self._has_changed = trio.lowlevel.ParkingLot()
+        self._received_all = trio.Event()
+        self._sending = trio.CancelScope()
+
+    def start(self, stream: LightStream) -> None:
+        self._thread.spawn(self._run, stream)
+
+    def push(self, data: bytes) -> None:
+        """Send so much more."""
+        self._outgoing.append(data)
+        self._has_changed.unpark_all()
+
+    def note_consumed(self, size_bytes: int) -> None:
+        """The reader has taken so many bytes."""
+        self._unread_bytes -= size_bytes
+        self._has_changed.unpark_all()
+
+    def end(self) -> None:
+        """Send what is queued, if that is a matter of a moment, and end the stream."""
+        self._is_ending = True
+        self._sending.deadline = trio.current_time() + LINGER_S
+        self._has_changed.unpark_all()
+
+    def discard(self) -> None:
+        """End a stream whose caller has gone."""
+        self._on_end(self)
+        self._thread.spawn(self._muxed.reset)
+
+    async def _run(self, stream: LightStream) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive_all, stream)
+                with self._sending:
+                    await self._send_all(stream)
+                self.sent.set()
+                await self._reset_once_ended()
+                nursery.cancel_scope.cancel()
+        except Exception:
+            logger.warning("a stream of %s failed", stream.peer_id, exc_info=True)
+        finally:
+            self.sent.set()
+            self._on_end(self)
+            self._thread.post_back(stream.lose, "the connection was closed")
+
+    async def _send_all(self, stream: LightStream) -> None:
+        try:
+            while self._outgoing or not self._is_ending:
+                if not self._outgoing:
+                    await self._has_changed.park()
+                    continue
+                data = self._outgoing.popleft()
+                await self._muxed.write(data)
+                if due_bytes := self._written.due_bytes(len(data)):
+                    self._thread.post_back(stream.note_sent, due_bytes)
+            await self._muxed.close()
+        except BaseLibp2pError as error:
+            self._thread.post_back(stream.lose, f"the stream broke ({str(error) or type(error).__name__})")
+
+    async def _receive_all(self, stream: LightStream) -> None:
+        """Until the peer ends; what comes after our own end is dropped."""
+        try:
+            while data := await self._muxed.read(READ_BYTES):
+                if self._is_ending:
+                    continue
+                self._thread.post_back(stream.deliver, data)
+                self._unread_bytes += len(data)
+                while self._unread_bytes > MAX_BETWEEN_BYTES and not self._is_ending:
+                    await self._has_changed.park()
+        except BaseLibp2pError:
+            logger.debug("a stream of %s ended", stream.peer_id, exc_info=True)
+        self._received_all.set()
+        self._thread.post_back(stream.lose, "the stream ended")
+
+    async def _reset_once_ended(self) -> None:
+        """A reset makes the peer lose what it has not read yet, so it has a moment to end its side first."""
+        with trio.move_on_after(LINGER_S):
+            await self._received_all.wait()
+        await self._muxed.reset()

@@ -1,0 +1,258 @@
+"""The client's end of its streams: one long-lived link per peer and protocol, shared by all requests."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.channel import FLOODED, Channel, StepCounts, serving_budget
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.messages import AskAudit
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message for one request, with its signed body decoded; or, with `lost` set, the end of the link."""
+
+    peer_id: str
+    protocol: str
+    message: m.Message | None
+    body: m.Draft | m.Account | None = None
+    lost: str | None = None
+
+
+Sink = Callable[[Delivery], None]
+
+
+class PeerLink(Protocol):
+    """A way to a peer that several requests share; `Link` is one."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def features(self) -> frozenset[str] | None:
+        """Features both ends have; None before the peer has named its own."""
+        ...
+
+    async def named_features(self) -> frozenset[str]:
+        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
+        ...
+
+    @property
+    def rtt_s(self) -> float: ...
+
+    @property
+    def remote_progress(self) -> StepCounts: ...
+
+    def subscribe(self, number: int, sink: Sink) -> None: ...
+
+    def unsubscribe(self, number: int) -> None: ...
+
+    def post(self, message: m.Message) -> bool: ...
+
+
+class PeerLinks(Protocol):
+    """The ways to the peers of a session; `Links` are those over a transport."""
+
+    async def get(self, peer_id: str, protocol: str) -> PeerLink:
+        """The live link to a peer, opened if need be. Raises `PeerLost`."""
+        ...
+
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
+        """The live link to a peer, if there is one."""
+        ...
+
+
+class Link:
+    """A channel whose messages are handed to the request they carry the number of.
+
+    `on_flood` is called where it ends because the peer sends more than is read of one with so many requests.
+    """
+
+    def __init__(self, channel: Channel, on_flood: Callable[[], None] = lambda: None) -> None:
+        self.channel = channel
+        self.is_alive = True
+        self._on_flood = on_flood
+        self._sinks: dict[int, Sink] = {}
+        self._reader = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def open(
+        cls,
+        transport: Transport,
+        peer_id: str,
+        protocol: str,
+        *,
+        budget: CallBudget | None = None,
+        on_flood: Callable[[], None] = lambda: None,
+    ) -> "Link":
+        """Dial a peer. Raises `PeerLost`."""
+        channel = Channel(await transport.dial(peer_id, protocol), protocol, budget=budget)
+        await channel.__aenter__()
+        return cls(channel, on_flood)
+
+    @property
+    def peer_id(self) -> str:
+        return self.channel.peer_id
+
+    @property
+    def features(self) -> frozenset[str] | None:
+        """Features both ends have; None before the peer has named its own."""
+        return self.channel.features if self.channel.greeted.is_set() else None
+
+    async def named_features(self) -> frozenset[str]:
+        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
+        if not self.channel.greeted.is_set():
+            greeting = asyncio.ensure_future(self.channel.greeted.wait())
+            try:
+                await asyncio.wait((greeting, self._reader), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                greeting.cancel()
+        if not self.channel.greeted.is_set():
+            raise PeerLost(self.peer_id, "the link ended")
+        return self.channel.features
+
+    @property
+    def remote_progress(self) -> StepCounts:
+        """The progress that the peer reported last."""
+        return self.channel.remote_progress
+
+    @property
+    def rtt_s(self) -> float:
+        """Measured round-trip time, 0 before the first answer."""
+        return self.channel.rtt_s or 0.0
+
+    def subscribe(self, number: int, sink: Sink) -> None:
+        """Hand messages of a request to `sink` until `unsubscribe`."""
+        self._sinks[number] = sink
+        self.channel.requests = len(self._sinks)
+
+    def unsubscribe(self, number: int) -> None:
+        self._sinks.pop(number, None)
+        self.channel.requests = len(self._sinks)
+
+    def post(self, message: m.Message) -> bool:
+        """Send without waiting; False if the peer reads too slowly."""
+        return self.channel.post(message)
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self.channel.__aexit__(None, None, None)
+
+    async def ask(self, question: m.AskRecords | m.AskStatus | AskAudit) -> m.Message:
+        """The answer to a question. Raises `PeerLost`, and `PeerError` if the peer refuses."""
+        delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+        def note(delivery: Delivery) -> None:
+            if not delivered.done():
+                delivered.set_result(delivery)
+
+        self.subscribe(question.number, note)
+        try:
+            if not self.post(question):
+                raise PeerLost(self.channel.peer_id, "it reads too slowly")
+            delivery = await delivered
+        finally:
+            self.unsubscribe(question.number)
+        match delivery.message:
+            case None:
+                raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
+            case m.Error(code=code, message=message, retry_after_s=retry_after_s):
+                raise PeerError(code, message, retry_after_s)
+            case answer:
+                return answer
+
+    async def _read(self) -> None:
+        channel, reason = self.channel, "the link was closed"
+        try:
+            while True:
+                message = await channel.receive()
+                body = _signed_body(message)
+                number = getattr(message if body is None else body, "number", 0)
+                if isinstance(message, m.Error) and number == 0:
+                    if message.code == ErrorCode.NOT_ADMITTED:
+                        raise PeerLost(channel.peer_id, f"it does not admit us: {message.message}")
+                    raise RemoteProtocolError(message.message)
+                if sink := self._sinks.get(number):
+                    sink(Delivery(channel.peer_id, channel.protocol, message, body))
+        except PeerLost as lost:
+            reason = lost.reason
+            if channel.is_flooded:
+                self._on_flood()
+        except RemoteProtocolError as error:
+            reason = f"it broke the protocol: {error}"
+        finally:
+            self.is_alive = False
+            for sink in list(self._sinks.values()):
+                sink(Delivery(channel.peer_id, channel.protocol, None, lost=reason))
+
+
+def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
+    match message:
+        case m.Fragment():
+            return decode_body(m.Draft, message.body)
+        case m.Final():
+            return decode_body(m.Account, message.body)
+    return None
+
+
+class Links:
+    """All links of one client, opened when first needed and kept.
+
+    A peer that floods loses its link, `on_flood` is told of it, and it is not dialled for as long as the budget of
+    what is read of each peer silences it.
+    """
+
+    def __init__(self, transport: Transport, *, on_flood: Callable[[str], None] = lambda _: None) -> None:
+        self._transport = transport
+        self._on_flood = on_flood
+        self._reads = serving_budget()
+        self._links: dict[tuple[str, str], Link] = {}
+        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def get(self, peer_id: str, protocol: str) -> Link:
+        """The live link to a peer, dialled if need be. Raises `PeerLost`."""
+        key = (peer_id, protocol)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            link = self._links.get(key)
+            if link is None or not link.is_alive:
+                if link is not None:
+                    await link.close()
+                if self._reads.is_silenced(peer_id, now_s=asyncio.get_running_loop().time()):
+                    raise PeerLost(peer_id, FLOODED)
+                on_flood = partial(self._on_flood, peer_id)
+                link = await Link.open(self._transport, peer_id, protocol, budget=self._reads, on_flood=on_flood)
+                self._links[key] = link
+            return link
+
+    def alive(self, peer_id: str, protocol: str) -> Link | None:
+        """The live link to a peer, if there is one."""
+        link = self._links.get((peer_id, protocol))
+        return link if link is not None and link.is_alive else None
+
+    async def drop(self, peer_id: str, protocol: str) -> None:
+        """Close the link to a peer, if there is one."""
+        link = self._links.pop((peer_id, protocol), None)
+        if link is not None:
+            await link.close()
+
+    @property
+    def lost_links(self) -> int:
+        """The number of links that ended by themselves and were not opened again."""
+        return sum(not link.is_alive for link in self._links.values())
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received over all links so far."""
+        channels = [link.channel for link in self._links.values()]
+        return sum(c.bytes_sent for c in channels), sum(c.bytes_received for c in channels)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        self._links.clear()

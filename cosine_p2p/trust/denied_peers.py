@@ -1,0 +1,241 @@
+"""Peers that nobody on this machine talks to: those named for one run, and those banned for longer."""
+
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.storage.state_file import StateFile
+from cosine_protocol.errors import BadSignature, UsageError
+from cosine_protocol.identity import public_key_of
+
+# --------------------
+# Whom to ban of those that come back and go on each time they were disconnected, and for how long. Pure.
+
+
+DISCONNECTED: Final = 5
+"""A choice: who is disconnected so often within `WITHIN_S` does not stop by itself."""
+WITHIN_S: Final = 3600.0
+APART_S: Final = 10.0
+"""A choice: calls that were under way when a peer was disconnected are no new flood."""
+FIRST_BAN_S: Final = 3600.0
+"""A choice; each further ban lasts twice as long as the one before."""
+LONGEST_BAN_S: Final = 86_400.0
+"""A choice: peer ids cost nothing to make, so a longer ban keeps nobody away."""
+MAX_PEERS: Final = 4096
+"""Bounds memory; those that were disconnected longest ago are forgotten first."""
+
+
+@dataclass(slots=True)
+class _Offender:
+    since_s: float
+    last_s: float = -math.inf
+    disconnected: int = 0
+
+
+class FloodBans:
+    """The peers that were disconnected lately. Times are of one clock."""
+
+    def __init__(self) -> None:
+        self._offenders: OrderedDict[str, _Offender] = OrderedDict()
+
+    def note_disconnected(self, peer_id: str, *, now_s: float) -> bool:
+        """Count that a peer was disconnected for a flood; True if it is to be banned."""
+        offender = self._offenders.pop(peer_id, None) or _Offender(now_s)
+        self._offenders[peer_id] = offender
+        if len(self._offenders) > MAX_PEERS:
+            self._offenders.popitem(last=False)
+        if now_s - offender.last_s < APART_S:
+            return False
+        offender.last_s = now_s
+        if now_s - offender.since_s > WITHIN_S:
+            offender.since_s, offender.disconnected = now_s, 0
+        offender.disconnected += 1
+        if offender.disconnected < DISCONNECTED:
+            return False
+        offender.disconnected = 0
+        return True
+
+
+def ban_s(earlier: int) -> float:
+    """The seconds that a ban lasts after so many earlier ones."""
+    return float(min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** min(earlier, 10)))
+
+
+# --------------------
+
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 10.0
+"""A choice: a running node takes up a ban so soon."""
+MAX_BANS: Final = 10_000
+"""Bounds the file; those that end first are forgotten first."""
+MAX_WHY: Final = 80
+"""A choice, in characters: a line of a terminal."""
+MAX_FILE_BYTES: Final = 16 << 20
+"""Above what these bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger file is not ours."""
+REMEMBERED_S: Final = 7 * 86_400.0
+"""A choice: for so long after its ban a flooder's next one is longer."""
+LATEST_S: Final = 1e11
+"""A Unix time in the year 5138: a file that says a later one was not written by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """A peer that is not talked to until a Unix time, after so many bans for floods."""
+
+    peer_id: str
+    until_s: float
+    why: str
+    floods: int = 0
+
+
+class BanFile:
+    """Banned peers in the state folder; of flooders whose bans have ended it remembers how many they had.
+
+    Bans that nobody can read are none, and the log says so once.
+    """
+
+    def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self._file = StateFile("bans.json", max_bytes=MAX_FILE_BYTES, file=file)
+        self._clock = clock
+        self._has_told = False
+
+    def read(self) -> dict[str, Ban]:
+        """The bans that have not ended, by peer id, the latest end last."""
+        now_s = self._clock()
+        bans = sorted(self._remembered().values(), key=lambda ban: ban.until_s)
+        return {ban.peer_id: ban for ban in bans if ban.until_s > now_s}
+
+    def ban(self, peer_id: str, *, until_s: float, why: str) -> None:
+        """Ban a peer until then, in place of any ban it has."""
+        known = self._remembered()
+        floods = known[peer_id].floods if peer_id in known else 0
+        self._keep(known, Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods))
+
+    def ban_flooder(self, peer_id: str, why: str) -> Ban:
+        """Ban a peer for longer than the last time; a ban that lasts longer still stays as it is."""
+        known = self._remembered()
+        old = known.get(peer_id)
+        earlier = old.floods if old is not None else 0
+        until_s = self._clock() + ban_s(earlier)
+        if old is not None and old.until_s > until_s:
+            until_s, why = old.until_s, old.why
+        ban = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=earlier + 1)
+        self._keep(known, ban)
+        return ban
+
+    def lift(self, peer_id: str) -> bool:
+        """End a ban, and forget those before it; False if there is none."""
+        known = self._remembered()
+        ban = known.pop(peer_id, None)
+        if ban is None or ban.until_s <= self._clock():
+            return False
+        self._keep(known)
+        return True
+
+    def _remembered(self) -> dict[str, Ban]:
+        """The bans that go on or ended lately."""
+        now_s = self._clock()
+        values = self._file.read()
+        bans = {peer_id: ban for peer_id, value in values.items() if (ban := _ban_of(peer_id, value)) is not None}
+        if len(bans) < len(values) and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%s: %d of %d bans cannot be read and do not hold",
+                self._file.path,
+                len(values) - len(bans),
+                len(values),
+            )
+        return {
+            peer_id: ban
+            for peer_id, ban in bans.items()
+            if ban.until_s + (REMEMBERED_S if ban.floods else 0.0) > now_s
+        }
+
+    def _keep(self, known: dict[str, Ban], *more: Ban) -> None:
+        bans = sorted((known | {ban.peer_id: ban for ban in more}).values(), key=lambda ban: ban.until_s)
+        self._file.write({ban.peer_id: _as_object(ban) for ban in bans[-MAX_BANS:]})
+
+
+def _as_object(ban: Ban) -> dict[str, Any]:
+    fields = asdict(ban)
+    del fields["peer_id"]
+    return fields
+
+
+def _ban_of(peer_id: str, value: object) -> Ban | None:
+    match value:
+        case {"until_s": float(until_s), "why": str(why), "floods": int(floods)} if (
+            0 < until_s <= LATEST_S and floods >= 0
+        ):
+            return Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
+    return None
+
+
+class DeniedPeers:
+    """`given` are denied for the life of this object, those in `bans` until their bans end."""
+
+    def __init__(
+        self, given: Iterable[str] = (), bans: BanFile | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._given = frozenset(given)
+        self._bans = bans
+        self._clock = clock
+        self._flood_bans = FloodBans()
+        self._banned: dict[str, Ban] = {}
+        self._look_again_at_s = 0.0
+
+    def __contains__(self, peer_id: str) -> bool:
+        now_s = self._clock()
+        if self._bans is not None and now_s >= self._look_again_at_s:
+            self._look_again_at_s = now_s + LOOK_AGAIN_S
+            self._banned = self._bans.read()
+        ban = self._banned.get(peer_id)
+        return peer_id in self._given or (ban is not None and ban.until_s > now_s)
+
+    def note_disconnected(self, peer_id: str) -> None:
+        """Count that a peer was disconnected for a flood, and ban it where it comes back each time."""
+        now_s = self._clock()
+        if not self._flood_bans.note_disconnected(peer_id, now_s=now_s) or self._bans is None:
+            return
+        ban = self._bans.ban_flooder(peer_id, "it flooded this node each time it came back")
+        logger.warning(
+            "peer %s is banned for %g h: it was disconnected again and again, and goes on. "
+            "`cosine-node ban %s --lift` ends that",
+            peer_id,
+            round((ban.until_s - now_s) / 3600, 1),
+            peer_id,
+        )
+        self._look_again_at_s = 0.0
+
+
+def parse_denied(values: Iterable[str]) -> frozenset[str]:
+    """The peers that peer ids, and files with one a line, name. Raises `UsageError`."""
+    denied: set[str] = set()
+    for value in values:
+        try:
+            public_key_of(value)
+            denied.add(value)
+        except BadSignature:
+            denied |= _read_list(Path(value))
+    return frozenset(denied)
+
+
+def _read_list(file: Path) -> set[str]:
+    try:
+        lines = [line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{str(file)!r} is neither a peer id nor a file of peer ids, one a line.") from None
+    peer_ids = {line for line in lines if line}
+    for peer_id in sorted(peer_ids):
+        try:
+            public_key_of(peer_id)
+        except BadSignature:
+            raise UsageError(f"{peer_id!r} in {file} is not a peer id.") from None
+    return peer_ids

@@ -1,0 +1,133 @@
+"""Evidence about verifiers that anybody can check: what one signed, and what auditors signed about it."""
+
+import base64
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.storage.state_file import StateFile
+from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
+from cosine_protocol.audits import open_claim, open_verdict
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
+
+MAX_PIECES: Final = 64
+"""A choice: as many convictions as a client remembers; the oldest are forgotten first."""
+MAX_FILE_BYTES: Final = 4 << 20
+"""Bounds the file: three of the longest streams, or 64 of some thousand tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An auditor's signed answer, an `Audited` message in base64."""
+
+    auditor: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedEvidence:
+    """Evidence whose signatures hold, and what its auditors found together."""
+
+    claim: AskAudit
+    verdicts: tuple[AuditVerdict, ...]
+    state: AuditState
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A verifier's claim, an `AskAudit` message in base64, and what auditors said of it. It holds the prompt."""
+
+    claim: str
+    statements: tuple[Statement, ...] = ()
+
+    @classmethod
+    def of(cls, claim: AskAudit) -> "Evidence":
+        """A claim that nobody has audited yet."""
+        return cls(_written(claim))
+
+    def stated(self, auditor: str, answer: Audited) -> "Evidence":
+        """The same with one more statement."""
+        return replace(self, statements=(*self.statements, Statement(auditor, _written(answer))))
+
+    def open(self) -> OpenedEvidence:
+        """Check each signature, and that each is another peer's. Raises `RemoteProtocolError`."""
+        claim = _read(self.claim)
+        if not isinstance(claim, AskAudit):
+            raise MalformedMessage("the claim is another message")
+        open_claim(claim)
+        peers = [claim.author, *(statement.auditor for statement in self.statements)]
+        if len(set(peers)) < len(peers):
+            raise MalformedMessage("a verifier cannot speak twice, or about itself")
+        verdicts = []
+        for statement in self.statements:
+            answer = _read(statement.answer)
+            if not isinstance(answer, Audited):
+                raise MalformedMessage("a statement is another message")
+            verdicts.append(open_verdict(answer, auditor=statement.auditor, claim=claim))
+        state = state_of([accuses(verdict, claim.request) for verdict in verdicts])
+        return OpenedEvidence(claim, tuple(verdicts), state)
+
+
+def _written(message: AskAudit | Audited) -> str:
+    return base64.b64encode(encode(message)).decode("ascii")
+
+
+def _read(text: str) -> object:
+    try:
+        return decode(base64.b64decode(text, validate=True))
+    except ValueError:
+        raise MalformedMessage("not base64") from None
+
+
+def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
+    """The pieces of evidence in a list of a JSON file; what has another form is left out."""
+    pieces = []
+    for value in values if isinstance(values, list) else ():
+        match value:
+            case {"claim": str(claim), "statements": list(statements)}:
+                said = [
+                    Statement(each["auditor"], each["answer"])
+                    for each in statements
+                    if isinstance(each, dict)
+                    and isinstance(each.get("auditor"), str)
+                    and isinstance(each.get("answer"), str)
+                ]
+                pieces.append(Evidence(claim, tuple(said)))
+    return tuple(pieces)
+
+
+class EvidenceFile:
+    """Evidence against verifiers in the state folder. A file that is missing, broken or too large holds none."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = StateFile("evidence.json", max_bytes=MAX_FILE_BYTES, file=file)
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def read(self) -> tuple[Evidence, ...]:
+        """All of it, the oldest first."""
+        return evidence_of_json(self._file.read().get("evidence"))
+
+    def add(self, piece: Evidence) -> None:
+        """Keep one more; as many of the oldest go as it takes."""
+        written = [asdict(each) for each in (*self.read(), piece)[-MAX_PIECES:]]
+        while len(json.dumps({"evidence": written})) > MAX_FILE_BYTES:
+            written.pop(0)
+        self._file.write({"evidence": written})
+
+    def convicted(self) -> frozenset[str]:
+        """The verifiers that what is kept convicts."""
+        found = set()
+        for piece in self.read():
+            try:
+                opened = piece.open()
+            except RemoteProtocolError:
+                continue
+            if opened.state is AuditState.CONVICTED:
+                found.add(opened.claim.author)
+        return frozenset(found)

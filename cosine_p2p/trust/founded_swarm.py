@@ -1,0 +1,153 @@
+"""The founder's side of a private swarm: a folder with its key and what it has signed so far."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_protocol.errors import BadSignature, UsageError
+from cosine_protocol.identity import Identity, public_key_of
+from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_REVOKED, MAX_SWARM_NAME_BYTES
+from cosine_protocol.membership import (
+    CERTIFICATE_LINE,
+    REVOCATIONS_LINE,
+    as_line,
+    read_certificate,
+    sign_certificate,
+    sign_revocations,
+)
+
+KEY_FILE: Final = "swarm.key"
+LEDGER_FILE: Final = "ledger.json"
+"""Plain names of files in the folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberEntry:
+    """The latest certificate of a member: its serial number and end, and up to which serial all are revoked."""
+
+    serial: int
+    ends_at_s: float
+    revoked: int = 0
+
+    @property
+    def is_revoked(self) -> bool:
+        return self.serial <= self.revoked
+
+
+class FoundedSwarm:
+    """The swarm of a founder's folder. Made by `create` or `open`. Times are Unix seconds."""
+
+    def __init__(self, folder: Path, identity: Identity, ledger: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.name = str(ledger["name"])
+        self.sequence = int(ledger["sequence"])
+        self.members = {peer_id: MemberEntry(**kept) for peer_id, kept in ledger["members"].items()}
+        self._identity = identity
+        self._serial = int(ledger["serial"])
+
+    @classmethod
+    def create(cls, folder: Path, name: str) -> "FoundedSwarm":
+        """A new swarm with a key of its own, which nobody else may read. Raises `UsageError`."""
+        if not name or not name.isprintable() or len(name.encode()) > MAX_SWARM_NAME_BYTES:
+            raise UsageError(f"The name of a swarm is 1 to {MAX_SWARM_NAME_BYTES} printable characters.")
+        if (folder / KEY_FILE).exists():
+            raise UsageError(f"{folder} holds a swarm already; name another folder with --out.")
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be made ({error.strerror}); name another one with --out.") from None
+        identity = load_identity(folder / KEY_FILE)
+        swarm = cls(folder, identity, {"name": name, "sequence": 0, "serial": 0, "members": {}})
+        swarm._write()
+        return swarm
+
+    @classmethod
+    def open(cls, folder: Path) -> "FoundedSwarm":
+        """The swarm in a folder. Raises `UsageError`."""
+        if not (folder / KEY_FILE).is_file():
+            raise UsageError(
+                f"{folder} holds no swarm; make one with `cosine-node swarm create NAME --out {folder}`."
+            )
+        identity = load_identity(folder / KEY_FILE)
+        try:
+            return cls(folder, identity, json.loads((folder / LEDGER_FILE).read_text("utf-8")))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            raise UsageError(
+                f"{folder / LEDGER_FILE}, where the members of the swarm stand, is missing or broken."
+            ) from None
+
+    @property
+    def swarm_id(self) -> str:
+        return self._identity.peer_id
+
+    def admit(self, peer_id: str, *, lifetime_s: float, now_s: float) -> str:
+        """A certificate for a peer as a line of text. Raises `UsageError` for what is no peer id."""
+        _check_peer(peer_id)
+        # Above all earlier ones, also where the folder was restored from an old copy.
+        self._serial = max(self._serial + 1, int(now_s))
+        data = sign_certificate(
+            self._identity,
+            name=self.name,
+            member=peer_id,
+            serial=self._serial,
+            starts_at_s=now_s,
+            lifetime_s=lifetime_s,
+        )
+        known = self.members.get(peer_id)
+        ends_at_s = read_certificate(data).ends_at_s
+        self.members[peer_id] = MemberEntry(
+            serial=self._serial, ends_at_s=ends_at_s, revoked=known.revoked if known else 0
+        )
+        self._write()
+        return as_line(data, prefix=CERTIFICATE_LINE)
+
+    def revoke(self, peer_id: str, *, now_s: float) -> str:
+        """The new list of revoked certificates as a line of text, with all of this peer's in it.
+
+        Raises `UsageError` for a peer that has none, and where the list is full.
+        """
+        known = self.members.get(peer_id)
+        if known is None:
+            raise UsageError(f"{peer_id} has no certificate of the swarm {self.name}.")
+        self.members[peer_id] = replace(known, revoked=self._serial)
+        self.members = {peer_id: one for peer_id, one in self.members.items() if not _is_over(one, now_s)}
+        if sum(one.revoked > 0 for one in self.members.values()) > MAX_REVOKED:
+            raise UsageError(f"A swarm has at most {MAX_REVOKED} revoked members; others end by themselves.")
+        self.sequence = max(self.sequence + 1, int(now_s))
+        self._write()
+        return self.revocations()
+
+    def revocations(self) -> str:
+        """The list of revoked certificates as a line of text."""
+        serials = {peer_id: one.revoked for peer_id, one in self.members.items() if one.revoked}
+        data = sign_revocations(self._identity, sequence=self.sequence, serials=serials)
+        return as_line(data, prefix=REVOCATIONS_LINE)
+
+    def _write(self) -> None:
+        """Raises `OSError`: what was signed must stand in the ledger before anybody gets it."""
+        ledger = {
+            "name": self.name,
+            "sequence": self.sequence,
+            "serial": self._serial,
+            "members": {peer_id: asdict(one) for peer_id, one in self.members.items()},
+        }
+        draft = self.folder / f".{LEDGER_FILE}.{secrets.token_hex(8)}"
+        draft.write_text(json.dumps(ledger, indent=1) + "\n", "utf-8")
+        os.replace(draft, self.folder / LEDGER_FILE)
+
+
+def _is_over(entry: MemberEntry, now_s: float) -> bool:
+    """True once no certificate of a revoked member could count any more, whichever it was."""
+    return entry.is_revoked and now_s > entry.ends_at_s + MAX_CERTIFICATE_S
+
+
+def _check_peer(peer_id: str) -> None:
+    try:
+        public_key_of(peer_id)
+    except BadSignature as error:
+        raise UsageError(f"{error}; `cosine-node identity` shows a peer's own.") from None

@@ -1,0 +1,236 @@
+"""The place of a peer in a private swarm: its certificate, the check of others, the newest list of revoked ones."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cosine_p2p.storage.state_file import StateFile
+from cosine_protocol.errors import NotAMember, UsageError
+from cosine_protocol.membership import (
+    CERTIFICATE_LINE,
+    REVOCATIONS_LINE,
+    as_line,
+    check_certificate,
+    from_line,
+    read_certificate,
+    read_revocations,
+)
+from cosine_protocol.messages import Certificate
+
+# --------------------
+# A member's swarm file: certificates and lists of revoked ones as the founder sends them, a line of text each.
+
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""A choice: far above a list of the longest and a hundred certificates."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmPapers:
+    """The certificates and revocation lists of one swarm, encoded; of the lists the newest is last."""
+
+    swarm_id: str
+    name: str
+    certificates: tuple[bytes, ...]
+    revocations: tuple[bytes, ...] = ()
+
+    def certificate_of(self, peer_id: str) -> bytes | None:
+        """The latest certificate of a peer, None without any."""
+        own = [data for data in self.certificates if read_certificate(data).member == peer_id]
+        return max(own, key=lambda data: read_certificate(data).serial, default=None)
+
+
+def read_swarm_file(file: Path) -> SwarmPapers:
+    """The papers in a file; empty lines and those that begin with # are left out.
+
+    Raises `UsageError` for a file that cannot be read, holds something else or no certificate, or is of two swarms.
+    """
+    try:
+        with file.open("rb") as handle:
+            lines = handle.read(MAX_FILE_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"The swarm file {file} cannot be read ({reason}).") from None
+    found: list[tuple[bytes, Certificate]] = []
+    lists: list[tuple[int, str, bytes]] = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        try:
+            if line.startswith(CERTIFICATE_LINE):
+                data = from_line(line, prefix=CERTIFICATE_LINE)
+                found.append((data, read_certificate(data)))
+            elif line.startswith(REVOCATIONS_LINE):
+                data = from_line(line, prefix=REVOCATIONS_LINE)
+                revocations = read_revocations(data)
+                lists.append((revocations.sequence, revocations.swarm, data))
+            elif line and not line.startswith("#"):
+                raise NotAMember(f"it must begin with {CERTIFICATE_LINE} or {REVOCATIONS_LINE}")
+        except NotAMember as error:
+            raise UsageError(f"Line {number} of {file} is no line of a swarm file: {error}.") from None
+    if not found:
+        raise UsageError(f"{file} holds no certificate; the founder makes one with `cosine-node swarm admit`.")
+    swarm_ids = {certificate.swarm for _, certificate in found} | {swarm for _, swarm, _ in lists}
+    if len(swarm_ids) > 1:
+        raise UsageError(f"{file} is of {len(swarm_ids)} swarms; keep a file for each.")
+    name = max((certificate for _, certificate in found), key=lambda one: one.serial).name
+    newest_last = tuple(data for _, _, data in sorted(lists))
+    return SwarmPapers(swarm_ids.pop(), name, tuple(data for data, _ in found), newest_last)
+
+
+# --------------------
+
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 10.0
+"""A choice: a renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
+WARN_S: Final = 3 * 86_400.0
+"""A choice: time to ask the founder for a new certificate, over a weekend too."""
+MAX_MET: Final = 16_384
+"""Bounds memory: members whose certificates are remembered, as many as records."""
+MAX_STATE_BYTES: Final = 256 << 10
+"""Above the longest list as a line of text: a larger file is not ours."""
+
+ReadPapers = Callable[[], SwarmPapers]
+
+
+class Membership:
+    """`peer_id` is a member of the swarm whose `papers` it has. Made by `load`, or directly for swarms in memory.
+
+    `reread` gives the papers as they are later; in `state` the newest list of revoked certificates is kept between
+    runs. Raises `UsageError` if the papers have no certificate for the peer.
+    """
+
+    def __init__(
+        self,
+        peer_id: str,
+        papers: SwarmPapers,
+        *,
+        reread: ReadPapers | None = None,
+        state: StateFile | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        certificate = papers.certificate_of(peer_id)
+        if certificate is None:
+            raise UsageError(
+                f"There is no certificate for {peer_id} of the swarm {papers.name}; its founder makes one with "
+                f"`cosine-node swarm admit {peer_id}`."
+            )
+        self.peer_id = peer_id
+        self.swarm_id = papers.swarm_id
+        self.name = papers.name
+        self.certificate = certificate
+        self.sequence = 0
+        self.revocations = b""
+        self._serials: dict[str, int] = {}
+        self._met: OrderedDict[str, Certificate] = OrderedDict()
+        self._read: OrderedDict[bytes, Certificate] = OrderedDict()
+        self._reread = reread
+        self._state = state
+        self._clock = clock
+        self._look_again_at_s = clock() + LOOK_AGAIN_S
+        self._warned_of = b""
+        kept = state.read().get("revoked") if state is not None else None
+        if isinstance(kept, str):
+            self._take_kept(kept)
+        for data in papers.revocations:
+            self.take_revocations(data)
+
+    @classmethod
+    def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
+        """The membership that a swarm file gives. Raises `UsageError`."""
+        papers = read_swarm_file(file)
+        state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=MAX_STATE_BYTES)
+        return cls(peer_id, papers, reread=lambda: read_swarm_file(file), state=state, clock=clock)
+
+    @property
+    def ends_at_s(self) -> float:
+        """The end of our own certificate, in Unix seconds."""
+        return read_certificate(self.certificate).ends_at_s
+
+    def check_own(self) -> None:
+        """Raises `UsageError` unless our own certificate counts now."""
+        try:
+            self.check(self.certificate, peer_id=self.peer_id)
+        except NotAMember as reason:
+            raise UsageError(
+                f"{self.peer_id} is no member of the swarm {self.name} now: {reason}; its founder makes a new one "
+                f"with `cosine-node swarm admit {self.peer_id}`."
+            ) from None
+
+    def check(self, certificate: bytes, *, peer_id: str) -> None:
+        """Raises `NotAMember` unless a peer shows that it is a member now; who does is remembered."""
+        if not certificate:
+            raise NotAMember("no certificate was shown")
+        known = self._read.get(certificate)
+        if known is None:
+            known = self._read[certificate] = read_certificate(certificate)
+            if len(self._read) > MAX_MET:
+                self._read.popitem(last=False)
+        self._check(known, peer_id)
+        met = self._met.pop(peer_id, known)
+        self._met[peer_id] = max(met, known, key=lambda one: one.serial)
+        if len(self._met) > MAX_MET:
+            self._met.popitem(last=False)
+
+    def check_met(self, peer_id: str) -> None:
+        """Raises `NotAMember` unless a peer has shown, to whatever end, a certificate that counts now."""
+        known = self._met.get(peer_id)
+        if known is None:
+            raise NotAMember("no certificate was shown")
+        self._met.move_to_end(peer_id)
+        self._check(known, peer_id)
+
+    def take_revocations(self, data: bytes) -> bool:
+        """Take a list of revoked certificates if it is newer than the one known. Raises `NotAMember`."""
+        revocations = read_revocations(data)
+        if revocations.swarm != self.swarm_id:
+            raise NotAMember("the list of revoked certificates is of another swarm")
+        if revocations.sequence <= self.sequence:
+            return False
+        self.sequence, self.revocations = revocations.sequence, data
+        self._serials = {one.member: one.serial for one in revocations.revoked}
+        if self._state is not None:
+            self._state.write({"revoked": as_line(data, prefix=REVOCATIONS_LINE)})
+        return True
+
+    def _check(self, certificate: Certificate, peer_id: str) -> None:
+        now_s = self._clock()
+        if now_s >= self._look_again_at_s:
+            self._look_again_at_s = now_s + LOOK_AGAIN_S
+            self._look_again()
+        check_certificate(certificate, swarm=self.swarm_id, member=peer_id, now_s=now_s, revoked=self._serials)
+
+    def _look_again(self) -> None:
+        """Take up what was added to the swarm file; what cannot be used changes nothing."""
+        if self._warned_of != self.certificate and self._clock() > self.ends_at_s - WARN_S:
+            self._warned_of = self.certificate
+            ends = datetime.fromtimestamp(self.ends_at_s, UTC).isoformat(timespec="minutes")
+            logger.warning(
+                "the certificate of %s in the swarm %s ends at %s; its founder makes a new one with "
+                "`cosine-node swarm admit %s`",
+                self.peer_id,
+                self.name,
+                ends,
+                self.peer_id,
+            )
+        if self._reread is None:
+            return
+        try:
+            papers = self._reread()
+            if papers.swarm_id == self.swarm_id:
+                self.certificate = papers.certificate_of(self.peer_id) or self.certificate
+                for data in papers.revocations:
+                    self.take_revocations(data)
+        except (UsageError, NotAMember) as error:
+            logger.warning("what is in the swarm file now cannot be used: %s", error)
+
+    def _take_kept(self, line: str) -> None:
+        try:
+            self.take_revocations(from_line(line, prefix=REVOCATIONS_LINE))
+        except NotAMember as error:
+            logger.warning("the list of revoked certificates that was kept cannot be used: %s", error)

@@ -1,0 +1,205 @@
+"""`cosine-node bench`: the experiments behind docs/benchmarks.md, and the page itself."""
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from cosine_lab.commands.bench_here import HERE, MeasuredSwarm, measure_here
+from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_node.cli.results import rounded, write_result
+from cosine_node.terminal.printing import say
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import UsageError
+
+EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
+    "near": ("near",),
+    "ring": ("ring",),
+    "learn": ("learn",),
+    "capacity": ("capacity",),
+    "rtt": ("rtt",),
+    "strategies": ("crowd", "routing", "cooperation", "liars"),
+    "crowd": ("crowd",),
+    "paper": ("paper",),
+    "routing": ("routing",),
+    "cooperation": ("cooperation",),
+    "liars": ("liars",),
+    "scale": ("scale",),
+    "acceptance": ("acceptance",),
+    "engine": ("engine",),
+    "llama": ("llama",),
+    "load": ("load",),
+}
+"""The modules of `cosine_lab.experiments` that each name runs; `strategies` is four of the others.
+
+A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
+`what`, `setup`, `rows` and `findings`, and may take virtual time, real time, or a swarm for it.
+"""
+REPORT = "report"
+RESULTS = Path("docs/benchmarks")
+"""The folder of the published results."""
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="here, near, ring, learn, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or "
+        "report; or one of strategies.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="COSINE_BENCH_OUT",
+        help="Folder for the JSON files and figures: docs/benchmarks if not given, and none for here.",
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")]
+Processes = Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.")]
+PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")]
+TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
+Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
+EngineDevice = Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")]
+EngineDtype = Annotated[
+    str | None, typer.Option(help="Of engine, and of here's verifier: auto, float32, bfloat16 or float16.")
+]
+LlamaModel = Annotated[str | None, typer.Option(help="Of llama: the GGUF file, zoo:smol-target if not given.")]
+Threads = Annotated[int | None, typer.Option(help="Of engine, llama, and here's verifier: processor threads.")]
+Seconds = Annotated[float | None, typer.Option(help="Of load: virtual seconds.")]
+Temperatures = Annotated[
+    list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
+]
+PromptsFrom = Annotated[
+    Path | None,
+    typer.Option(
+        help="Of here: a file with a prompt on each line, or held-out texts as `zoo train` takes them.", exists=True
+    ),
+]
+FamilyName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of here: toy or smol, a swarm of which is started on this machine."),
+]
+VerifierEngine = Annotated[
+    str | None, typer.Option("--engine", metavar="ENGINE", help="Of here's verifier: auto, llama or torch.")
+]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter", metavar="MODEL", help="Of here: instead of the family's own drafters; may be repeated."
+    ),
+]
+Rtts = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--rtt-ms",
+        help="Of here: so much longer is each round trip made, emulated at the client; may be repeated.",
+    ),
+]
+
+
+def bench(
+    name: Name,
+    out: Out = None,
+    quick: Quick = False,
+    processes: Processes = None,
+    seed: Seed = None,
+    prompts: PromptCount = None,
+    tokens: TokenCount = None,
+    repeats: Repeats = None,
+    device: EngineDevice = None,
+    dtype: EngineDtype = None,
+    threads: Threads = None,
+    model: LlamaModel = None,
+    seconds: Seconds = None,
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    target: Target = DEFAULT_TARGET,
+    temperature: Temperatures = None,
+    prompts_from: PromptsFrom = None,
+    family: FamilyName = None,
+    engine: VerifierEngine = None,
+    drafter: Drafters = None,
+    rtt_ms: Rtts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a swarm by the clock (here), strategies in virtual time, or the engine; or write docs/benchmarks.md.
+
+    Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --family smol
+    """
+    if name not in (HERE, REPORT) and name not in EXPERIMENTS:
+        known = ", ".join((HERE, *EXPERIMENTS, REPORT))
+        raise UsageError(f"There is no experiment {name!r}; choose one of {known}.")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UsageError(f"--out must be a folder, and {out} is a file.")
+    folder = out or RESULTS
+    counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
+    counts |= {"repeats": repeats, "threads": threads, "seconds": seconds}
+    if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
+        raise UsageError(f"--{too_few[0]} must be 1 or more.")
+    if name == REPORT:
+        _report(folder, as_json=as_json)
+        return
+    if name == HERE:
+        swarm = MeasuredSwarm(
+            initial_peers=several(initial_peers),
+            network=network,
+            target=target,
+            family=family,
+            drafters=several(drafter),
+            verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
+        )
+        lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
+        asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, **counts}
+        asked |= {key: tuple(values) for key, values in lists.items() if values}
+        measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
+        return
+    others = {"seed": seed, "device": device, "dtype": dtype, "model": model}
+    chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
+    _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
+
+
+def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
+    """Run the experiments of a name, write what they found and print it."""
+    # The number of processes changes no figure.
+    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
+    command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
+    results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
+    if as_json:
+        shown = results if len(results) > 1 else next(iter(results.values()))
+        sys.stdout.write(json.dumps(shown) + "\n")
+    else:
+        from cosine_lab.report.page import section_of
+
+        sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
+
+
+def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:
+    """Run one experiment with those of the chosen options that it has, and write its result."""
+    module = importlib.import_module(f"cosine_lab.experiments.{module_name}")
+    options_of = get_type_hints(module.run)["options"]
+    known = {field.name for field in fields(options_of)}
+    base = options_of.quick() if quick else options_of()
+    options = replace(base, **{key: value for key, value in chosen.items() if key in known})
+    began_s = time.perf_counter()
+    result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=say)})
+    write_result(out / f"{module_name}.json", result)
+    say(f"{time.perf_counter() - began_s:.0f} s of work")
+    return result
+
+
+def _report(out: Path, *, as_json: bool) -> None:
+    from cosine_lab.report.page import write_report
+
+    page = write_report(out)
+    figures = sorted(str(file) for file in out.glob("*.svg"))
+    if as_json:
+        sys.stdout.write(json.dumps({"page": str(page), "figures": figures}) + "\n")
+    else:
+        sys.stdout.write(f"{page} and {len(figures)} figures were written.\n")

@@ -1,0 +1,164 @@
+"""`cosine-node simulate`: a whole swarm in virtual time, exactly the same for equal inputs."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cosine_node.cli.options import AsJson
+from cosine_node.terminal.printing import FAILURE_EXIT
+from cosine_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from cosine_lab.simulation.report import SimulationReport
+    from cosine_lab.simulation.soak import SoakReport
+
+MAX_SEEDS: Final = 1_000_000
+"""Catches a slip of the pen: a soak of more seeds would run for weeks."""
+
+
+def simulate(
+    scenario: Annotated[
+        str,
+        typer.Option(
+            metavar="SCENARIO",
+            envvar="COSINE_SCENARIO",
+            help="A TOML file, or default, home, busy, strangers, family, learners, soak.",
+        ),
+    ] = "default",
+    nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Verifiers and drafters together.")] = None,
+    clients: Annotated[int | None, typer.Option(metavar="COUNT", help="Clients that ask at the same time.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Same seed, same run.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help="For the soak: one run for each seed.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="What the clients use.")
+    ] = None,
+    rtt_ms: Annotated[float | None, typer.Option(metavar="MS", help="Round-trip time of every pair.")] = None,
+    loss: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of packets lost, for example 0.01.")
+    ] = None,
+    faults: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAULTS", help="What goes wrong: random, or for example kill-drafter=2,stall=1,liar=flood."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a swarm in virtual time and compare it with plain decoding."""
+    changes = {
+        "clients": clients,
+        "seed": seed,
+        "strategy": strategy,
+        "rtt_ms": rtt_ms,
+        "loss": loss,
+        "faults": faults,
+    }
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    if seeds is not None:
+        _soak(scenario, seeds, is_bare=not given and nodes is None, as_json=as_json)
+        return
+    from cosine_lab.simulation.faults import parse_spec
+    from cosine_lab.simulation.running import run_scenario
+    from cosine_lab.simulation.scenario import read_scenario, with_nodes
+    from cosine_lab.simulation.soak import SOAK, soak_scenario
+
+    base = soak_scenario(given.get("seed", 0)) if scenario == SOAK else read_scenario(scenario)
+    chosen = replace(base, **given)
+    parse_spec(chosen.faults)
+    report = run_scenario(chosen if nodes is None else with_nodes(chosen, nodes), with_plain=True)
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
+    else:
+        print_report(report)
+    if report.violations():
+        raise typer.Exit(FAILURE_EXIT)
+
+
+def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
+    """Run a scenario for each seed of FIRST:END. Raises `UsageError`."""
+    from cosine_lab.simulation.soak import SOAK, run_soak
+
+    if scenario != SOAK or not is_bare:
+        raise UsageError("--seeds goes with --scenario soak and no other option: each seed draws its own scenario.")
+    first, _, end = seeds.partition(":")
+    if not (first.isdecimal() and end.isdecimal() and 0 < int(end) - int(first) <= MAX_SEEDS):
+        raise UsageError(f"--seeds must be FIRST:END, for example 0:2000, not {seeds!r}.")
+    report = run_soak(range(int(first), int(end)))
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
+    else:
+        print_soak(report)
+    if report.failures:
+        raise typer.Exit(FAILURE_EXIT)
+
+
+def print_report(report: "SimulationReport") -> None:
+    """Print a run as a table for people."""
+    fields = report.as_json()
+    latency = fields["latency_ms"]
+    speedup = report.speedup_vs_plain
+    rows = {
+        "strategy": report.strategy,
+        "requests": f"{fields['requests']}, {fields['finished']} finished, {fields['failed']} failed with a reason",
+        "output": f"{report.tokens} tokens, {report.tokens_per_s:.1f} tokens/s",
+        "latency": "-" if latency["p50"] is None else ", ".join(f"{k} {v / 1e3:.2f} s" for k, v in latency.items()),
+        "against plain": "-" if speedup is None else f"{speedup:.2f}x",
+        "traffic": f"{report.bytes_per_token:.0f} bytes a token",
+        "machines": f"{1e3 * report.seconds_per_token:.1f} ms busy a token",
+        "faults": ", ".join(f"{count} {kind}" for kind, count in report.fault_counts.items()) or "none",
+        **_learning_rows(report),
+        "time": f"{report.virtual_seconds:.2f} s virtual, {report.wall_seconds:.2f} s real",
+        "digest": report.digest,
+    }
+    _print_table(f"Simulated swarm {report.scenario!r}, seed {report.seed} (emulated devices and links)", rows)
+    _print_violations(
+        report.violations(), else_say="Every finished text is the target's own; nothing hung, nothing leaked."
+    )
+
+
+def _learning_rows(report: "SimulationReport") -> dict[str, str]:
+    """What came of learning, where anybody learned."""
+    if not report.learners:
+        return {}
+    parts = report.as_json()["parts"]
+    rows = {"by quarters": ", ".join(f"{part['tokens_per_s']:.1f}" for part in parts) + " tokens/s a request"}
+    for learner in report.learners:
+        versions = ", ".join(f"{one.tokens:,} tokens at {one.at_s:.0f} s" for one in learner.switches) or "nothing"
+        live = " → ".join(f"{100 * one.share:.0f} %" for one in (*(s.live for s in learner.switches), learner.live))
+        rows[f"{learner.domain} learned"] = f"{versions}; right at {live}"
+    return rows
+
+
+def print_soak(report: "SoakReport") -> None:
+    """Print a soak as a table for people."""
+    rows = {
+        "runs": str(report.runs),
+        "requests": ", ".join(f"{count} {ending}" for ending, count in report.endings.items()),
+        "strategies": ", ".join(f"{name} {count}" for name, count in report.strategies.items()),
+        "faults": ", ".join(f"{count} {kind}" for kind, count in report.faults.items()) or "none",
+        "output": f"{report.tokens} tokens",
+        "time": f"{report.wall_seconds:.1f} s",
+    }
+    _print_table("Soak", rows)
+    broken = [f"{failure.command}: {violation}" for failure in report.failures for violation in failure.violations]
+    _print_violations(broken, else_say="Every run kept every promise.")
+
+
+def _print_table(title: str, rows: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
+
+
+def _print_violations(violations: list[str], *, else_say: str) -> None:
+    for line in violations or [else_say]:
+        sys.stdout.write(line + "\n")

@@ -1,0 +1,286 @@
+"""The entrants of a comparison: every strategy by name, made from a table of option values, with its grid.
+
+A table of option values names, beside the fields of a strategy's own options:
+
+- `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
+  "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it. `own` leaves it to the strategy.
+- `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.simulation.trace_engine.Law`).
+- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`. All but `looks-up`
+  leave prompt lookup to the drafter that every strategy has for it, so that all have the same source.
+- `shares`: all requests of a run share one director, where the strategy has one.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from cosine_lab.experiments.oracle import OracleCosine
+from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals.batch_objective import BatchDirector
+from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_lab.rivals.dsi import Dsi, DsiOptions
+from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
+from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
+from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
+from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
+from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
+from cosine_lab.simulation.scenario import Scenario
+from cosine_lab.simulation.traces import Trace
+from cosine_node.verifier.policy import Policy
+from cosine_p2p.strategy.base import Strategy, StrategyKind
+from cosine_p2p.strategy.cosine import Cosine, CosineOptions
+from cosine_p2p.strategy.registry import Plain
+from cosine_p2p.trust.mandates import Coordination
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+OptionValues = Mapping[str, Any]
+
+# Values of `drafter`, `law` and `policy`, as they stand in the JSON files.
+BY_LABEL: Final = "by-label"
+OWN: Final = "own"
+COUPLED: Final = "coupled"
+PUBLISHED: Final = "published"
+LOOKS_UP: Final = "looks-up"
+SHIPS: Final = "ships"
+NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
+"""Names that are no fields of a strategy's own options; see above."""
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {
+        "ours": Policy(uses_prompt_lookup=False),
+        PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
+        "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
+        LOOKS_UP: Policy(tries_own_drafts=False),
+        SHIPS: Policy(),
+        "ships-no-account": Policy(keeps_account=False),
+        "ships-no-dropping": Policy(drops_costly_nodes=False),
+        # Of the rivals over a ring of stages, without the account, which is none of theirs.
+        **{f"path-{n}": Policy(keeps_account=False, only_best_path=True, max_nodes=n) for n in (2, 4, 8)},
+        **{f"tree-{n}": Policy(keeps_account=False, max_nodes=n) for n in (16, 32)},
+    }
+)
+"""By name: what a verifier does of its own accord under free pacing."""
+
+GENERALIST: Final = "general"
+"""The drafter at the verifier: an operator does not know what will be asked."""
+SHIPPED: Final[Mapping[str, Any]] = MappingProxyType({"coordination": Coordination.AUTO, "home": GENERALIST})
+"""Fields of the `Scenario` in which `cosine` runs as it ships, with a drafter at the verifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCase:
+    """One request: its trace, the authors of its drafters, the best for its domain first, and a shared director."""
+
+    trace: Trace
+    authors: tuple[int, ...]
+    director: SpinDirector | BatchDirector | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """A strategy in the comparison: its class, and that of its options if it has any.
+
+    `grid` holds the values of each option in their order, those that depend on the link most first; tuning begins
+    at `start`. For every value of the option `outer` the others are tuned apart. Values that `allows` rejects are
+    not tried. An entrant with `knows_stream` is told each trace.
+    """
+
+    kind: StrategyKind
+    strategy: Callable[..., Strategy]
+    options: Callable[..., Any] | None = None
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    start: OptionValues = field(default_factory=dict)
+    outer: str = ""
+    allows: Callable[[OptionValues], bool] = lambda choice: True
+    knows_stream: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
+        """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""
+        return {name: values for name, values in self.grid.items() if temperature or name != "law"}
+
+    def build(self, root: bytes, choice: OptionValues, case: RequestCase) -> Strategy:
+        """The strategy of the request whose digest is `root`."""
+        more: dict[str, Any] = {}
+        if self.options is not None:
+            own = {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
+            if choice.get("drafter") == BY_LABEL and "drafters" in own:
+                own["authors"] = case.authors[: own["drafters"]]
+            elif choice.get("drafter") == BY_LABEL:
+                own["author"] = case.authors[0] if case.authors else None
+            more["options"] = self.options(**own)
+        if case.director is not None:
+            more["director"] = case.director
+        if self.knows_stream:
+            more["stream"] = case.trace.stream
+        return self.strategy(root, **more)
+
+    def director(
+        self, scenario: Scenario, choice: OptionValues, budget_tokens: int | None
+    ) -> SpinDirector | BatchDirector | None:
+        """The director that all requests of a run share, or None."""
+        if not choice.get("shares"):
+            return None
+        if self.strategy is Spin:
+            # A lone client's next request begins while the director still counts on the one before.
+            return SpinDirector(places=max(2, math.ceil(scenario.clients / scenario.drafters)))
+        assert budget_tokens is not None, "a batch is planned for a bounded pass"
+        return _batch_director(scenario, budget_tokens)
+
+
+def _batch_director(scenario: Scenario, budget_tokens: int) -> BatchDirector:
+    """Plans over all verifiers and drafters together, with the slowest drafter's time (arXiv 2503.10325)."""
+    drafting = [scenario.curve(Role.DRAFTER, index=index) for index in range(scenario.drafters)]
+    verifying = scenario.curve(Role.VERIFIER)
+    rtt_s = scenario.rtt_ms / 1e3
+
+    def draft_s(requests: int, tokens: int) -> float:
+        each = math.ceil(requests / scenario.drafters)
+        return tokens * (rtt_s + max(curve.seconds(each) for curve in drafting))
+
+    def verify_s(requests: int, tokens: int) -> float:
+        return rtt_s + verifying.seconds(math.ceil((requests + tokens) / scenario.verifiers))
+
+    return BatchDirector(draft_s=draft_s, verify_s=verify_s, most=scenario.verifiers * budget_tokens)
+
+
+def _is_chain(choice: OptionValues) -> bool:
+    """True unless the published law would be applied to a tree: it is scripted for the first choice alone."""
+    return choice.get("law") != PUBLISHED or choice.get("width_nodes", choice.get("n_parallel", 1)) == 1
+
+
+# Choices: from one token to more than pays at any round-trip time measured; both kinds of law. The drafters are
+# told: a strategy's own choice of them would win by chance alone on the few prompts of a trial.
+_LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+_DRAFTERS: Final = (BY_LABEL,)
+_LAWS: Final = (COUPLED, PUBLISHED)
+
+PLAIN: Final = Entrant(kind=ALL_STRATEGIES["plain"], strategy=Plain)
+OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=Cosine, options=CosineOptions)
+ORACLE: Final = Entrant(
+    kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=CosineOptions, knows_stream=True
+)
+DSI: Final = Entrant(
+    kind=ALL_STRATEGIES["dsi"],
+    strategy=Dsi,
+    options=DsiOptions,
+    grid={
+        "policy": (PUBLISHED, "ours"),
+        "lookahead_tokens": (1, 2, 3, 4, 6, 8, 12, 16),
+        "drafter": _DRAFTERS,
+        "law": _LAWS,
+    },
+    start={"policy": PUBLISHED, "lookahead_tokens": 1, "drafter": BY_LABEL},
+)
+DSI_2: Final = Entrant(
+    kind=ALL_STRATEGIES["dsi-2"],
+    strategy=DsiParallel,
+    options=DsiParallelOptions,
+    grid={
+        "lookahead_tokens": (None, 1, 2, 3, 4, 6, 8, 12, 16),
+        "is_eager": (True, False),
+        "drafter": _DRAFTERS,
+        "law": _LAWS,
+    },
+    start={"lookahead_tokens": None, "is_eager": True, "drafter": BY_LABEL},
+)
+"""With more verifiers than everybody else, as its paper has it."""
+RIVALS: Final = (
+    Entrant(
+        kind=ALL_STRATEGIES["speculative"],
+        strategy=Speculative,
+        options=SpeculativeOptions,
+        grid={"draft_tokens": _LENGTHS, "drafter": _DRAFTERS, "law": _LAWS},
+        start={"draft_tokens": 5, "drafter": BY_LABEL},
+    ),
+    Entrant(
+        kind=ALL_STRATEGIES["specinfer"],
+        strategy=SpecInfer,
+        options=SpecInferOptions,
+        grid={
+            "depth_tokens": (1, 2, 3, 4, 6, 8, 10, 12),
+            "max_nodes": (4, 8, 12, 16, 24),
+            "width_nodes": (1, 2, 4, 8),
+            "drafters": (1, 2, 3),
+            "drafter": _DRAFTERS,
+        },
+        outer="depth_tokens",
+        start={"depth_tokens": 6, "max_nodes": 12, "width_nodes": 2, "drafters": 2, "drafter": BY_LABEL},
+    ),
+    Entrant(
+        kind=ALL_STRATEGIES["spin"],
+        strategy=Spin,
+        options=SpinOptions,
+        grid={
+            "draft_tokens": _LENGTHS,
+            "explore_rounds": (1, 2, 4, 6),
+            "exploit_rounds": (8, 16, 64, 256),
+            "prior_rounds": (0.0, 4.0, 16.0),
+            "shares": (True, False),
+            "law": _LAWS,
+        },
+        start={
+            "draft_tokens": 5,
+            "explore_rounds": 2,
+            "exploit_rounds": 16,
+            "prior_rounds": 4.0,
+            "shares": True,
+        },
+    ),
+    Entrant(
+        kind=ALL_STRATEGIES["cosine-paper"],
+        strategy=CosinePaper,
+        options=CosinePaperOptions,
+        grid={
+            "draft_tokens": _LENGTHS,
+            "drafters": (1, 2, 3, 4, 6),
+            "width_nodes": (1, 2),
+            "max_nodes": (8, 16, 32),
+            "has_prior": (False, True),
+            "law": _LAWS,
+        },
+        start={"draft_tokens": 3, "drafters": 2, "width_nodes": 1, "max_nodes": 16, "has_prior": True},
+        allows=_is_chain,
+    ),
+    DSI,
+    Entrant(
+        kind=ALL_STRATEGIES["pipeinfer"],
+        strategy=PipeInfer,
+        options=PipeInferOptions,
+        grid={
+            "policy": (PUBLISHED, "ours"),
+            "p_accept": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
+            "draft_tokens": (1, 2, 3, 4),
+            "n_parallel": (1, 2, 3, 4),
+            "p_split": (0.1, 0.2, 0.3, 0.5, 0.8),
+            "drafter": _DRAFTERS,
+            "law": _LAWS,
+        },
+        start={
+            "p_accept": 0.1,
+            "draft_tokens": 1,
+            "policy": PUBLISHED,
+            "n_parallel": 3,
+            "p_split": 0.3,
+            "drafter": BY_LABEL,
+        },
+        allows=_is_chain,
+    ),
+)
+"""Rivals with equal machines, each with what can be chosen about it and a published or plausible start."""
+ENTRANTS: Final[Mapping[str, Entrant]] = MappingProxyType(
+    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, DSI_2, ORACLE)}
+)
+"""All by name."""
+
+
+def entrant(name: str) -> Entrant:
+    """The entrant of that name. Raises `UsageError`."""
+    if name not in ENTRANTS:
+        raise UsageError(f"There is no strategy {name!r} to compare; choose from {', '.join(ENTRANTS)}.")
+    return ENTRANTS[name]

@@ -1,0 +1,360 @@
+"""An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
+
+A cell is one simulated run on recorded generations. Experiments on strategies (`rtt`, `crowd`, `cooperation`,
+`liars`) only say which cells they run and what the rows mean; the others need nothing here but options and setup.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
+from multiprocessing import get_context
+from typing import Any, Final, Self, TypeVar
+
+from cosine_lab.experiments.entrants import (
+    COUPLED,
+    OURS,
+    POLICIES,
+    SHIPS,
+    Entrant,
+    OptionValues,
+    RequestCase,
+    entrant,
+)
+from cosine_lab.simulation.learning_curve import LearningCurve
+from cosine_lab.simulation.participants import identity_of
+from cosine_lab.simulation.records import DIGEST, facts_of
+from cosine_lab.simulation.report import SimulationReport
+from cosine_lab.simulation.running import run_scenario
+from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
+from cosine_lab.simulation.swarm import numbered_nonces
+from cosine_lab.simulation.trace_engine import Law, TraceDrafter, TraceTarget
+from cosine_lab.simulation.traces import Trace, TraceSet
+from cosine_lab.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, curve_of, lookup_engine
+from cosine_node import zoo
+from cosine_node.engine.base import Engine
+from cosine_node.engine.ngram import FollowerIndex
+from cosine_node.zoo.family import Family
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Request, Sampling
+
+EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
+"""The domains of prompts, each of which has an expert."""
+EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {Family.TOY: EXPERTS, Family.SMOL: zoo.SMOL_DOMAINS}
+"""The same of each family."""
+LONG: Final = "long"
+"""The domain of prompts over a passage, which has no expert."""
+DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
+"""The expertise of the drafters of a cell: also one of a generalist, and one that copies the text."""
+DRAFTER_MODEL: Final = "draft-"
+"""The name of a drafter in traces begins so; its expertise follows."""
+RECORDED_TOKENS: Final = 128
+"""The longest recorded generation."""
+TUNE_SPLIT: Final = "tune"
+"""The recorded generations on which rivals are tuned; all else is measured on `TEST_SPLIT`."""
+SHOWN_TOKENS: Final = (1, 4, 8, 16, 32, 64)
+"""A choice: the pass lengths whose emulated time a setup names, the corners of the emulated curve and one more."""
+
+JsonRow = dict[str, Any]
+Say = Callable[[str], None]
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
+
+
+def all_processors() -> int:
+    """The number of worker processes that this machine has room for."""
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentOptions:
+    """Options that experiments share. Equal seeds give equal figures, whatever the number of `processes`."""
+
+    seed: int = 0
+    processes: int = field(default_factory=all_processors)
+
+    @classmethod
+    def quick(cls) -> Self:
+        """The smallest form, for tests and a look."""
+        raise NotImplementedError
+
+
+def setup_of(options: ExperimentOptions, **told: Any) -> JsonRow:
+    """The setup of a result: all options but the number of processes, and what else is to be told."""
+    return {**{name: value for name, value in asdict(options).items() if name != "processes"}, **told}
+
+
+def emulated(profiles: Iterable[str], rtt_ms: float | Sequence[float]) -> JsonRow:
+    """What is emulated, for a setup: milliseconds of passes by their tokens, of links, and of a client's write."""
+    return {
+        "emulated_pass_ms": {
+            profile: {
+                role: {str(tokens): round(1e3 * curve.seconds(tokens), 3) for tokens in SHOWN_TOKENS}
+                for role, curve in zip(("verifier", "drafter"), curves(profile), strict=True)
+            }
+            for profile in profiles
+        },
+        "emulated_rtt_ms": rtt_ms,
+        "emulated_client_decision_ms": 1e3 * DECISION_S,
+    }
+
+
+def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[JsonRow]]:
+    """Rows by the values of some fields, in the order of the first row of each."""
+    groups: dict[tuple[Any, ...], list[JsonRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns.
+
+    With `is_long` they are those over passages, which the real family has. Each `order` but 0 is one by lot.
+    """
+
+    split: str = TEST_SPLIT
+    count: int | None = None
+    family: Family = Family.TOY
+    is_long: bool = False
+    order: int = 0
+
+    def traces(self, temperature: float) -> Sequence[Trace]:
+        """The traces at a temperature. Raises `UsageError` if there are none."""
+        known = shipped_traces(self.family)
+        domains = (LONG,) if self.is_long else EXPERTS_OF[self.family]
+        chosen = known.select(split=self.split, temperature=temperature, domains=domains)[: self.count]
+        if not chosen:
+            raise UsageError(f"There is no trace at temperature {temperature:g} in the split {self.split!r}.")
+        return random.Random(self.order).sample(chosen, len(chosen)) if self.order else chosen
+
+
+class ReplayedWorkload:
+    """Implements `Workload` with the given traces in their order; a scenario's domains name its drafters."""
+
+    def __init__(self, scenario: Scenario, traces: Sequence[Trace], *, pool_tokens: int = POOL_TOKENS) -> None:
+        self._scenario = scenario
+        self._given = tuple(traces)
+        self._pool_tokens = pool_tokens
+        self.traces = TraceSet(traces)
+        self.eos = self.traces.eos
+        self.vocab_tokens = self.traces.vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return TraceTarget(self.traces, pool_tokens=self._pool_tokens)
+
+    def drafter(self, index: int) -> Engine:
+        return self._expert(self._scenario.domain(index))
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return curve_of(self.traces, self._scenario.domain(index), self._expert)
+
+    def _expert(self, domain: str) -> Engine:
+        if domain == LOOKUP:
+            return lookup_engine(self.vocab_tokens)
+        return TraceDrafter(
+            self.traces,
+            f"{DRAFTER_MODEL}{domain}",
+            law=Law(self._scenario.law),
+            is_oracle=self._scenario.is_oracle,
+            pool_tokens=self._pool_tokens,
+        )
+
+    def task(self, number: int) -> Task:
+        trace = self._given[number % len(self._given)]
+        tokens = min(self._scenario.max_new_tokens, len(trace.stream))
+        return Task(
+            domain=trace.domain,
+            prompt=trace.prompt(),
+            sampling=Sampling(temperature=trace.temperature, seed=trace.seed),
+            max_new_tokens=tokens,
+            stream=trace.stream[:tokens],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One run, in words that travel between processes.
+
+    `choice` holds the options of the entrant `strategy`; `scenario` fields of `Scenario` that differ from the
+    cell's own: one client that asks for one prompt after the other, with one drafter of every kind.
+    `budget_tokens` bounds a pass of every verifier.
+    """
+
+    strategy: str = OURS.name
+    choice: OptionValues = field(default_factory=dict)
+    scenario: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Prompts = Prompts()
+    budget_tokens: int | None = None
+    workload: type[ReplayedWorkload] = ReplayedWorkload
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{name}={value}" for name, value in (*self.scenario.items(), *self.choice.items()))
+        return f"{self.strategy} ({options})"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The report of a cell's run, in virtual time, with the number of the trace of each request."""
+
+    report: SimulationReport
+    traces: tuple[int, ...]
+
+    @cached_property
+    def seconds(self) -> dict[int, float]:
+        """Seconds of each prompt by the number of its trace."""
+        return {number: r.seconds for number, r in zip(self.traces, self.report.results, strict=True)}
+
+    @property
+    def total_s(self) -> float:
+        return sum(result.seconds for result in self.report.results)
+
+    @property
+    def accepted_per_round(self) -> float:
+        results = self.report.results
+        return sum(result.accepted for result in results) / max(1, sum(result.rounds for result in results))
+
+    @property
+    def checks(self) -> dict[str, int]:
+        """Fields of a row: tokens compared with the target's own, and what differed or must never be."""
+        report = self.report
+        return {
+            "tokens": report.tokens,
+            "mismatches": report.mismatches,
+            "violations": len(report.violations()),
+        }
+
+
+def sum_of_checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Findings: mismatches and violations of all rows."""
+    return {name: sum(row[name] for row in rows) for name in ("mismatches", "violations")}
+
+
+def run_cell(cell: Cell) -> CellResult:
+    """Run a cell. Raises `UsageError` for what cannot be run, and for a request that did not finish."""
+    plays = entrant(cell.strategy)
+    scenario, traces = staged(cell)
+    workload = cell.workload(scenario, traces)
+    cases = _cases(scenario, workload, plays, cell)
+    options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
+    if cell.budget_tokens is not None:
+        options["budget_tokens"] = cell.budget_tokens
+    # As it ships, a client finds by trial how many drafters pay; elsewhere as many draft as the options say.
+    counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
+    kind: StrategyKind = replace(
+        plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=counts
+    )
+    report = run_scenario(scenario, strategies={kind.name: kind}, workload=workload, verifier_options=options)
+    if len(report.finished) < scenario.total_requests:
+        raise UsageError(f"{cell}: {scenario.total_requests - len(report.finished)} requests did not finish.")
+    numbers = [traces[number % len(traces)].number for number in range(scenario.total_requests)]
+    return CellResult(report, tuple(numbers))
+
+
+def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
+    """The scenario and the traces of a cell. Raises `UsageError`."""
+    fields: dict[str, Any] = {
+        "domains": drafter_domains(cell.prompts.family),
+        "max_new_tokens": RECORDED_TOKENS,
+        "law": cell.choice.get("law", COUPLED),
+        "verifiers": entrant(cell.strategy).kind.verifiers,
+        "temperature": 0.0,
+    } | dict(cell.scenario)
+    traces = cell.prompts.traces(fields["temperature"])
+    fields = {"drafters": len(fields["domains"]), "requests": len(traces)} | fields
+    return Scenario(name="bench", source=EngineSource.TRACES, strategy=cell.strategy, **fields), traces
+
+
+def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell: Cell) -> dict[bytes, RequestCase]:
+    """Everything an entrant may know of each request, by the digest that its strategy is made with."""
+    director = plays.director(scenario, cell.choice, cell.budget_tokens)
+    # A client lists one drafter of each expertise, in the order of their names, before a second of any
+    # (`cosine_p2p.directory.selection`); it numbers authors in that order.
+    present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
+    experts = EXPERTS_OF[cell.prompts.family]
+    numbers = {f"{DRAFTER_MODEL}{domain}": author for author, domain in enumerate(present, 1)}
+    cases = {}
+    for client in range(scenario.clients):
+        peer_id = identity_of("client", client).peer_id
+        nonces = numbered_nonces(peer_id)
+        for number in range(client, scenario.total_requests, scenario.clients):
+            task = workload.task(number)
+            request = Request(
+                target_digest=facts_of(workload.eos).digest(),
+                tokenizer_digest=DIGEST,
+                numerics=workload.target(0).numerics,
+                prompt=task.prompt,
+                sampling=task.sampling,
+                eos=workload.eos,
+                client=peer_id,
+                nonce=nonces(),
+                max_new_tokens=task.max_new_tokens,
+            )
+            trace = workload.traces.find(task.prompt)
+            is_known = trace.domain in (*experts, LONG)
+            ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family) if is_known else ()
+            authors = tuple(numbers[model] for model in ranked if model in numbers)
+            cases[request_digest(request)] = RequestCase(trace, authors, director)
+    return cases
+
+
+@cache
+def drafter_domains(family: Family) -> tuple[str, ...]:
+    """The expertise of the drafters of a cell, the family's own and one that copies the text."""
+    if family is Family.TOY:
+        return DRAFTER_DOMAINS
+    recorded = next(iter(shipped_traces(family))).drafters
+    return (*(model.removeprefix(DRAFTER_MODEL) for model in recorded), LOOKUP)
+
+
+@cache
+def best_drafters(domain: str, temperature: float, family: Family = Family.TOY) -> tuple[str, ...]:
+    """The drafters by how often their first choice is the target's token in a domain, on the split "tune"."""
+    traces = shipped_traces(family).select(split=TUNE_SPLIT, temperature=temperature, domains=(domain,))
+    hits = {
+        model: sum(int((t.drafters[model].candidate_tokens[:, 0] == t.stream).sum()) for t in traces)
+        for model in traces[0].drafters
+    }
+    hits[f"{DRAFTER_MODEL}{LOOKUP}"] = sum(lookup_hits(trace.stream) for trace in traces)
+    return tuple(sorted(hits, key=lambda model: (-hits[model], model)))
+
+
+def lookup_hits(stream: Sequence[int]) -> int:
+    """The number of tokens of a stream that prompt lookup in the text before them finds first."""
+    index, hits = FollowerIndex(), 0
+    for token in stream:
+        hits += [found for found, _ in index.estimate().found[:1]] == [token]
+        index.extend([token])
+    return hits
+
+
+@cache
+def shipped_traces(family: Family = Family.TOY) -> TraceSet:
+    """The recorded generations of a family, read once in each process."""
+    return TraceSet.load_shipped(family)
+
+
+def in_processes(
+    work: Callable[[_Item], _Done], items: Sequence[_Item], *, processes: int, say: Say
+) -> list[_Done]:
+    """`work` of every item, in the order of the items. With one process it is this one."""
+    done: list[_Done] = []
+    if processes <= 1 or len(items) <= 1:
+        for number, item in enumerate(items, 1):
+            done.append(work(item))
+            say(f"{number} of {len(items)}: {item}")
+        return done
+    with ProcessPoolExecutor(min(processes, len(items)), mp_context=get_context("spawn")) as pool:
+        futures: dict[Future[_Done], _Item] = {pool.submit(work, item): item for item in items}
+        for number, future in enumerate(as_completed(futures), 1):
+            future.result()
+            say(f"{number} of {len(items)}: {futures[future]}")
+        return [future.result() for future in futures]

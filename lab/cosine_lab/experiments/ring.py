@@ -1,0 +1,212 @@
+"""A target in parts: what ships against the ways in which others feed a ring of stages, over the same stages.
+
+A pass takes a traversal of the ring however few tokens it carries. Plain decoding, a synchronous chain and a
+synchronous tree keep one pass under way; chunks, as leyten/shard has them, are pieces of one path with several
+under way, of which a rejection leaves nothing. `cosine` feeds a tree below nodes under way. All have the same
+stages, drafters and copying; the rivals are told the width that was best on the split "tune".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
+from cosine_lab.experiments.experiment import (
+    TUNE_SPLIT,
+    Cell,
+    CellResult,
+    ExperimentOptions,
+    JsonRow,
+    Prompts,
+    Say,
+    emulated,
+    in_processes,
+    run_cell,
+    setup_of,
+)
+from cosine_lab.report.intervals import bootstrap_interval, ratio_of_sums, speedup_fields
+from cosine_lab.report.ring_findings import BESIDE, CHAIN, CHUNKS, TOLD, TREE, UNTRIED, coverage_of, findings_of
+from cosine_lab.simulation.scenario import curves
+from cosine_node.zoo.family import Family
+from cosine_p2p.trust.mandates import Coordination
+
+PATH: Final = "path-{}"
+WIDE: Final = "tree-{}"
+"""Names in `POLICIES` by the nodes of a pass: of the most probable path, and of a tree."""
+ONE_PASS: Final[Mapping[str, Any]] = MappingProxyType({"most_under_way": 1})
+RIVALS: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]]] = {
+    CHAIN: (tuple(PATH.format(nodes) for nodes in (4, 8)), ONE_PASS),
+    TREE: (tuple(WIDE.format(nodes) for nodes in (16, 32)), ONE_PASS),
+    CHUNKS: (tuple(PATH.format(nodes) for nodes in (2, 4, 8)), {}),
+}
+"""The policies that each rival is tuned over, and its fields of `Scenario`."""
+WITHOUT_TRIALS: Final = "ships-no-account"
+OBJECTIONS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    UNTRIED: (WITHOUT_TRIALS, {}),
+    TOLD: (SHIPS, {"is_oracle": True}),
+    BESIDE: (SHIPS, {"home": GENERALIST}),
+}
+"""Objections to what ships, with policy and fields of `Scenario`: clients of rivals try nothing either, drafters
+could know which of their candidates are right, and one could stand beside the head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingOptions(ExperimentOptions):
+    """The sweep: `prompts` prompts at each time of a traversal and temperature, one of each domain of the family.
+
+    Objections to what ships are measured at `objections_at_ms` alone.
+    Rivals are tuned at `tuned_at_ms` with `tuning_prompts` prompts of `tuning_tokens` tokens at each temperature,
+    and keep that width at other traversals; they are not tuned with `tuning_prompts` 0, but have the first.
+    """
+
+    family: Family = Family.SMOL
+    profile: str = "15/6"
+    stages: int = 4
+    rtt_ms: float = 20.0
+    traversals_ms: tuple[float, ...] = (100.0, 200.0, 350.0)
+    objections_at_ms: tuple[float, ...] = (200.0,)
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    prompts: int = 4
+    max_new_tokens: int = 64
+    tuned_at_ms: float = 200.0
+    tuning_prompts: int = 2
+    tuning_tokens: int = 64
+
+    @classmethod
+    def quick(cls) -> "RingOptions":
+        return cls(
+            family=Family.TOY,
+            traversals_ms=(200.0,),
+            temperatures=(0.8,),
+            prompts=1,
+            max_new_tokens=6,
+            tuning_prompts=0,
+        )
+
+    def cell(
+        self, temperature: float, traversal_ms: float, *, policy: str, prompts: Prompts, **fields: Any
+    ) -> Cell:
+        """A cell in which drafters draft for a head."""
+        scenario = {**self._ring(temperature, traversal_ms), "coordination": Coordination.AUTO, **fields}
+        return Cell(strategy=OURS.name, choice={"policy": policy}, scenario=scenario, prompts=prompts)
+
+    def plain(self, temperature: float, traversal_ms: float) -> Cell:
+        """A token with each traversal, nobody drafting."""
+        scenario = {**self._ring(temperature, traversal_ms), "drafters": 0, "max_drafters": 0}
+        return Cell(strategy=PLAIN.name, scenario=scenario, prompts=self.measured_prompts)
+
+    @property
+    def measured_prompts(self) -> Prompts:
+        return Prompts(family=self.family, count=self.prompts)
+
+    def _ring(self, temperature: float, traversal_ms: float) -> dict[str, Any]:
+        return {
+            "profile": self.profile,
+            "stages": self.stages,
+            "traversal_ms": traversal_ms,
+            "rtt_ms": self.rtt_ms,
+            "temperature": temperature,
+            "seed": self.seed,
+            "max_new_tokens": self.max_new_tokens,
+        }
+
+
+class RingPlan(NamedTuple):
+    """What a row measures."""
+
+    way: str
+    temperature: float
+    traversal_ms: float
+    policy: str
+    cell: Cell
+
+
+def run(options: RingOptions, *, say: Say) -> JsonRow:
+    """Tune the rivals, measure every way; the result (docs/benchmarks.md)."""
+    tuned = tuned_policies(options, say=say)
+    plans = list(planned(options, tuned))
+    say(f"{len(plans)} cells to measure")
+    results = in_processes(run_cell, [plan.cell for plan in plans], processes=options.processes, say=say)
+    plain = {plan[1:3]: result for plan, result in zip(plans, results, strict=True) if plan.way == PLAIN.name}
+    rows = [
+        row_of(plan, result, plain[plan[1:3]], seed=options.seed)
+        for plan, result in zip(plans, results, strict=True)
+    ]
+    stage_s = curves(options.profile)[0].seconds(1)
+    traces = {temperature: options.measured_prompts.traces(temperature) for temperature in options.temperatures}
+    coverage = {t: coverage_of(own, tokens=options.max_new_tokens) for t, own in traces.items()}
+    return {
+        "what": "How many tokens a second one request gets of a target in parts, by the time that a pass takes "
+        "through all of them and back, and by how the head feeds them.",
+        "setup": {
+            **setup_of(options),
+            **emulated((options.profile,), options.rtt_ms),
+            "emulated_traversal_ms": options.traversals_ms,
+            "stages_are": f"{options.stages} parts of the target, each of which takes a verifier's time for a pass",
+            "drafters": "one of the family for each of its domains, a general one, one that copies text",
+            "tuned": {f"{way}, T {temperature:g}": policy for (way, temperature), policy in tuned.items()},
+            "intervals": "95 %, by bootstrap over the prompts",
+        },
+        "rows": rows,
+        "findings": findings_of(rows, coverage, stage_s=stage_s, seed=options.seed),
+    }
+
+
+def tuned_policies(options: RingOptions, *, say: Say) -> dict[tuple[str, float], str]:
+    """The policy of each rival at each temperature under which the prompts of the split "tune" take least time."""
+    tried = [
+        (way, temperature, policy)
+        for way, temperature in product(RIVALS, options.temperatures)
+        for policy in RIVALS[way][0]
+    ]
+    best = {(way, temperature): RIVALS[way][0][0] for way, temperature, _ in tried}
+    if not options.tuning_prompts:
+        return best
+    prompts = Prompts(split=TUNE_SPLIT, family=options.family, count=options.tuning_prompts)
+    cells = [
+        options.cell(
+            temperature,
+            options.tuned_at_ms,
+            policy=policy,
+            prompts=prompts,
+            **RIVALS[way][1],
+            max_new_tokens=options.tuning_tokens,
+        )
+        for way, temperature, policy in tried
+    ]
+    took = in_processes(run_cell, cells, processes=options.processes, say=say)
+    seconds = {key: result.total_s for key, result in zip(tried, took, strict=True)}
+    return {place: min(RIVALS[place[0]][0], key=lambda policy: seconds[*place, policy]) for place in best}
+
+
+def planned(options: RingOptions, tuned: Mapping[tuple[str, float], str]) -> Iterator[RingPlan]:
+    """Every way at each temperature and time of a traversal, plain decoding first."""
+    for temperature, traversal_ms in product(options.temperatures, options.traversals_ms):
+        plain = options.plain(temperature, traversal_ms)
+        yield RingPlan(PLAIN.name, temperature, traversal_ms, "", plain)
+        rivals = {way: (tuned[way, temperature], more) for way, (_, more) in RIVALS.items()}
+        ours = {OURS.name: (SHIPS, dict[str, Any]())}
+        objections = OBJECTIONS if traversal_ms in options.objections_at_ms else {}
+        for way, (policy, more) in {**rivals, **ours, **objections}.items():
+            cell = options.cell(temperature, traversal_ms, policy=policy, prompts=options.measured_prompts, **more)
+            yield RingPlan(way, temperature, traversal_ms, policy, cell)
+
+
+def row_of(plan: RingPlan, result: CellResult, plain: CellResult, *, seed: int) -> JsonRow:
+    """A row, with `plain` the run without drafts over the same ring."""
+    pairs = [(r.tokens, r.seconds) for r in result.report.results]
+    return {
+        "way": plan.way,
+        "temperature": plan.temperature,
+        "traversal_ms": plan.traversal_ms,
+        "policy": plan.policy,
+        "tokens_per_s": result.report.tokens / result.total_s,
+        "tokens_per_s_interval": bootstrap_interval(pairs, ratio_of_sums, seed=seed),
+        **speedup_fields(result.seconds, plain.seconds, seed=seed),
+        "prompt_s": [seconds for _, seconds in pairs],
+        "prompts": len(pairs),
+        "max_new_tokens": plan.cell.scenario["max_new_tokens"],
+        **result.checks,
+    }

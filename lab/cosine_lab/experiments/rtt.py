@@ -1,0 +1,327 @@
+"""Every strategy against the round-trip time: one request at a time, equal machines, rivals tuned for each cell.
+
+`cosine` stands here as it ships: the verifier copies from the text, coordinates where that pays, and holds a
+drafter of its own. Rivals stand as published. One on free pacing also gets that drafter and the copying; one of
+rounds, which needs its answers at once, also stands beside the verifier: what distance adds to it there is what it
+adds to plain decoding.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import fmean
+from typing import Any, Final
+
+from cosine_lab.experiments.ablation import variants
+from cosine_lab.experiments.entrants import (
+    COUPLED,
+    DSI_2,
+    GENERALIST,
+    ORACLE,
+    OURS,
+    PLAIN,
+    RIVALS,
+    SHIPPED,
+    SHIPS,
+    OptionValues,
+    entrant,
+)
+from cosine_lab.experiments.experiment import (
+    RECORDED_TOKENS,
+    Cell,
+    CellResult,
+    ExperimentOptions,
+    JsonRow,
+    Prompts,
+    Say,
+    emulated,
+    in_processes,
+    run_cell,
+    setup_of,
+    sum_of_checks,
+)
+from cosine_lab.experiments.repetition import RUN_TOKENS, distinct_share
+from cosine_lab.experiments.tuning import Place, Search, tune
+from cosine_lab.report.intervals import speedup_fields
+from cosine_lab.report.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
+
+BARE: Final = "cosine, bare"
+"""The client coordinates, and the verifier has nothing of its own: a drafter copies from the text."""
+WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    OURS.name: SHIPPED,
+    REMOTE: {**SHIPPED, "home": ""},
+    ALONE: {**SHIPPED, "max_drafters": 0},
+}
+"""Rows of `cosine` with the verifier as it ships, by label with their fields of `Scenario`."""
+BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "the coordinator knows": {"decision_s": 0.0},
+    "drafters know too": {"decision_s": 0.0, "is_oracle": True},
+}
+"""Runs that know the stream, by label with their fields of `Scenario`; bounds on the bare one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RttOptions(ExperimentOptions):
+    """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
+
+    The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
+    from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The parts
+    of cosine, the bounds on it, the bare one and rivals `with_more` machines are measured at those of
+    `focus_rtts_ms` that are swept; `side_rivals` on the side profiles. `tuning_prompts`, `tuning_tokens` and
+    `trials` are those of `Search`.
+    """
+
+    rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
+    main_rtt_ms: float = 20.0
+    focus_rtts_ms: tuple[float, ...] = (20.0, 100.0)
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    profile: str = "60/6"
+    side_profiles: tuple[str, ...] = ("25/8", "a100-80gb:70B/rtx-4090:1B")
+    side_rivals: tuple[str, ...] = ("specinfer", "pipeinfer")
+    rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
+    with_more: tuple[str, ...] = (DSI_2.name,)
+    prompts: int = 24
+    orders: int = 3
+    side_prompts: int = 10
+    max_new_tokens: int = RECORDED_TOKENS
+    tuning_prompts: int = 4
+    tuning_tokens: int = 64
+    trials: int = 12
+
+    @classmethod
+    def quick(cls) -> "RttOptions":
+        return cls(
+            rtts_ms=(20.0,),
+            focus_rtts_ms=(20.0,),
+            temperatures=(0.0,),
+            side_profiles=(),
+            side_rivals=(),
+            rivals=("speculative",),
+            with_more=(),
+            prompts=2,
+            orders=2,
+            side_prompts=1,
+            max_new_tokens=24,
+            tuning_prompts=1,
+            tuning_tokens=8,
+            trials=0,
+        )
+
+    @property
+    def measured_focus_ms(self) -> tuple[float, ...]:
+        """The round-trip times of the parts, the bounds and the rest, as far as they are swept."""
+        return tuple(rtt_ms for rtt_ms in self.focus_rtts_ms if rtt_ms in self.rtts_ms)
+
+    def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
+        """Points of the sweep, or beside it, at every temperature."""
+        return [
+            Place(profile, rtt_ms, temperature)
+            for temperature, profile, rtt_ms in product(self.temperatures, profiles, rtts_ms)
+        ]
+
+    def prompts_at(self, place: Place) -> int:
+        """The prompts that all strategies run at a point."""
+        return self.prompts if place.profile == self.profile else min(self.side_prompts, self.prompts)
+
+    def cell(
+        self, strategy: str, place: Place, choice: OptionValues, *, prompts: int | None = None, **more: Any
+    ) -> Cell:
+        """The cell of a strategy at a point; `more` are fields of its scenario."""
+        scenario = {**place._asdict(), "seed": self.seed, "max_new_tokens": self.max_new_tokens, **more}
+        count = self.prompts_at(place) if prompts is None else prompts
+        return Cell(strategy=strategy, choice=choice, scenario=scenario, prompts=Prompts(count=count))
+
+
+Tuned = Mapping[tuple[str, Place], OptionValues]
+"""Option values of a strategy by its name, for each point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRow:
+    """A row to measure, what it is called, and what it says beside.
+
+    Its cell is run with the prompts in so many `orders`. With `is_beside` it has no distance, and what distance
+    adds to plain decoding is added to its times.
+    """
+
+    part: str
+    label: str
+    place: Place
+    cell: Cell
+    is_beside: bool = False
+    orders: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cell for each order of its prompts."""
+        prompts = self.cell.prompts
+        return [replace(self.cell, prompts=replace(prompts, order=order)) for order in range(self.orders)]
+
+
+def run(options: RttOptions, *, say: Say) -> JsonRow:
+    """Tune every rival for each point, then measure everybody; the result (docs/benchmarks.md)."""
+    plans = list(planned(options, _tuned(options, say)))
+    places = dict.fromkeys(place for plan in plans for place in (plan.place, plan.place._replace(rtt_ms=0.0)))
+    plain = {place: options.cell(PLAIN.name, place, {}) for place in places}
+    # Cells of several rows are measured once.
+    cells = {repr(cell): cell for cell in (*plain.values(), *(cell for plan in plans for cell in plan.cells))}
+    say(f"{len(cells)} cells to measure")
+    results = in_processes(run_cell, list(cells.values()), processes=options.processes, say=say)
+    measured = dict(zip(cells, results, strict=True))
+    plain_s = {place: measured[repr(cell)].seconds for place, cell in plain.items()}
+    rows = [
+        row_of(plan, [measured[repr(cell)] for cell in plan.cells], plain_s, seed=options.seed) for plan in plans
+    ]
+    return {
+        "what": "How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
+        "machines, for one request at a time.",
+        "setup": {
+            **setup_of(options),
+            **emulated([options.profile, *options.side_profiles], options.rtts_ms),
+            "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
+            "drafters": "one of the embedded family for each of five domains, a general one, one that copies text",
+            "drafter_at_the_verifier": f"the {GENERALIST} one, on a device like the drafters'",
+            "intervals": "95 %, by bootstrap over the prompts, each by its mean over their orders",
+            "distinct_runs": loops_of(options),
+            "tuned_over": {name: entrant(name).grid for name in (*options.rivals, *options.with_more)},
+        },
+        "rows": rows,
+        "findings": findings_of(rows, main_rtt_ms=options.main_rtt_ms, seed=options.seed),
+    }
+
+
+def loops_of(options: RttOptions) -> list[JsonRow]:
+    """The share of new runs of tokens in the texts of the sweep, by temperature and domain, and over all."""
+    found = []
+    for temperature in options.temperatures:
+        traces = Prompts(count=options.prompts).traces(temperature)
+        domains = sorted({trace.domain for trace in traces})
+        for name, among in (*((domain, {domain}) for domain in domains), ("all", set(domains))):
+            texts = [trace.stream[: options.max_new_tokens] for trace in traces if trace.domain in among]
+            shares = {"share": distinct_share(texts), "run_tokens": RUN_TOKENS}
+            found.append({"temperature": temperature, "domain": name, **shares})
+    return found
+
+
+def _tuned(options: RttOptions, say: Say) -> Tuned:
+    """The best option values of every rival at every point, from the middle of the sweep outwards."""
+    searches = [
+        Search(
+            strategy=name,
+            seed=options.seed,
+            first=Place(options.profile, options.main_rtt_ms, temperature),
+            branches=tuple(_branches(options, name, temperature)),
+            prompts=options.tuning_prompts,
+            tokens=options.tuning_tokens,
+            trials=options.trials,
+        )
+        for name, temperature in product((*options.rivals, *options.with_more), options.temperatures)
+    ]
+    found = in_processes(tune, searches, processes=options.processes, say=say)
+    return {
+        (search.strategy, place): choice
+        for search, choices in zip(searches, found, strict=True)
+        for place, choice in choices.items()
+    }
+
+
+def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tuple[Place, ...]]:
+    """The points at which a rival is tuned, away from the middle; one of rounds also where it has no distance."""
+    middle = options.main_rtt_ms
+    swept = sorted(options.measured_focus_ms if name in options.with_more else options.rtts_ms)
+    rounds = [0.0] if entrant(name).kind.is_stepped and name in options.rivals else []
+    nearer = [rtt_ms for rtt_ms in reversed(swept) if rtt_ms < middle]
+    routes = [
+        (options.profile, list(dict.fromkeys([*nearer, *rounds]))),
+        (options.profile, [rtt_ms for rtt_ms in swept if rtt_ms > middle]),
+        *((profile, [middle, *rounds]) for profile in options.side_profiles if name in options.side_rivals),
+    ]
+    for profile, rtts_ms in routes:
+        yield tuple(Place(profile, rtt_ms, temperature) for rtt_ms in rtts_ms)
+
+
+def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
+    """The sweep, other machines, and at some points more machines, the bare one, its bounds, and the parts."""
+    for place in options.places([options.profile], options.rtts_ms):
+        yield from _compared(options, place, options.rivals, tuned, part="sweep")
+    for place in options.places(options.side_profiles, [options.main_rtt_ms]):
+        yield from _compared(options, place, options.side_rivals, tuned, part="profile")
+    few = min(options.side_prompts, options.prompts)
+    for place in options.places([options.profile], options.measured_focus_ms):
+        bare = options.cell(OURS.name, place, {})
+        yield PlannedRow(part="more", label=BARE, place=place, cell=bare)
+        for name in options.with_more:
+            cell = options.cell(name, place, tuned[name, place])
+            yield PlannedRow(part="more", label=name, place=place, cell=cell)
+        for variant in variants():
+            cell = options.cell(OURS.name, place, variant.choice, prompts=few, **variant.scenario)
+            labels = {"order": variant.order, "label": variant.label}
+            yield PlannedRow(part="ablation", label=OURS.name, place=place, cell=cell, labels=labels)
+        cell = options.cell(OURS.name, place, {}, prompts=few)
+        yield PlannedRow(part="oracle", label=BARE, place=place, cell=cell, labels={"label": BARE})
+        for label, scenario in BOUNDS.items():
+            cell = options.cell(ORACLE.name, place, {}, prompts=few, **scenario)
+            yield PlannedRow(part="oracle", label=ORACLE.name, place=place, cell=cell, labels={"label": label})
+
+
+def _compared(
+    options: RttOptions, place: Place, rivals: Sequence[str], tuned: Tuned, *, part: str
+) -> Iterator[PlannedRow]:
+    """Everybody at one point: plain decoding, `cosine` as it ships, rivals as published and at their best."""
+    orders = options.orders if part == "sweep" else 1
+    yield PlannedRow(part=part, label=PLAIN.name, place=place, cell=options.cell(PLAIN.name, place, {}))
+    for label, scenario in WAYS.items():
+        cell = options.cell(OURS.name, place, {"policy": SHIPS}, **scenario)
+        yield PlannedRow(part=part, label=label, place=place, cell=cell, orders=orders)
+    for name in rivals:
+        choice = tuned[name, place]
+        yield PlannedRow(part=part, label=name, place=place, cell=options.cell(name, place, choice))
+        if is_stepped := entrant(name).kind.is_stepped:
+            near = place._replace(rtt_ms=0.0)
+            # A program beside the verifier writes to nobody.
+            cell = options.cell(name, near, tuned[name, near], decision_s=0.0)
+        else:
+            cell = options.cell(name, place, {**choice, "policy": SHIPS}, home=GENERALIST)
+        yield PlannedRow(
+            part=part,
+            label=name + (BESIDE if is_stepped else EQUIPPED),
+            place=place,
+            cell=cell,
+            is_beside=is_stepped,
+            orders=1 if is_stepped else orders,
+        )
+
+
+def row_of(
+    plan: PlannedRow, results: Sequence[CellResult], plain_s: Mapping[Place, Mapping[int, float]], *, seed: int
+) -> JsonRow:
+    """A row, of the results of all orders of the prompts, of which the first is the one they are told in.
+
+    `plain_s` holds the seconds of plain decoding by prompt at the row's point and at no distance.
+    """
+    kind, choice = entrant(plan.cell.strategy).kind, plan.cell.choice
+    plain, near = plain_s[plan.place], plain_s[plan.place._replace(rtt_ms=0.0)]
+    further_s = {number: plain[number] - near[number] if plan.is_beside else 0.0 for number in results[0].seconds}
+    seconds = {number: more_s + fmean(r.seconds[number] for r in results) for number, more_s in further_s.items()}
+    plain_total_s = sum(plain[number] for number in seconds)
+    return {
+        "part": plan.part,
+        **plan.labels,
+        "strategy": plan.label,
+        **plan.place._asdict(),
+        "verifiers": kind.verifiers,
+        **speedup_fields(seconds, plain, seed=seed),
+        "speedup_by_order": [plain_total_s / (sum(further_s.values()) + result.total_s) for result in results],
+        "options": {name: value for name, value in choice.items() if name not in ("law", "policy")},
+        "law": choice.get("law", COUPLED),
+        "policy": "as the strategy asks" if kind.is_stepped else choice.get("policy", "ours"),
+        "drafter_at_the_verifier": plan.cell.scenario.get("home", ""),
+        "accepted_tokens_per_round": fmean(result.accepted_per_round for result in results),
+        "gpu_seconds_per_token": fmean(result.report.seconds_per_token for result in results),
+        "bytes_per_token": fmean(result.report.bytes_per_token for result in results),
+        "prompts": len(seconds),
+        "prompt_s": list(seconds.values()),
+        **sum_of_checks([result.checks for result in results]),
+        "tokens": sum(result.report.tokens for result in results),
+    }

@@ -1,0 +1,121 @@
+"""The best options of a strategy for each point of a sweep, found by coordinate descent on the split "tune"."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cosine_lab.experiments.entrants import OptionValues, entrant
+from cosine_lab.experiments.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
+from cosine_node.zoo.family import Family
+
+Score = Callable[[OptionValues], float]
+Grid = Mapping[str, tuple[Any, ...]]
+
+
+class Place(NamedTuple):
+    """A point of a sweep; its fields are those of a `Scenario`."""
+
+    profile: str
+    rtt_ms: float
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A strategy to tune at places: a first one, and branches that lead away from it.
+
+    At the first every option is swept in turn, for each value of the entrant's `outer` option if it has one. It and
+    every other, which begins where the one before it in its branch ended, then get at most `trials` trials next to
+    where they stand. A trial runs the first `prompts` prompts of a family for `tokens` tokens each, in swarms with
+    these `domains` of drafters, all if there are none.
+    """
+
+    strategy: str
+    seed: int
+    first: Place
+    branches: tuple[tuple[Place, ...], ...]
+    prompts: int
+    tokens: int
+    trials: int
+    family: Family = Family.TOY
+    domains: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
+
+
+def tune(search: Search) -> dict[Place, OptionValues]:
+    """The best table of option values found for each place."""
+    plays = entrant(search.strategy)
+    grid = plays.grid_at(search.first.temperature)
+    start = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
+    score = _scored(search, search.first)
+    inner = {name: values for name, values in grid.items() if name != plays.outer}
+    starts = [dict(start) | {plays.outer: value} for value in grid[plays.outer]] if plays.outer else [start]
+    best = min((swept(one, inner, score, allows=plays.allows) for one in starts), key=score)
+    found = {search.first: climbed(best, grid, score, allows=plays.allows, trials=search.trials)}
+    for branch in search.branches:
+        before = search.first
+        for place in branch:
+            score = _scored(search, place)
+            found[place] = climbed(found[before], grid, score, allows=plays.allows, trials=search.trials)
+            before = place
+    return found
+
+
+def _scored(search: Search, place: Place) -> Score:
+    """Seconds that the tuning prompts take under a table of option values; each is run once."""
+    known: dict[str, float] = {}
+
+    def seconds(choice: OptionValues) -> float:
+        key = repr(sorted(choice.items()))
+        if key not in known:
+            cell = Cell(
+                strategy=search.strategy,
+                choice=choice,
+                scenario={
+                    **place._asdict(),
+                    "seed": search.seed,
+                    "max_new_tokens": search.tokens,
+                    **({"domains": search.domains} if search.domains else {}),
+                },
+                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts, family=search.family),
+            )
+            known[key] = run_cell(cell).total_s
+        return known[key]
+
+    return seconds
+
+
+def swept(start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool]) -> OptionValues:
+    """Every value of every option, one option after the other, the best of each kept."""
+    best = start
+    for name, values in grid.items():
+        tried = [dict(best) | {name: value} for value in values]
+        # The value held so far comes first, so that it stays on a tie.
+        best = min([best, *filter(allows, tried)], key=score)
+    return best
+
+
+def climbed(
+    start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool], trials: int
+) -> OptionValues:
+    """Steps to neighbouring values while they help, `trials` of them at most.
+
+    Every option gets a step each way before any gets a second.
+    """
+    best, has_moved = start, True
+    while has_moved:
+        has_moved = False
+        for name, values in grid.items():
+            for step in (1, -1):
+                index = values.index(best[name]) + step
+                if not 0 <= index < len(values) or not allows(choice := dict(best) | {name: values[index]}):
+                    continue
+                if not trials:
+                    return best
+                trials -= 1
+                if score(choice) < score(best):
+                    best, has_moved = choice, True
+                    break
+    return best

@@ -1,0 +1,1 @@
+"""docs/benchmarks.md and its figures, made of the results of experiments."""

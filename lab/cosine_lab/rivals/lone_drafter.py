@@ -1,0 +1,122 @@
+"""The one drafter of strategies that use a single one without waiting for it."""
+
+import math
+from typing import Final
+
+from cosine_p2p.strategy.base import (
+    Action,
+    Committed,
+    DrafterStarted,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
+)
+from cosine_p2p.strategy.moving_average import moving_average
+from cosine_p2p.strategy.tree import LiveTree
+from cosine_protocol.limits import MAX_WINDOW_NODES
+
+FIRST_ACCEPTANCE: Final = 0.6
+"""A choice: a new drafter counts as good until something was measured."""
+MIN_ACCEPTANCE: Final = 0.4
+"""A choice: above it the prompt decides, below it what was measured."""
+ACCEPTANCE_STEP: Final = 0.1
+"""A choice: smaller differences are within the error of some twenty tokens."""
+ACCEPTANCE_WEIGHT: Final = 0.05
+"""A choice: about the last 20 tokens count."""
+
+
+class LoneDrafter:
+    """Gives the work to `author`, or, for None, to the drafter that knows the prompt best.
+
+    One whose drafts are often wrong comes after all that are not known to be, whatever it says of the prompt; of
+    several such the most accepted is best. Whoever loses the work is released, and recalled once it is best again.
+    `drafting` is the author at work.
+    """
+
+    def __init__(self, tree: LiveTree, *, author: int | None, depth_tokens: int, width_nodes: int) -> None:
+        self.drafting: int | None = None
+        self._tree = tree
+        self._author = author
+        self._depth_tokens = depth_tokens
+        self._width_nodes = width_nodes
+        self._known: dict[int, DrafterStarted] = {}
+        self._following: set[int] = set()
+        self._recalled: set[int] = set()
+        self._acceptance: dict[int, float] = {}
+
+    @property
+    def token_s(self) -> float | None:
+        """The time the drafter at work takes for a token, None without one."""
+        return None if self.drafting is None else self._known[self.drafting].token_s
+
+    def join(self, drafter: DrafterStarted) -> list[Action]:
+        if self._author not in (None, drafter.author):
+            return [ReleaseDrafter(drafter.author, f"author {self._author} drafts alone")]
+        self._known[drafter.author] = drafter
+        self._following.add(drafter.author)
+        self._recalled.discard(drafter.author)
+        self._acceptance.setdefault(drafter.author, FIRST_ACCEPTANCE)
+        return self._settle()
+
+    def leave(self, author: int) -> list[Action]:
+        """A drafter is lost."""
+        self._known.pop(author, None)
+        self._following.discard(author)
+        self._recalled.discard(author)
+        if author == self.drafting:
+            self.drafting = None
+        return self._settle()
+
+    def learn(self, tokens: tuple[int, ...]) -> None:
+        """Score the drafter's first choices on tokens about to be committed; call before `tree.advance`."""
+        author = self.drafting
+        if author is None:
+            return
+        for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
+            if first := parent.first_choice(author):
+                self._acceptance[author] = moving_average(
+                    self._acceptance[author], first.token == token, weight=ACCEPTANCE_WEIGHT
+                )
+
+    def advance(self, event: Committed) -> list[Action]:
+        """Tell everyone what was committed, and change the drafter if it is hardly accepted."""
+        if not event.tokens:
+            return []
+        advances = [SendAdvance(author, event.position, event.tokens) for author in sorted(self._following)]
+        return [*advances, *self._settle()]
+
+    def _settle(self) -> list[Action]:
+        """Give the work to the best that follows; recall a better one."""
+        actions: list[Action] = []
+        best = max(self._known, key=self._merit, default=None)
+        if best is not None and best not in self._following | self._recalled:
+            self._recalled.add(best)
+            actions.append(RecallDrafter(best, "nobody here is accepted more"))
+        present = max(self._following, key=self._merit, default=None)
+        if present is None or present == self.drafting:
+            return actions
+        if self.drafting is not None:
+            self._following.discard(self.drafting)
+            actions.append(ReleaseDrafter(self.drafting, f"author {present} drafts instead"))
+        self.drafting = present
+        return [*actions, self._assign(self._known[present])]
+
+    def _merit(self, author: int) -> tuple[int, float]:
+        """In steps, so that two of like acceptance do not replace each other again and again."""
+        steps = math.floor(min(self._acceptance[author], MIN_ACCEPTANCE) / ACCEPTANCE_STEP)
+        return steps, -self._known[author].prompt_nll
+
+    def _assign(self, drafter: DrafterStarted) -> SendAssign:
+        why = f"it drafts alone: acceptance {self._acceptance[drafter.author]:.2f}"
+        tree = self._tree
+        return SendAssign(
+            drafter.author,
+            tree.root.digest,
+            tree.position,
+            (),
+            self._depth_tokens,
+            self._width_nodes,
+            MAX_WINDOW_NODES,
+            why,
+        )

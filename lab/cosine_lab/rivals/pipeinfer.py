@@ -1,0 +1,76 @@
+"""Continuous asynchronous speculation (PipeInfer, arXiv 2407.11798) for a verifier of one stage.
+
+The verifier runs a single-token pass as soon as the last has ended and takes along every micro-batch that has
+arrived; the drafter goes on from the tail of its last speculation while its confidence holds. The paper also
+abandons passes over invalidated micro-batches midway, which frees later stages of a pipeline; here every pass also
+carries the single-token run, which is always wanted, so abandoning one could only lose time.
+"""
+
+from dataclasses import dataclass
+
+from cosine_lab.rivals.continuous import Continuous, credit
+from cosine_p2p.strategy.base import SendTree
+from cosine_p2p.strategy.tree import TreeNode, block_below
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeInferOptions:
+    """The constants of the authors' program; published are ranges, so they are to be swept.
+
+    A draft goes on while its draft probability is at least `p_accept`, and branches where another child's is above
+    `p_split`, into at most `n_parallel` lines. The terms that the program can add to both for micro-batches in
+    flight and for rejections are 0. `draft_tokens` is the depth of a micro-batch. `author` drafts, or for None the
+    best.
+    """
+
+    author: int | None = None
+    draft_tokens: int = 1
+    p_accept: float = 0.1
+    p_split: float = 0.8
+    n_parallel: int = 3
+
+
+class PipeInfer(Continuous):
+    """Sends micro-batches above the threshold; on a miss all behind it is void and drafting restarts."""
+
+    def __init__(self, root: bytes, position: int = 0, options: PipeInferOptions | None = None) -> None:
+        self._options = options or PipeInferOptions()
+        super().__init__(root, position, author=self._options.author, width_nodes=self._options.n_parallel)
+        self._tail = self._tree.root
+
+    def _restart(self) -> None:
+        """The tail is the end of the most confident line sent that is still possible."""
+        sent = self._tree.best_path(lambda node: node.draft_probability, allows=self._sent.__contains__)
+        self._tail = sent[-1] if sent else self._tree.root
+
+    def _unsent(self) -> list[SendTree]:
+        """Micro-batches as far as drafts and confidence go."""
+        batches: list[SendTree] = []
+        while lines := self._next_lines():
+            nodes = dict.fromkeys(node for line in lines for node in line)
+            batches.append(SendTree(block_below(self._tail, nodes, credit)))
+            self._sent.update(nodes)
+            self._tail = lines[0][-1]
+        return batches
+
+    def _next_lines(self) -> list[list[TreeNode]]:
+        """The lines of the next micro-batch, none where it is still being drafted or not worth it."""
+        options = self._options
+        lines: list[list[TreeNode]] = [[]]
+        for _ in range(options.draft_tokens):
+            grown = [longer for line in lines for longer in self._extended(line)][: options.n_parallel]
+            if len(grown[0]) == len(lines[0]):
+                break
+            lines = grown
+        main = lines[0]
+        is_drafting = len(main) < options.draft_tokens and not (main[-1] if main else self._tail).children
+        return [] if is_drafting or not main else lines
+
+    def _extended(self, line: list[TreeNode]) -> list[list[TreeNode]]:
+        """A line with its next token and the branches next to it, or as it is where it ends."""
+        children = (line[-1] if line else self._tail).children.values()
+        ranked = sorted(children, key=lambda node: -node.draft_probability)
+        if not ranked or ranked[0].draft_probability < self._options.p_accept:
+            return [line]
+        split = self._options.p_split
+        return [[*line, node] for rank, node in enumerate(ranked) if not rank or node.draft_probability > split]

@@ -1,0 +1,29 @@
+"""A text codec of one letter a token, so that simulated texts can be read."""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from cosine_p2p.text.token_effects import TokenEffect
+from cosine_p2p.text.tokenizer import TextCodec
+
+FIRST_LETTER: Final = 48
+"""Token 0 is the character 0, so that small vocabularies are printable."""
+
+
+class LetterCodec(TextCodec):
+    """One token a character: token t is `chr(48 + t)`."""
+
+    vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
+
+    def __init__(self) -> None:
+        return
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ord(letter) - FIRST_LETTER for letter in text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join([chr(FIRST_LETTER + token) for token in tokens])
+
+    def effect(self, token: int) -> TokenEffect:
+        return TokenEffect.WHOLE

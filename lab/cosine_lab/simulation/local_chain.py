@@ -1,0 +1,46 @@
+"""A chain whose stages are all in this process."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cosine_node.engine.base import RowResult
+from cosine_node.stages.engine import StageEngine
+from cosine_node.stages.operations import ChainLost, Operation
+from cosine_protocol.errors import CosineError
+
+
+class LocalChain:
+    """Implements `cosine_node.stages.operations.Chain`: operations wait until an answer is asked for."""
+
+    def __init__(self, stages: Sequence[StageEngine]) -> None:
+        """The stages hold all layers of a model, in their order, none twice."""
+        self._stages = stages
+        self._waiting: deque[Operation] = deque()
+        self._lost: ChainLost | None = None
+
+    def submit(self, operation: Operation) -> None:
+        if self._lost is None:
+            self._waiting.append(operation)
+
+    def results(self) -> Sequence[RowResult]:
+        while self._lost is None:
+            operation = self._waiting.popleft()
+            try:
+                found = self._through(operation)
+            except CosineError as error:
+                # Some stages have applied it and others have not.
+                self._lost = ChainLost(f"A stage failed: {error}")
+                self._waiting.clear()
+            else:
+                if found is not None:
+                    return found
+        raise self._lost
+
+    def _through(self, operation: Operation) -> list[RowResult] | None:
+        passed: Tensor | list[RowResult] | None = None
+        for stage in self._stages:
+            assert not isinstance(passed, list)
+            passed = stage.apply(operation, passed)
+        return passed if isinstance(passed, list) else None

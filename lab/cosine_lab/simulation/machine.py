@@ -1,0 +1,144 @@
+"""The machine and the wire of a simulated node: both count what they do, and both can be made to fail."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cosine_node.engine.base import BadLogits, Engine, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.runner import InlineRunner, Pass, Runner, count_tokens
+from cosine_p2p.transport.base import Stream, StreamHandler, Transport
+
+DAMAGE: Final = 0x5A
+"""A damaged byte is XORed with this: any value but 0 makes it a wrong one."""
+
+
+@dataclass(slots=True)
+class MachineUse:
+    """Passes of a machine, the rows and tokens fed in them, and the seconds they took."""
+
+    passes: int = 0
+    rows: int = 0
+    tokens: int = 0
+    busy_s: float = 0.0
+
+
+class SimulatedMachine:
+    """A `Runner` in virtual time that counts and can be made to fail.
+
+    Passes last `slowness` times what the curve says, and `extra_s` more; none ends before `stalled_until_s`.
+    `bad_passes` more of them give NaN for their first row.
+    """
+
+    def __init__(self, engine: Engine, curve: CostCurve, *, runner: Runner | None = None) -> None:
+        self.use = MachineUse()
+        self.slowness = 1.0
+        self.extra_s = 0.0
+        self.stalled_until_s = 0.0
+        self.bad_passes = 0
+        self._runner = runner or InlineRunner(engine, curve)
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        done = await self._runner.forward(rows)
+        late_s = (self.slowness - 1) * (loop.time() - began_s) + self.extra_s
+        ends_s = max(loop.time() + late_s, self.stalled_until_s)
+        if ends_s > loop.time():
+            await asyncio.sleep(ends_s - loop.time())
+        elapsed_s = loop.time() - began_s
+        self.use.passes += 1
+        self.use.rows += len(rows)
+        self.use.tokens += count_tokens(rows)
+        self.use.busy_s += elapsed_s
+        results = done.results
+        if self.bad_passes:
+            self.bad_passes -= 1
+            error = BadLogits("a pass gave NaN for this sequence")
+            results = [replace(results[0], choices=(), error=error), *results[1:]]
+        return Pass(results, elapsed_s)
+
+    def abandon(self) -> None:
+        self._runner.abandon()
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+@dataclass(slots=True)
+class Wire:
+    """All streams that a node serves: their number now, the bytes over them, and the writes still to be damaged.
+
+    The next `damaged_writes` writes get a wrong byte.
+    """
+
+    open_streams: int = 0
+    carried_bytes: int = 0
+    damaged_writes: int = 0
+
+    def watched(self, handler: StreamHandler) -> StreamHandler:
+        """The same handler with its streams running over this wire."""
+
+        async def handle(stream: Stream) -> None:
+            self.open_streams += 1
+            try:
+                await handler(_WatchedStream(stream, self))
+            finally:
+                self.open_streams -= 1
+
+        return handle
+
+    def carry(self, data: bytes) -> bytes:
+        """The bytes that arrive when these are sent."""
+        self.carried_bytes += len(data)
+        if not self.damaged_writes or not data:
+            return data
+        self.damaged_writes -= 1
+        middle = len(data) // 2
+        return data[:middle] + bytes([data[middle] ^ DAMAGE]) + data[middle + 1 :]
+
+
+class _WatchedStream:
+    def __init__(self, stream: Stream, wire: Wire) -> None:
+        self._stream = stream
+        self._wire = wire
+
+    @property
+    def peer_id(self) -> str:
+        return self._stream.peer_id
+
+    async def read(self) -> bytes:
+        data = await self._stream.read()
+        self._wire.carried_bytes += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(self._wire.carry(data))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def note_flood(self) -> None:
+        self._stream.note_flood()
+
+
+@dataclass(slots=True)
+class WatchedTransport:
+    """A transport whose served streams run over a wire; what it dials does not."""
+
+    inner: Transport
+    wire: Wire = field(default_factory=Wire)
+
+    @property
+    def peer_id(self) -> str:
+        return self.inner.peer_id
+
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        return await self.inner.dial(peer_id, protocol)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        await self.inner.serve(protocol, self.wire.watched(handler))
+
+    async def close(self) -> None:
+        await self.inner.close()

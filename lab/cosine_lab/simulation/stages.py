@@ -1,0 +1,203 @@
+"""Parts of a target in virtual time: the real services and chains, over layers that compute nothing."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from cosine_lab.simulation.machine import MachineUse
+from cosine_lab.simulation.memory_transport import MemoryTransport
+from cosine_node.engine.base import Engine, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.passes.runner import count_tokens
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_runner import ChainRunner, NoStages, OpenedChain
+from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.remote_chain import ChainPlan, StagePlace, open_chain
+from cosine_node.stages.service import StageService
+from cosine_protocol.stage_messages import LayerRange
+
+LAYERS: Final = 64
+"""A choice: enough to be cut into as many parts as a scenario may have."""
+TOKEN_BYTES: Final = 8_192
+"""Activations of a token: a width of 4,096 in bfloat16, that of an 8B model."""
+HEADS: Final = 16
+"""A choice: so many chains have room at a stage."""
+
+
+def even_parts(parts: int) -> list[LayerRange]:
+    """All layers in so many parts of about one size."""
+    cuts = [LAYERS * number // parts for number in range(parts + 1)] if parts else []
+    return [LayerRange(first=first, end=end, layers=LAYERS) for first, end in pairwise(cuts)]
+
+
+class _Books:
+    """Implements `cosine_node.stages.service.ChainBooks`: activations are zeros, results those of an engine."""
+
+    def __init__(self, host: "SimulatedStage", books: PagedEngine, answering: Engine | None) -> None:
+        self._host = host
+        self.books = books
+        self._answering = answering
+        self.close: Callable[[], None] = lambda: None
+
+    def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
+        tokens = count_tokens(rows)
+        self._host.fed_tokens = tokens
+        if self._answering is not None:
+            return self._answering.forward(rows)
+        self.books.feed(rows)
+        return bytes(TOKEN_BYTES * tokens)
+
+
+class SimulatedStage:
+    """A part of a target at a peer: implements `cosine_node.stages.service.ChainHost`. `start` serves it."""
+
+    token_bytes: Final = TOKEN_BYTES
+
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        layers: LayerRange,
+        whole: Callable[[], Engine],
+        *,
+        curve: CostCurve,
+        target_digest: bytes,
+    ) -> None:
+        self.transport = transport
+        self.layers = layers
+        self.curve = curve
+        self.use = MachineUse()
+        self.fed_tokens = 0
+        self.is_killed = False
+        self._whole = whole
+        engine = whole()
+        self.numerics = engine.numerics
+        self.pool_tokens = self.free_tokens = HEADS * engine.free_tokens
+        self._engine_is_free = asyncio.Lock()
+        self.service = StageService(self, transport=transport, target_digest=target_digest, offload=self._compute)
+
+    async def start(self) -> None:
+        await self.service.start()
+
+    def open(
+        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
+    ) -> _Books:
+        engine = self._whole()
+        assert isinstance(engine, PagedEngine)
+        assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"
+        if self.layers.is_last:
+            engine.number_from(first_sequence)
+            return _Books(self, engine, engine)
+        books = PagedEngine(
+            PagePool(tokens=pool_tokens),
+            vocab_tokens=engine.vocab_tokens,
+            context_tokens=engine.context_tokens,
+            numerics=self.numerics,
+            first_sequence=first_sequence,
+        )
+        return _Books(self, books, None)
+
+    def kill(self) -> None:
+        """Vanish as after `kill -9`."""
+        self.is_killed = True
+        self.transport.vanish()
+
+    async def _compute(self, call: Callable[[], None]) -> None:
+        """Work of the engine, which takes as long as the curve says."""
+        async with self._engine_is_free:
+            call()
+            seconds = self.curve.seconds(self.fed_tokens)
+            self.use.passes += 1
+            self.use.tokens += self.fed_tokens
+            self.use.busy_s += seconds
+            await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """The stages that a head may use, several of which may hold the same layers, and what it expects of a pass.
+
+    `traversal_s` is the time of a pass over one token, all the way round; `most_under_way` bounds those under way.
+    """
+
+    stages: Sequence[SimulatedStage]
+    traversal_s: float
+    most_under_way: int | None = None
+
+    @property
+    def slowest(self) -> CostCurve:
+        """The cost of a pass at the slowest stage."""
+        return max((stage.curve for stage in self.stages), key=lambda curve: curve.seconds(1))
+
+
+class SimulatedChains:
+    """Implements `cosine_node.stages.chain_runner.ChainOpener`: the living stages, in the order of their layers."""
+
+    def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
+        self._transport = transport
+        self._ring = ring
+        self._target_digest = target_digest
+        self._whole = whole
+        self._stack = AsyncExitStack()
+
+    async def runner(self) -> ChainRunner:
+        """The passes of a head over these stages."""
+        pool_tokens = self._whole.free_tokens
+        engine = ChainEngine(
+            NoStages(),
+            PagePool(tokens=pool_tokens),
+            vocab_tokens=self._whole.vocab_tokens,
+            context_tokens=self._whole.context_tokens,
+            numerics=self._whole.numerics,
+        )
+        runner = ChainRunner(
+            engine,
+            self,
+            new_pool=lambda: PagePool(tokens=pool_tokens),
+            opened=OpenedChain(NoStages(), (self._ring.slowest,)),
+            most_under_way=self._ring.most_under_way,
+        )
+        await runner.find()
+        return runner
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        await self._stack.aclose()
+        while True:
+            chosen = self._living()
+            plan = ChainPlan(
+                places=tuple(StagePlace(stage.transport.peer_id, stage.layers) for stage in chosen),
+                target_digest=self._target_digest,
+                numerics=self._whole.numerics,
+                vocab_tokens=self._whole.vocab_tokens,
+                pool_tokens=self._whole.free_tokens,
+                first_sequence=first_sequence,
+            )
+            try:
+                chain = await self._stack.enter_async_context(open_chain(self._transport, plan))
+            except ChainLost:
+                continue
+            return OpenedChain(chain, tuple(stage.curve for stage in chosen))
+
+    async def close(self) -> None:
+        """End the chain that is open."""
+        await self._stack.aclose()
+
+    def _living(self) -> list[SimulatedStage]:
+        """The first living stage for each range. Raises `NoChain`."""
+        found: dict[LayerRange, SimulatedStage] = {}
+        for stage in self._ring.stages:
+            if not stage.is_killed:
+                found.setdefault(stage.layers, stage)
+        held = sorted(found, key=lambda layers: layers.first)
+        end = 0
+        for layers in held:
+            if layers.first != end:
+                break
+            end = layers.end
+        if end != LAYERS:
+            raise NoChain(f"Layers from {end} of {LAYERS} are held by nobody.")
+        return [found[layers] for layers in held]

@@ -1,0 +1,402 @@
+"""A whole swarm in one process: real services, coordinator and clients on the in-memory network."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+from types import TracebackType
+from typing import Any, Final
+
+from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.links import seeded
+from cosine_lab.simulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
+from cosine_node.drafter.receipt_ledger import ReceiptLedger
+from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.drafter.streams import VerifiedStream
+from cosine_node.engine.base import Engine
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.runner import Runner
+from cosine_node.serving.status_service import StatusService
+from cosine_node.serving.surroundings import Surroundings
+from cosine_node.verifier.coordination import RequestCoordinator
+from cosine_node.verifier.home_drafter import HomeDrafter
+from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_p2p.client import AsyncClient, Swarm
+from cosine_p2p.directory.directory import Directory, MemoryDirectory
+from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.mandates import Mandates
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.protocols import DRAFT, STATUS
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.stage_messages import LayerRange
+
+VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+"""The default profile 60/6 of `cosine_node.passes.emulation` for a verifier."""
+DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
+"""The same for a drafter."""
+ANNOUNCE_S: Final = 5.0
+"""The interval at which a node looks if its load has changed, as `cosine_node.serving.announcing` does."""
+
+
+def numbered_identity(number: int) -> Identity:
+    """The identity of the peer with that number, the same in every run."""
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A node of the swarm. `restart` makes another with its identity. `home_use` is of a verifier's own drafter."""
+
+    identity: Identity
+    role: Role
+    domain: str
+    transport: MemoryTransport
+    service: VerifierService | DrafterService
+    engine: Engine
+    curve: CostCurve
+    machine: SimulatedMachine
+    wire: Wire
+    vivaldi: Vivaldi | None
+    tasks: tuple[asyncio.Task[None], ...]
+    home_use: MachineUse = field(default_factory=MachineUse)
+    is_killed: bool = False
+
+    async def kill(self) -> None:
+        """Vanish as after `kill -9`."""
+        self.is_killed = True
+        self.transport.vanish()
+        for task in self.tasks:
+            task.cancel()
+
+
+@dataclass(slots=True)
+class _ClientSwarm:
+    transport: MemoryTransport
+    directory: Directory
+    codec: TextCodec
+    mandates: Mandates
+
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+        return self.codec
+
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
+        return min(offered)
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+
+class SimulatedSwarm:
+    """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
+
+    Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
+    each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
+    its streams; by default all are open. `emulated` stands in every record. With a `place_seed` nodes find their
+    network coordinates.
+    """
+
+    def __init__(
+        self,
+        network: MemoryNetwork | None = None,
+        *,
+        one_way_s: float = 0.005,
+        codec: TextCodec | None = None,
+        eos: tuple[int, ...] = (),
+        directory_of: Callable[[Identity], Directory] | None = None,
+        gate_of: Callable[[Identity], PeerGate] | None = None,
+        emulated: str = "",
+        generation_defaults: GenerationDefaults | None = None,
+        place_seed: int | None = None,
+    ) -> None:
+        self.network = network or MemoryNetwork(one_way_s=one_way_s)
+        self.codec = codec or LetterCodec()
+        self.eos = eos
+        self.emulated = emulated
+        self.facts = facts_of(eos, generation_defaults)
+        self.directory = MemoryDirectory()
+        self._directory_of = directory_of or (lambda identity: self.directory)
+        self._gate_of = gate_of or (lambda identity: PeerGate())
+        self._place_seed = place_seed
+        self._announcements = count(1)
+        self.members: list[Member] = []
+        self._others: list[MemoryTransport] = []
+        self._learners: set[str] = set()
+        self._chains: list[SimulatedChains] = []
+        self._stack = AsyncExitStack()
+        self._numbers = count(1)
+
+    async def __aenter__(self) -> "SimulatedSwarm":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        for chains in self._chains:
+            await chains.close()
+        tasks = [task for member in self.members for task in member.tasks]
+        for task in tasks:
+            task.cancel()
+        for transport in [*(member.transport for member in self.members), *self._others]:
+            await transport.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def verifier(
+        self,
+        engine: Engine | None = None,
+        *,
+        curve: CostCurve = VERIFY_CURVE,
+        runner: Runner | None = None,
+        identity: Identity | None = None,
+        domain: str = "target",
+        home_engine: Engine | None = None,
+        home_curve: CostCurve = DRAFT_CURVE,
+        coordination: StrategyKind | None = STRATEGIES["cosine"],
+        ring: Ring | None = None,
+        **config: Any,
+    ) -> Member:
+        """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
+
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
+        the head of stages that hold the engine's model. Further options are fields of `VerifierConfig`.
+        """
+        engine = engine or ScriptedEngine()
+        identity = identity or self._next_identity()
+        transport, clock = self.join(identity), asyncio.get_running_loop().time
+        chain, pass_curve = None, curve
+        if ring is not None:
+            chains = SimulatedChains(transport, ring, target_digest=self.facts.digest(), whole=engine)
+            self._chains.append(chains)
+            chain = runner = await chains.runner()
+            engine, curve, pass_curve = chain.engine, CostCurve(((1, ring.traversal_s),)), ring.slowest
+        machine = SimulatedMachine(engine, curve, runner=runner)
+        home, home_use = None, MachineUse()
+        if home_engine is not None:
+            home_machine = SimulatedMachine(home_engine, home_curve)
+            home_use = home_machine.use
+            home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve)
+        coordinator = None
+        if coordination is not None:
+            coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)
+        service = VerifierService(
+            engine=engine,
+            runner=chain or machine,
+            curve=pass_curve,
+            identity=identity,
+            config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
+            home=home,
+            coordinator=coordinator,
+            chain=chain,
+            clock=clock,
+        )
+        service.pass_s = curve.seconds(1)
+        member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
+        member.home_use = home_use
+        return member
+
+    async def stage(
+        self, layers: LayerRange, whole: Callable[[], Engine], *, curve: CostCurve, identity: Identity | None = None
+    ) -> SimulatedStage:
+        """A part of a target, from now on; `whole` makes engines of the target."""
+        identity = identity or self._next_identity()
+        transport = self.join(identity)
+        self._others.append(transport)
+        stage = SimulatedStage(transport, layers, whole, curve=curve, target_digest=self.facts.digest())
+        await stage.start()
+        return stage
+
+    async def drafter(
+        self,
+        engine: Engine | None = None,
+        *,
+        curve: CostCurve = DRAFT_CURVE,
+        domain: str = "code",
+        identity: Identity | None = None,
+        keep_stream: Callable[[VerifiedStream], None] | None = None,
+        **config: Any,
+    ) -> Member:
+        """A drafter from now on, which learns if it has `keep_stream`; `config` has fields of `DrafterConfig`."""
+        identity = identity or self._next_identity()
+        self._learners |= {identity.peer_id} if keep_stream is not None else set()
+        engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
+        machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
+        service = DrafterService(
+            engine=engine,
+            runner=machine,
+            curve=curve,
+            identity=identity,
+            config=DrafterConfig(tokenizer_digest=DIGEST, **config),
+            clock=clock,
+            receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
+            keep_stream=keep_stream,
+        )
+        return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
+
+    async def drafter_with(
+        self, serve: Callable[[Identity], StreamHandler], *, domain: str = "code", identity: Identity | None = None
+    ) -> str:
+        """A drafter of the caller's own making; its peer id."""
+        identity = identity or self._next_identity()
+        transport = self.join(identity)
+        self._others.append(transport)
+        await transport.serve(DRAFT, serve(identity))
+        engine = ScriptedEngine()
+        await self._announce(identity, Role.DRAFTER, domain, DRAFT_CURVE, engine)
+        return identity.peer_id
+
+    async def client(self, *, identity: Identity | None = None, **options: Any) -> AsyncClient:
+        """A client that stays until the swarm ends; signatures are checked on the event loop.
+
+        Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
+        """
+        identity = identity or self._next_identity()
+        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES} | options
+
+        async def join() -> Swarm:
+            return self.client_swarm(identity)
+
+        client = AsyncClient(
+            join=join,
+            offload=_call_at_once,
+            nonces=numbered_nonces(identity.peer_id),
+            # Look-ups take no time here.
+            reuse_finds_s=0.0,
+            audit_chance=random.Random(identity.peer_id).random,
+            **chosen,
+        )
+        return await self._stack.enter_async_context(client)
+
+    def client_swarm(self, identity: Identity) -> Swarm:
+        """A client's way into the swarm; the caller closes it."""
+        mandates = Mandates(identity, asyncio.get_running_loop().time)
+        return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec, mandates)
+
+    def join(self, identity: Identity) -> MemoryTransport:
+        """A transport of the swarm's network for a peer."""
+        return self.network.join(identity.peer_id, self._gate_of(identity))
+
+    async def keep_announced(self) -> None:
+        """Announce living members again and again: soon after their load changes, and long before they lapse."""
+        announced = {id(member): 0 for member in self.members}
+        for turn in count(1):
+            await asyncio.sleep(ANNOUNCE_S)
+            is_due = turn % int(LIFETIME_S / 2 / ANNOUNCE_S) == 0
+            for member in [member for member in self.members if not member.is_killed]:
+                load = member.service.requests
+                if is_due or announced.get(id(member)) != load:
+                    announced[id(member)] = load
+                    await self._announce_member(member)
+
+    async def announce_members(self) -> None:
+        """Announce all living members, as they are now."""
+        for member in [member for member in self.members if not member.is_killed]:
+            await self._announce_member(member)
+
+    async def _announce_member(self, member: Member) -> None:
+        await self._announce(
+            member.identity,
+            member.role,
+            member.domain,
+            member.curve,
+            member.engine,
+            load_requests=member.service.requests,
+            coordinate=member.vivaldi.coordinate if member.vivaldi else None,
+        )
+
+    async def leave_clients(self) -> None:
+        """Close every client."""
+        await self._stack.aclose()
+
+    def _next_identity(self) -> Identity:
+        return numbered_identity(next(self._numbers))
+
+    async def _add(
+        self,
+        identity: Identity,
+        transport: MemoryTransport,
+        service: VerifierService | DrafterService,
+        engine: Engine,
+        machine: SimulatedMachine,
+        role: Role,
+        domain: str,
+        curve: CostCurve,
+    ) -> Member:
+        watched = WatchedTransport(transport)
+        await service.start(watched)
+        works = [service.run()]
+        vivaldi = None
+        if self._place_seed is not None:
+            rng = seeded(self._place_seed, "place", identity.peer_id)
+            vivaldi = Vivaldi(rng.random)
+            directory = self._directory_of(identity)
+            works.append(Surroundings(transport, directory, vivaldi, target=TARGET, rng=rng).run())
+        status = StatusService(lambda: (b"", service.requests, machine.use.passes), vivaldi=vivaldi)
+        await transport.serve(STATUS, status.handle)
+        member = Member(
+            identity=identity,
+            role=role,
+            domain=domain,
+            transport=transport,
+            service=service,
+            engine=engine,
+            curve=curve,
+            machine=machine,
+            wire=watched.wire,
+            vivaldi=vivaldi,
+            tasks=tuple(map(asyncio.ensure_future, works)),
+        )
+        self.members.append(member)
+        await self._announce(identity, role, domain, curve, engine)
+        return member
+
+    async def _announce(
+        self,
+        identity: Identity,
+        role: Role,
+        domain: str,
+        curve: CostCurve,
+        engine: Engine,
+        *,
+        load_requests: int = 0,
+        coordinate: NetworkCoordinate | None = None,
+    ) -> None:
+        record = record_of(
+            identity.peer_id,
+            role,
+            self.facts,
+            engine=engine,
+            curve=curve,
+            domain=domain,
+            emulated=self.emulated,
+            load_requests=load_requests,
+            sequence=next(self._announcements),
+            now_s=asyncio.get_running_loop().time(),
+            coordinate=coordinate,
+            learns=identity.peer_id in self._learners,
+        )
+        await self._directory_of(identity).announce(record, [TARGET])
+
+
+def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
+    """A source of nonces that gives the same ones in every run."""
+    numbers = count()
+    return lambda: blake2b(f"{peer_id} {next(numbers)}".encode(), digest_size=NONCE_BYTES).digest()
+
+
+async def _call_at_once(check: Callable[[], None]) -> None:
+    check()

@@ -1,0 +1,278 @@
+"""The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+from cosine_lab.simulation.learning_curve import LearningCurve, learned_tokens, learning_traces
+from cosine_lab.simulation.links import seeded
+from cosine_lab.simulation.scenario import EngineSource, Scenario
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.trace_engine import Law, TraceDrafter, TraceTarget
+from cosine_lab.simulation.traces import Trace, TraceSet
+from cosine_node import zoo
+from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.ngram import NgramEngine
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+
+POOL_TOKENS: Final = 32_768
+"""Bounds memory: the KV cache of an engine with an embedded model, room for sixteen requests and their trees."""
+TREE_TOKENS: Final = 512
+"""Room for the live tree of a request."""
+TEST_SPLIT: Final = "test"
+"""The split of the recorded generations that figures are measured on."""
+LOOKUP: Final = "lookup"
+"""The expertise of the drafter without weights, which copies from the text so far (`cosine_node.engine.ngram`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One request: a prompt of a domain, at most `max_new_tokens` of output, and the target's own `stream`."""
+
+    domain: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    max_new_tokens: int
+    stream: tuple[int, ...]
+
+
+def plain_stream(
+    engine: Engine, prompt: Sequence[int], sampling: Sampling, *, tokens: int, eos: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """The target's own stream, which every simulated run is compared with.
+
+    At most `tokens` output tokens after a prompt, up to the first of `eos`: no tree, no batch, no network.
+    """
+    sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
+    fed, output = tuple(prompt), list[int]()
+    try:
+        while len(output) < tokens and not (output and output[-1] in eos):
+            names = tuple(range(len(fed)))
+            row = Row(sequence, fed, names, (PREFIX, *names[:-1]), scored_from=len(fed) - 1)
+            output.append(engine.forward([row])[0].choices[0].token)
+            engine.keep(sequence, names)
+            fed = (output[-1],)
+    finally:
+        engine.release(sequence)
+    return tuple(output)
+
+
+class Workload(Protocol):
+    """The source of a simulation's engines and requests; the same arguments give the same answers."""
+
+    @property
+    def eos(self) -> tuple[int, ...]: ...
+
+    @property
+    def vocab_tokens(self) -> int: ...
+
+    def target(self, index: int) -> Engine:
+        """An empty engine for a verifier."""
+        ...
+
+    def drafter(self, index: int) -> Engine:
+        """An empty engine for a drafter."""
+        ...
+
+    def home(self, index: int) -> Engine:
+        """An empty engine for the drafter that a verifier holds itself, of the expertise `Scenario.home`."""
+        ...
+
+    def learning(self, index: int) -> LearningCurve | None:
+        """What a drafter becomes that learns; None for one that knows all that it will ever know."""
+        ...
+
+    def task(self, number: int) -> Task:
+        """The request with that number, from 0."""
+        ...
+
+
+def workload_of(scenario: Scenario) -> Workload:
+    """The workload that a scenario names. Raises `UsageError`."""
+    family = zoo.Family(scenario.family)
+    if scenario.source == EngineSource.TRACES:
+        return TraceWorkload(scenario, TraceSet.load_shipped(family))
+    if scenario.source == EngineSource.LEARNING:
+        return TraceWorkload(scenario, learning_traces(family))
+    return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
+
+
+class ScriptedWorkload:
+    """Engines without weights, random prompts."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.eos = scenario.eos
+        self.vocab_tokens = scenario.vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return self._engine()
+
+    def drafter(self, index: int) -> Engine:
+        fidelities = self._scenario.fidelities
+        return self._engine(fidelity=fidelities[index % len(fidelities)], drafter_seed=index)
+
+    def home(self, index: int) -> Engine:
+        return self.drafter(self._scenario.drafters + index)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return None
+
+    def _engine(self, **options: Any) -> Engine:
+        scenario = self._scenario
+        request_tokens = scenario.prompt_tokens + scenario.max_new_tokens + TREE_TOKENS
+        requests = min(scenario.max_requests, scenario.total_requests)
+        return ScriptedEngine(vocab_tokens=self.vocab_tokens, pool_tokens=requests * request_tokens, **options)
+
+    def task(self, number: int) -> Task:
+        scenario = self._scenario
+        rng = seeded(scenario.seed, "task", number)
+        prompt = tuple(rng.randrange(self.vocab_tokens) for _ in range(scenario.prompt_tokens))
+        sampling = Sampling(temperature=scenario.temperature, seed=rng.getrandbits(63))
+        tokens = scenario.max_new_tokens
+        stream = plain_stream(self.target(0), prompt, sampling, tokens=tokens, eos=self.eos)
+        return Task(
+            domain=scenario.domain(number), prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream
+        )
+
+
+class TraceWorkload:
+    """Replayed traces of the scenario's domains in turn. Raises `UsageError` where there are none."""
+
+    def __init__(self, scenario: Scenario, traces: TraceSet) -> None:
+        self._scenario = scenario
+        asked = scenario.prompt_domains or scenario.domains
+        self._chosen = traces.select(
+            split=TEST_SPLIT, temperature=scenario.temperature, domains=asked
+        ) or traces.select(temperature=scenario.temperature, domains=asked)
+        if not self._chosen:
+            raise UsageError(
+                f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(asked)}."
+            )
+        self._traces = TraceSet(self._chosen)
+        self.eos = traces.eos
+        self.vocab_tokens = traces.vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return TraceTarget(self._traces)
+
+    def drafter(self, index: int) -> Engine:
+        return self._expert(self._scenario.domain(index))
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return curve_of(self._traces, self._scenario.domain(index), self._expert)
+
+    def _expert(self, domain: str) -> Engine:
+        scenario = self._scenario
+        if domain == LOOKUP:
+            return lookup_engine(self.vocab_tokens)
+        try:
+            law = Law(scenario.law)
+        except ValueError:
+            laws = " or ".join(law.value for law in Law)
+            raise UsageError(f"A scenario's law is {laws}, not {scenario.law!r}.") from None
+        return TraceDrafter(self._traces, f"draft-{domain}", law=law, is_oracle=scenario.is_oracle)
+
+    def task(self, number: int) -> Task:
+        trace: Trace = self._chosen[number % len(self._chosen)]
+        tokens = min(self._scenario.max_new_tokens, len(trace.stream))
+        return Task(
+            domain=trace.domain,
+            prompt=trace.prompt(),
+            sampling=Sampling(temperature=trace.temperature, seed=trace.seed),
+            max_new_tokens=tokens,
+            stream=trace.stream[:tokens],
+        )
+
+
+def curve_of(traces: TraceSet, domain: str, engine_of: Callable[[str], Engine]) -> LearningCurve | None:
+    """What the drafter of a domain becomes, where traces know more of it than how it was shipped."""
+    known = domain != LOOKUP and len(learned_tokens(traces, f"draft-{domain}")) > 1
+    return LearningCurve(traces=traces, domain=domain, engine_of=engine_of) if known else None
+
+
+def lookup_engine(vocab_tokens: int) -> Engine:
+    """A drafter that needs no model; no context is too long for it."""
+    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS, pool_tokens=POOL_TOKENS)
+
+
+class ModelWorkload:
+    """The embedded models in float32, each loaded once for as many nodes as use it at a time."""
+
+    vocab_tokens: int
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._engines: dict[tuple[str, int], Engine] = {}
+        self._tasks: dict[int, Task] = {}
+        self.vocab_tokens = self._reference.vocab_tokens
+
+    @cached_property
+    def eos(self) -> tuple[int, ...]:
+        from cosine_p2p.request.generation_config import read_eos
+
+        return read_eos(zoo.tokenizer_folder())
+
+    @cached_property
+    def _reference(self) -> Engine:
+        return _load_engine("target")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
+
+    def target(self, index: int) -> Engine:
+        return self._empty("target", index)
+
+    def drafter(self, index: int) -> Engine:
+        return self._expert(self._scenario.domain(index), index)
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home, self._scenario.drafters + index)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return None
+
+    def _expert(self, domain: str, index: int) -> Engine:
+        return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
+
+    def _empty(self, name: str, index: int) -> Engine:
+        # A killed node leaves an engine behind that still holds its requests: that one is not used again.
+        engine = self._engines.get((name, index))
+        if engine is None or engine.free_tokens < POOL_TOKENS:
+            engine = self._engines[name, index] = _load_engine(name)
+        return engine
+
+    def task(self, number: int) -> Task:
+        if number not in self._tasks:
+            self._tasks[number] = self._decode_task(number)
+        return self._tasks[number]
+
+    def _decode_task(self, number: int) -> Task:
+        scenario = self._scenario
+        asked = [domain for domain in scenario.domains if domain in zoo.DOMAINS] or scenario.domains
+        domain = asked[number % len(asked)]
+        prompts = zoo.prompts(domain)
+        prompt = tuple(prompts[number // len(asked) % len(prompts)].token_ids(self._tokenizer))
+        seed = seeded(scenario.seed, "task", number).getrandbits(63)
+        sampling = Sampling(temperature=scenario.temperature, seed=seed)
+        room = self._reference.context_tokens - len(prompt)
+        tokens = min(scenario.max_new_tokens, room)
+        stream = plain_stream(self._reference, prompt, sampling, tokens=tokens, eos=self.eos)
+        return Task(domain=domain, prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
+
+
+def _load_engine(name: str) -> Engine:
+    """A model of the embedded family on the CPU, with an empty KV cache."""
+    from cosine_node.engine.torch.loading import load_engine
+    from cosine_node.engine.torch.threads import limit_threads
+
+    limit_threads(1, zoo.folder(name))
+    return load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)

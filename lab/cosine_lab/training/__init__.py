@@ -1,0 +1,1 @@
+"""Makes the embedded model family from a folder of texts."""

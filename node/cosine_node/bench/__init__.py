@@ -1,1 +1,0 @@
-"""Experiments that compare decisions on recorded generations, without a network and without models."""

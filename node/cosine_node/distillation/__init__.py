@@ -1,1 +1,0 @@
-"""Drafters for any target, learned from the target's own answers."""

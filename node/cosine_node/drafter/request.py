@@ -1,0 +1,147 @@
+"""The rows of a drafter's next pass: requests in turns, within their clients' shares.."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.drafter.draft_tree import DraftTree
+from cosine_node.drafter.streams import StreamRecord
+from cosine_node.engine.base import Engine, OutOfPages, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.fair_pass import CrowdDebt, Shares
+from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder
+from cosine_p2p.session.request_log import RequestLogger, request_log
+from cosine_p2p.transport.channel import Channel
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode_body
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_NEW_TOKENS
+from cosine_protocol.messages import Mandate
+from cosine_protocol.request import Request
+
+# --------------------
+# A request that a drafter follows.
+
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class FollowedRequest:
+    """A request the drafter follows; of two the one with the larger `admission` came later.
+
+    `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
+    Without a `record` nothing of the text is kept.
+    """
+
+    channel: Channel
+    number: int
+    request: Request
+    d_0: bytes
+    tree: DraftTree
+    sequence: int
+    heard_at_s: float
+    admission: int = 0
+    mandate: Mandate | None = None
+    record: StreamRecord | None = None
+    has_started: bool = False
+    sent_fragments: int = 0
+    sent_nodes: int = 0
+
+    def holder(self, now_s: float) -> Holder:
+        """The request as one that holds a place."""
+        return Holder(self.request.client, self.admission, is_idle=now_s - self.heard_at_s > IDLE_WANTED_S)
+
+    def account(self, identity: Identity) -> m.Final:
+        """The account of what was sent so far, signed by the drafter."""
+        sent_nodes = min(self.sent_nodes, MAX_NEW_TOKENS)
+        account = m.Account(
+            self.number, m.FinishReason.CANCELLED, self.tree.position, self.tree.digest, (sent_nodes,)
+        )
+        body = encode_body(account)
+        return m.Final(body, identity.sign(kind="final", digest=self.d_0, body=body))
+
+    @property
+    def log(self) -> RequestLogger:
+        return request_log(LOG, self.d_0, client=self.channel.peer_id)
+
+
+# --------------------
+
+
+IDLE_S: Final = 2.0
+"""A choice: no drafting this long after a client's last message, which comes with every commit."""
+BUDGET_TOKENS: Final = 32
+"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
+
+Rows = list[tuple[FollowedRequest, Row]]
+
+
+class DraftRows:
+    """Chooses rows for the followed requests; `leave` ends one for which there are no pages."""
+
+    def __init__(self, engine: Engine, *, curve: CostCurve, leave: Callable[[FollowedRequest], None]) -> None:
+        self._engine = engine
+        self._leave = leave
+        self._debt = CrowdDebt(curve)
+        self._tokens = 0
+        self._crowd_tokens = 0
+        self._clients = 0
+        self._has_crowd = False
+        self._is_full = False
+
+    def next_rows(self, followed: Iterable[FollowedRequest], *, now_s: float) -> Rows:
+        """The rows of the next pass within its budget, with pages reserved for each.
+
+        `followed` are in the order of their turns. Each client has rows for as many requests as the one with the
+        fewest has; what it has more is the crowd, and comes after all those, where it owes nothing.
+        """
+        heard = [one for one in followed if now_s - one.heard_at_s <= IDLE_S]
+        shares = Shares(one.request.client for one in heard)
+        crowd: list[FollowedRequest] = []
+        rows: Rows = []
+        self._tokens = self._crowd_tokens = 0
+        self._is_full = False
+        for one in heard:
+            client = one.request.client
+            if not shares.has(client):
+                crowd.append(one)
+            elif (row := self._row_of(one)) is not None:
+                shares.take(client)
+                rows.append((one, row))
+        self._clients = len({one.request.client for one, _ in rows})
+        self._has_crowd = bool(crowd)
+        own_tokens = self._tokens
+        for one in crowd if not rows or self._debt.may_join else ():
+            if (row := self._row_of(one)) is not None:
+                rows.append((one, row))
+        self._crowd_tokens = self._tokens - own_tokens
+        return rows
+
+    def note_pass(self, *, elapsed_s: float) -> None:
+        """Take into account how long the pass over the last rows took, with all that was done for them."""
+        if self._has_crowd and self._clients:
+            self._debt.note_pass(
+                tokens=self._tokens, crowd_tokens=self._crowd_tokens, clients=self._clients, elapsed_s=elapsed_s
+            )
+
+    def _row_of(self, followed: FollowedRequest) -> Row | None:
+        """A request's row; None for a full pass or context, or nothing to draft."""
+        if self._is_full:
+            return None
+        self._engine.prune(followed.sequence, followed.tree.take_dropped())
+        self._engine.keep(followed.sequence, followed.tree.take_kept())
+        row = followed.tree.plan(followed.sequence)
+        if row is None or followed.tree.tokens_fed_after(row) > self._engine.context_tokens:
+            return None
+        if self._tokens and self._tokens + len(row.tokens) > BUDGET_TOKENS:
+            self._is_full = True
+            return None
+        try:
+            self._engine.reserve(followed.sequence, len(row.tokens))
+        except OutOfPages:
+            self._leave(followed)
+            return None
+        self._tokens += len(row.tokens)
+        return row

@@ -1,0 +1,332 @@
+"""The engine on llama.cpp, around a GGUF file; it needs no torch."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.llama.lanes import IdleLanes, LaneMemory, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
+from cosine_node.engine.llama.model import FedToken
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.sampling import Query, choose, row_queries
+from cosine_node.engine.vocabulary import DraftVocabulary
+
+Floats = npt.NDArray[np.float32]
+
+
+class LaneModel(LaneMemory, Protocol):
+    """A causal LM over lanes: `LlamaContext`, or its twin in tests."""
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def pass_tokens(self) -> int:
+        """The most tokens of a call of `logits`."""
+        ...
+
+    def begin(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def logits(self, fed: Sequence[FedToken]) -> Floats: ...
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What has come of a row so far."""
+
+    choices: list[Choice | None] = field(default_factory=list)
+    nll: float = 0.0
+    logits: list[Floats] = field(default_factory=list)
+
+    def result(self, row: Row) -> RowResult:
+        choices = tuple(choice for choice in self.choices if choice is not None)
+        # The sum is compared with itself because only NaN differs from itself.
+        if len(choices) < len(self.choices) or self.nll != self.nll:
+            error = BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
+            return RowResult(choices=(), error=error)
+        followers = len(row.tokens) - 1
+        return RowResult(choices=choices, nll=self.nll / followers if row.wants_nll and followers else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is wanted of the logits after a token of a row: a choice, the likelihood of a token, or the logits."""
+
+    outcome: _Outcome
+    query: Query | None = None
+    follower: int | None = None
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A node that is in its lane and not yet fed."""
+
+    sequence: int
+    name: int
+    depth: int
+    token: int
+    position: int
+    wanted: _Wanted | None
+
+
+class LlamaEngine(PagedEngine):
+    """Implements `cosine_node.engine.base.Engine`; not thread-safe.
+
+    Pages and slots are counted as the base does; each used slot stands for a token in the model's memory. A pass of
+    more tokens than the model takes at once, or more branches than there are lanes, is several calls of the model.
+    `cosine_node.engine.llama.loading.load_llama` makes one.
+    """
+
+    def __init__(
+        self,
+        model: LaneModel,
+        *,
+        pool_tokens: int,
+        vocab_tokens: int,
+        context_tokens: int,
+        numerics: str,
+        vocabulary: DraftVocabulary | None = None,
+    ) -> None:
+        """`vocabulary` is that of a drafter's own ids."""
+        pool = PagePool(tokens=pool_tokens)
+        super().__init__(
+            pool,
+            vocab_tokens=vocab_tokens,
+            context_tokens=min(context_tokens, pool.capacity_tokens),
+            numerics=numerics,
+        )
+        self._model = model
+        self._vocabulary = vocabulary
+        self._lanes = Lanes(model, lanes=model.lanes)
+        self._idle = IdleLanes(model, self._lanes, self._prefixes)
+        self._pending: list[_Pending] = []
+
+    @property
+    def free_lanes(self) -> int:
+        return self._lanes.free_lanes
+
+    def abandon(self) -> None:
+        self._model.abandon()
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
+        trees = self.feed(rows)
+        outcomes = [_Outcome() for _ in rows]
+        wanted: list[list[_Wanted | None]] = []
+        for tree, row, outcome in zip(trees, rows, outcomes, strict=True):
+            queries: list[Query | None] = [*[None] * row.scored_from, *row_queries(tree, row)]
+            followers: list[int | None] = [*row.tokens[1:], None] if row.wants_nll else [None] * len(queries)
+            wanted.append(
+                [
+                    None if query is None and follower is None else _Wanted(outcome, query, follower)
+                    for query, follower in zip(queries, followers, strict=True)
+                ]
+            )
+        self._pass(rows, wanted)
+        results = [outcome.result(row) for row, outcome in zip(rows, outcomes, strict=True)]
+        if all(result.error is None for result in results):
+            return results
+        # NaN may have spread from its row to others, and from now on to all that is fed.
+        self.unfeed(rows)
+        self._feed_anew()
+        if len(rows) == 1:
+            return results
+        with ExitStack() as on_error:
+            on_error.callback(self.unfeed, rows)
+            alone = [self.forward([row])[0] for row in rows]
+            on_error.pop_all()
+        return alone
+
+    def logits(self, rows: Sequence[Row]) -> list[Floats]:
+        """One pass as `forward`; the logits [vocab] after each token of the rows, copied."""
+        self.feed(rows)
+        outcome = _Outcome()
+        self._pass(rows, [[_Wanted(outcome, is_copied=True)] * len(row.tokens) for row in rows])
+        return outcome.logits
+
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        if not self._lanes.free_lanes and not self._lanes.give_up_branch():
+            # It is fed what it could have shared, and waits for a lane like any other.
+            return super().reuse_prefix(sequence, ())
+        count = super().reuse_prefix(sequence, tokens)
+        if count:
+            holding = self._prefixes_of_open() + self._idle.prefixes
+            lane = self._lanes.begin(sequence)
+            for part in parts_of(self.tree(sequence).slots, holding):
+                self._model.share(part.number, lane, part.start, part.stop)
+        return count
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        if path and path[-1] in self.tree(sequence).nodes:
+            # Its lane may have been given up.
+            self._model.begin()
+            self._feed_again(sequence, path[-1])
+            self._flush()
+        super().keep(sequence, path)
+        if path:
+            self._lanes.keep(sequence, path)
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        tree = self.tree(sequence)
+        before = set(tree.nodes)
+        super().prune(sequence, nodes)
+        if gone := before - tree.nodes.keys():
+            self._lanes.prune(sequence, gone, prefix_tokens=len(tree.tokens))
+
+    def release(self, sequence: int) -> None:
+        slots = self.tree(sequence).slots
+        hashes = self._hashes.get(sequence)
+        super().release(sequence)
+        if hashes is None or not hashes.hashes:
+            self._lanes.release(sequence)
+        elif (lane := self._lanes.leave(sequence)) is not None:
+            self._idle.add(lane, slots, hashes.hashes, self._prefixes_of_open())
+
+    def forget_prefixes(self) -> None:
+        """Forget all cached prefixes that no open sequence uses."""
+        while self._prefixes.forget_oldest():
+            pass
+        self._idle.tidy(self._prefixes_of_open())
+
+    def _feed_anew(self) -> None:
+        """Empty the model's memory and feed the prefixes of all open sequences again; nodes come when needed."""
+        self.forget_prefixes()
+        for sequence in self._trees:
+            self._lanes.release(sequence)
+        self._model.clear()
+        fed: list[PrefixLane] = []
+        for sequence, tree in self._trees.items():
+            if not tree.slots:
+                continue
+            lane = self._lanes.begin(sequence)
+            shared = shared_tokens(tree.slots, fed)
+            for part in parts_of(tree.slots[:shared], fed):
+                self._model.share(part.number, lane, part.start, part.stop)
+            for start in range(shared, len(tree.tokens), self._model.pass_tokens):
+                piece = tree.tokens[start : start + self._model.pass_tokens]
+                self._model.logits([FedToken(token, start + i, [lane], False) for i, token in enumerate(piece)])
+            fed.append(PrefixLane(lane, tree.slots))
+
+    def _reserve(self, demands: Mapping[int, int]) -> None:
+        forgotten = self._prefixes.forgotten_blocks
+        super()._reserve(demands)
+        if self._prefixes.forgotten_blocks > forgotten:
+            self._idle.tidy(self._prefixes_of_open())
+
+    def _prefixes_of_open(self) -> list[PrefixLane]:
+        """The prefixes of the open sequences, each in the first lane that its sequence has."""
+        return [
+            PrefixLane(lanes[0].number, tree.slots)
+            for sequence, tree in self._trees.items()
+            if (lanes := self._lanes.of(sequence))
+        ]
+
+    def _pass(self, rows: Sequence[Row], wanted: Sequence[Sequence[_Wanted | None]]) -> None:
+        """Feed rows that are in their trees already, all or none, and take what is wanted of each token."""
+        self._model.begin()
+        with ExitStack() as on_error:
+            on_error.callback(self.unfeed, rows)
+            for row, of_row in zip(rows, wanted, strict=True):
+                for name, want in zip(row.nodes, of_row, strict=True):
+                    self._feed_node(row.sequence, name, want)
+            self._flush()
+            on_error.pop_all()
+
+    def _feed_node(self, sequence: int, name: int, wanted: _Wanted | None) -> None:
+        """Put a node into a lane, after those that lead to it; the model is called once enough are pending."""
+        tree = self.tree(sequence)
+        node = tree.nodes[name]
+        self._feed_again(sequence, node.parent)
+        prefix_tokens = len(tree.tokens)
+        depth = node.index - prefix_tokens
+        if len(self._pending) == self._model.pass_tokens:
+            self._flush()
+        while True:
+            try:
+                self._lanes.extend(sequence, node.parent, depth, name, prefix_tokens=prefix_tokens)
+                break
+            except NoLane:
+                self._flush()
+                if not self._free_idle_lane() and not self._lanes.give_up_branch(
+                    sequence=sequence, parent=node.parent, depth=depth
+                ):
+                    self._lanes.cut_back(sequence, node.parent, depth, prefix_tokens=prefix_tokens)
+        self._pending.append(_Pending(sequence, name, depth + 1, node.token, node.index, wanted))
+
+    def _feed_again(self, sequence: int, name: int) -> None:
+        """Feed a node and those above it that are in no lane any more, the uppermost first."""
+        tree = self.tree(sequence)
+        missing = []
+        while name != PREFIX:
+            node = tree.nodes[name]
+            if self._lanes.holds(sequence, name, node.index - len(tree.tokens) + 1):
+                break
+            missing.append(name)
+            name = node.parent
+        for lost in reversed(missing):
+            self._feed_node(sequence, lost, None)
+
+    def _free_idle_lane(self) -> bool:
+        """Forget cached prefixes until a lane is free; False where there are none left."""
+        while not self._lanes.free_lanes:
+            if not self._prefixes.forget_oldest():
+                return False
+            self._idle.tidy(self._prefixes_of_open())
+        return True
+
+    def _flush(self) -> None:
+        """Feed what is pending, and take what is wanted of its logits."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        fed = [
+            FedToken(
+                node.token,
+                node.position,
+                self._lanes.numbers(node.sequence, node.name, node.depth),
+                node.wanted is not None,
+            )
+            for node in pending
+        ]
+        try:
+            logits = self._model.logits(fed)
+        except BaseException:
+            names: dict[int, set[int]] = {}
+            for node in pending:
+                names.setdefault(node.sequence, set()).add(node.name)
+            for sequence, lost in names.items():
+                self._lanes.prune(sequence, lost, prefix_tokens=len(self.tree(sequence).tokens))
+            raise
+        wanted = [node.wanted for node in pending if node.wanted is not None]
+        scored = [place for place, want in enumerate(wanted) if want.query is not None]
+        chosen = choose(
+            logits if len(scored) == len(wanted) else logits[scored],
+            [want.query for want in wanted if want.query is not None],
+            self._vocabulary,
+        )
+        for place, choice in zip(scored, chosen, strict=True):
+            wanted[place].outcome.choices.append(choice)
+        for want, row in zip(wanted, logits, strict=True):
+            if want.follower is not None:
+                want.outcome.nll += _surprise(row, want.follower)
+            if want.is_copied:
+                # The model's own memory holds the logits until the next pass only.
+                want.outcome.logits.append(row.copy())
+
+
+def _surprise(logits: Floats, token: int) -> float:
+    """The negative log-likelihood of a token, given the logits [vocab] before it; NaN where they hold NaN."""
+    with np.errstate(invalid="ignore"):
+        peak = logits.max()
+        total = np.exp(logits - peak).sum(dtype=np.float64)
+        return float(np.log(total) - (float(logits[token]) - float(peak)))

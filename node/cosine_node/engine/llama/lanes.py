@@ -1,0 +1,273 @@
+"""The token trees of an engine as paths in a memory that knows only paths, such as llama.cpp's. Pure.
+
+A lane is a path from the first token on: one of the memory's sequence numbers, of which there are few. What lanes
+have in common is there once. A tree takes as many lanes as it has leaves; where they run out, the one that was
+extended longest ago is given up, and its tokens are fed again should they be needed.
+"""
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cosine_node.engine.base import PREFIX, OutOfPages
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.prefix_cache import PrefixCache
+
+
+class LaneMemory(Protocol):
+    """Keys and values by lane and position."""
+
+    def share(self, source: int, target: int, start: int, stop: int) -> None:
+        """Let a lane have what another one holds from position `start` to `stop`, where it has nothing yet."""
+        ...
+
+    def forget(self, lane: int, start: int, stop: int | None = None) -> None:
+        """Take the positions from `start` to `stop`, or to the end, out of a lane; free what no other lane has."""
+        ...
+
+
+class NoLane(OutOfPages):
+    """No lane is free; one has to be given up first."""
+
+
+@dataclass(slots=True, eq=False)
+class TreeLane:
+    """The kept prefix of a sequence and the nodes of one path below it. `used` tells when it was last extended."""
+
+    number: int
+    path: list[int] = field(default_factory=list)
+    used: int = 0
+
+    def has(self, name: int, depth: int) -> bool:
+        """True if the path's node at that depth is this one; the first node below the prefix has depth 1."""
+        return depth <= len(self.path) and (depth == 0 or self.path[depth - 1] == name)
+
+
+class Lanes:
+    """The lanes of open sequences, over the memory that holds them.
+
+    A sequence has none until its first token, and one at least from then on. Depths count the nodes of a path below
+    the kept prefix, which has depth 0.
+    """
+
+    def __init__(self, memory: LaneMemory, *, lanes: int) -> None:
+        self._memory = memory
+        self._free = list(range(lanes))[::-1]
+        self._of: dict[int, list[TreeLane]] = {}
+        self._uses = 0
+
+    @property
+    def free_lanes(self) -> int:
+        return len(self._free)
+
+    def of(self, sequence: int) -> Sequence[TreeLane]:
+        """The lanes of a sequence; its first one lasts longest."""
+        return self._of.get(sequence, ())
+
+    def numbers(self, sequence: int, name: int, depth: int) -> list[int]:
+        """The lanes that a node is in, of which none is a lane of its siblings alone."""
+        return [lane.number for lane in self.of(sequence) if lane.has(name, depth)]
+
+    def holds(self, sequence: int, name: int, depth: int) -> bool:
+        """True unless the node was never fed or its lane was given up."""
+        return any(lane.has(name, depth) for lane in self.of(sequence))
+
+    def extend(self, sequence: int, parent: int, depth: int, name: int, *, prefix_tokens: int) -> None:
+        """Put a node below a parent of that depth, which a lane holds, into a lane of its sequence.
+
+        A parent without children lends its own lane; else what leads to it is shared with a free one. Raises
+        `NoLane`, and changes nothing, where none is.
+        """
+        self._uses += 1
+        holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)]
+        lane = next((lane for lane in holding if len(lane.path) == depth), None)
+        if lane is None:
+            lane = TreeLane(self._take())
+            self._of.setdefault(sequence, []).append(lane)
+            if holding:
+                self._memory.share(holding[0].number, lane.number, 0, prefix_tokens + depth)
+                lane.path = holding[0].path[:depth]
+        lane.path.append(name)
+        lane.used = self._uses
+
+    def begin(self, sequence: int) -> int:
+        """Give a sequence without lanes its first one; its number. Raises `NoLane`."""
+        lane = TreeLane(self._take())
+        self._of[sequence] = [lane]
+        return lane.number
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        """Make a path below the prefix a part of it. One lane at least holds all of the path."""
+        kept: list[TreeLane] = []
+        dropped: list[TreeLane] = []
+        for lane in self.of(sequence):
+            (kept if lane.path[: len(path)] == list(path) else dropped).append(lane)
+        for lane in kept:
+            del lane.path[: len(path)]
+        self._of[sequence] = kept
+        for lane in dropped:
+            self._give_back(lane)
+
+    def prune(self, sequence: int, names: Collection[int], *, prefix_tokens: int) -> None:
+        """Drop nodes, and what lanes hold below them. A lane that then holds what another does is free again."""
+        lanes = self._of.get(sequence, [])
+        for lane in list(lanes):
+            cut = next((depth for depth, name in enumerate(lane.path) if name in names), None)
+            if cut is None:
+                continue
+            self._memory.forget(lane.number, prefix_tokens + cut)
+            del lane.path[cut:]
+            if any(other is not lane and other.path[:cut] == lane.path for other in lanes):
+                lanes.remove(lane)
+                self._give_back(lane)
+        if not prefix_tokens and not any(lane.path for lane in lanes):
+            self.release(sequence)
+
+    def give_up_branch(self, *, sequence: int | None = None, parent: int = PREFIX, depth: int = 0) -> bool:
+        """Free the branch that was extended longest ago, unless no other leads to this parent.
+
+        The first lane of a sequence is no branch. False where there is none.
+        """
+        holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)] if sequence is not None else []
+        branches = [
+            (lane.used, owner, lane) for owner, lanes in self._of.items() for lane in lanes[1:] if holding != [lane]
+        ]
+        if not branches:
+            return False
+        _, owner, lane = min(branches, key=lambda branch: branch[0])
+        self._of[owner].remove(lane)
+        self._give_back(lane)
+        return True
+
+    def cut_back(self, sequence: int, parent: int, depth: int, *, prefix_tokens: int) -> None:
+        """Give up what follows a parent in one of its lanes. Raises `OutOfPages` where the sequence has no lane."""
+        lane = next((lane for lane in self.of(sequence) if lane.has(parent, depth)), None)
+        if lane is None:
+            raise OutOfPages("No further request has room: each takes one of the paths that a memory can hold.")
+        self._memory.forget(lane.number, prefix_tokens + depth)
+        del lane.path[depth:]
+
+    def leave(self, sequence: int) -> int | None:
+        """Forget a sequence but its first lane, which is the caller's from now on; its number."""
+        lanes = self._of.pop(sequence, [])
+        for lane in lanes[1:]:
+            self._give_back(lane)
+        return lanes[0].number if lanes else None
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and free its lanes."""
+        for lane in self._of.pop(sequence, []):
+            self._give_back(lane)
+
+    def free(self, number: int) -> None:
+        """Take back a lane that `leave` gave away."""
+        self._memory.forget(number, 0)
+        self._free.append(number)
+
+    def _take(self) -> int:
+        if not self._free:
+            raise NoLane("All lanes are in use.")
+        return self._free.pop()
+
+    def _give_back(self, lane: TreeLane) -> None:
+        self.free(lane.number)
+
+
+# --------------------
+# The lanes that hold cached prefixes after their sequences were released. Pure, no tensors.
+
+
+NOTHING: Final = -1
+"""Stands in the place of a slot whose token is gone from a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLane:
+    """A lane and the slots of the prefix that it holds from the first token on."""
+
+    number: int
+    slots: "array[int]"
+
+    def holds(self, start: int, block: "array[int]") -> bool:
+        """True if these slots are what it holds from position `start` on."""
+        return self.slots[start : start + PAGE_TOKENS] == block
+
+
+@dataclass(frozen=True, slots=True)
+class LanePart:
+    """Positions from `start` to `stop` of a lane."""
+
+    number: int
+    start: int
+    stop: int
+
+
+def shared_tokens(slots: "array[int]", lanes: Sequence[PrefixLane]) -> int:
+    """Tokens of the longest beginning, in whole blocks, that these lanes hold."""
+    for start in range(0, len(slots) - PAGE_TOKENS + 1, PAGE_TOKENS):
+        block = slots[start : start + PAGE_TOKENS]
+        if not any(lane.holds(start, block) for lane in lanes):
+            return start
+    return len(slots) // PAGE_TOKENS * PAGE_TOKENS
+
+
+def parts_of(slots: "array[int]", lanes: Sequence[PrefixLane]) -> list[LanePart]:
+    """The lanes that together hold a prefix of whole blocks, each with the positions to be taken from it."""
+    parts: list[LanePart] = []
+    for start in range(0, len(slots), PAGE_TOKENS):
+        block = slots[start : start + PAGE_TOKENS]
+        lane = next(lane for lane in lanes if lane.holds(start, block))
+        if parts and parts[-1].number == lane.number:
+            parts[-1] = LanePart(lane.number, parts[-1].start, start + PAGE_TOKENS)
+        else:
+            parts.append(LanePart(lane.number, start, start + PAGE_TOKENS))
+    return parts
+
+
+class IdleLanes:
+    """Lanes of released sequences, as long as a block of the prefix cache has its tokens in no other lane.
+
+    `memory` frees the tokens of blocks that the cache has forgotten.
+    """
+
+    def __init__(self, memory: LaneMemory, lanes: Lanes, cache: PrefixCache) -> None:
+        self._memory = memory
+        self._lanes = lanes
+        self._cache = cache
+        # The longest idle first, each with the hashes of its blocks.
+        self._idle: list[tuple[PrefixLane, list[bytes]]] = []
+
+    @property
+    def prefixes(self) -> list[PrefixLane]:
+        return [lane for lane, _ in self._idle]
+
+    def add(self, number: int, slots: "array[int]", hashes: Sequence[bytes], live: Iterable[PrefixLane]) -> None:
+        """Take over a lane with the prefix of a sequence that the cache has just been told to keep."""
+        whole_tokens = len(hashes) * PAGE_TOKENS
+        self._memory.forget(number, whole_tokens)
+        self._idle.append((PrefixLane(number, slots[:whole_tokens]), list(hashes)))
+        self.tidy(live)
+
+    def tidy(self, live: Iterable[PrefixLane]) -> None:
+        """Forget what the cache has forgotten, and free lanes of which nothing is needed beside `live` ones."""
+        others = list(live)
+        # The newest lane goes on holding what several have.
+        for entry in reversed(self._idle.copy()):
+            lane, hashes = entry
+            is_needed = False
+            for number, block_hash in enumerate(hashes):
+                start = number * PAGE_TOKENS
+                block = lane.slots[start : start + PAGE_TOKENS]
+                if block[0] == NOTHING:
+                    continue
+                if not self._cache.has(block_hash, block):
+                    self._memory.forget(lane.number, start, start + PAGE_TOKENS)
+                    lane.slots[start : start + PAGE_TOKENS] = array("q", [NOTHING] * PAGE_TOKENS)
+                elif not any(other.holds(start, block) for other in others):
+                    is_needed = True
+            if is_needed:
+                others.append(lane)
+            else:
+                self._idle.remove(entry)
+                self._lanes.free(lane.number)

@@ -1,0 +1,185 @@
+"""A GGUF file loaded into llama.cpp, and a context of it: passes over tokens in lanes."""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import addressof, c_float, c_int8, c_int32, c_void_p, sizeof
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_node.engine.base import OutOfMemory, PassAbandoned
+from cosine_node.engine.llama.library import LlamaBatch, LlamaLibrary
+from cosine_node.gguf.file import GgufFile
+from cosine_protocol.errors import LocalProtocolError, UsageError
+
+Floats = npt.NDArray[np.float32]
+
+F32: Final = 0
+F16: Final = 1
+"""ggml's numbers for types of tensors; keys and values in float16 are llama.cpp's default."""
+VALUE_BYTES: Final = {F32: 4, F16: 2}
+FLASH_OFF: Final = 0
+FLASH_ON: Final = 1
+"""llama.cpp's numbers for its two ways of attention. Flash attention leaves out what a token must not see, and
+computes each row of a short pass by itself, but in float16: it moved logits of the embedded target by 5e-3."""
+ABORTED: Final = 2
+FAILED: Final = -2
+"""llama_decode's results for a pass that was aborted, and for one that a device failed; -1 and 1 are our faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class FedToken:
+    """A token of a pass: its position, the lanes it is put into, and whether its logits are wanted.
+
+    It sees what its first lane holds before it.
+    """
+
+    token: int
+    position: int
+    lanes: Sequence[int]
+    is_wanted: bool
+
+
+def kv_type_of(file: GgufFile) -> int:
+    """ggml's number for the type of a file's keys and values: as exact as its weights, where those are exact."""
+    return F32 if file.weights == "F32" else F16
+
+
+def token_bytes_of(file: GgufFile) -> int:
+    """Memory that the keys and values of a token take in all layers."""
+    return file.kv_bytes_per_token(VALUE_BYTES[kv_type_of(file)])
+
+
+class LlamaModel:
+    """The weights of a GGUF file. Close it after its contexts."""
+
+    def __init__(self, library: LlamaLibrary, file: GgufFile, *, device: int | None = None) -> None:
+        """Load a file onto a device, or for the processor. Raises `UsageError` with llama.cpp's own reason."""
+        self.library = library
+        self.file = file
+        self.on_card = device is not None
+        self.kv_type = kv_type_of(file)
+        c = library.c
+        params = c.llama_model_default_params()
+        # A list that ends with nothing; it must live until the file is loaded.
+        devices = (c_void_p * 2)(device, None)
+        params.devices = addressof(devices)
+        params.n_gpu_layers = -1 if self.on_card else 0
+        library.errors.clear()
+        self.handle: int | None = c.llama_model_load_from_file(str(file.path).encode(), params)
+        if self.handle is None:
+            raise UsageError(f"{file.path.name} cannot be loaded by llama.cpp: {_reason(library.errors)}.")
+        self.vocab_tokens: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self.handle))
+        self.parameters: int = c.llama_model_n_params(self.handle)
+        self.has_state: bool = c.llama_model_is_recurrent(self.handle) or c.llama_model_is_hybrid(self.handle)
+        self.is_decoder = not (c.llama_model_has_encoder(self.handle) or c.llama_model_is_diffusion(self.handle))
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory that the keys and values of a token take in all layers."""
+        return token_bytes_of(self.file)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.library.c.llama_model_free(self.handle)
+            self.handle = None
+
+
+class LlamaContext:
+    """The KV cache of a model, `lanes` paths in it, and the passes over them. Implements `lanes.LaneMemory`.
+
+    One cache for all lanes: tokens that lanes share are there once.
+    """
+
+    def __init__(self, model: LlamaModel, *, tokens: int, lanes: int, pass_tokens: int, threads: int) -> None:
+        """A cache of `tokens` tokens and passes of at most `pass_tokens`. Raises `UsageError`."""
+        self.model = model
+        self.lanes = lanes
+        self.pass_tokens = pass_tokens
+        self._c = model.library.c
+        params = self._c.llama_context_default_params()
+        params.n_ctx = tokens
+        params.n_batch = params.n_ubatch = pass_tokens
+        params.n_seq_max = lanes
+        params.kv_unified = True
+        # The library stops the process where a pass has more outputs than it was told, or fewer than sequences.
+        params.n_outputs_max = params.n_outputs_max_per_seq = max(lanes, pass_tokens)
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = FLASH_OFF if model.kv_type == F32 else FLASH_ON
+        params.type_k = params.type_v = model.kv_type
+        params.offload_kqv = params.op_offload = model.on_card
+        model.library.errors.clear()
+        self._handle: int | None = self._c.llama_init_from_model(model.handle, params)
+        if self._handle is None:
+            raise UsageError(f"llama.cpp cannot run this model: {_reason(model.library.errors)}.")
+        self._memory = self._c.llama_get_memory(self._handle)
+        # The library asks a function of C before each operation whether to stop: strlen of these bytes, which needs
+        # no lock of Python's and is true once the first byte is not 0.
+        self._is_abandoned = ctypes.create_string_buffer(2)
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, c_void_p)
+        self._c.llama_set_abort_callback(self._handle, strlen, addressof(self._is_abandoned))
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._c.llama_free(self._handle)
+            self._handle = None
+
+    def share(self, source: int, target: int, start: int, stop: int) -> None:
+        self._c.llama_memory_seq_cp(self._memory, source, target, start, stop)
+
+    def forget(self, lane: int, start: int, stop: int | None = None) -> None:
+        self._c.llama_memory_seq_rm(self._memory, lane, start, -1 if stop is None else stop)
+
+    def clear(self) -> None:
+        """Forget and overwrite everything: without flash attention NaN reaches tokens that must not see it."""
+        self._c.llama_memory_clear(self._memory, True)
+
+    def abandon(self) -> None:
+        """Stop the pass under way in another thread between two operations; a card goes on to its end."""
+        self._is_abandoned[0] = b"\1"
+
+    def begin(self) -> None:
+        """Let the passes from here on be abandoned only by whom they are under way for."""
+        self._is_abandoned[0] = b"\0"
+
+    def logits(self, fed: Sequence[FedToken]) -> Floats:
+        """Feed tokens; logits [wanted, vocab] after those whose logits are wanted, good until the next pass.
+
+        The tokens of a lane follow each other and what the lane holds. Raises `PassAbandoned`, `OutOfMemory` or
+        `LocalProtocolError`; nothing is fed then.
+        """
+        # Small arrays of ctypes are made several times faster than numpy's; they hold what the batch points to.
+        count = len(fed)
+        tokens = (c_int32 * count)(*[token.token for token in fed])
+        positions = (c_int32 * count)(*[token.position for token in fed])
+        counts = (c_int32 * count)(*[len(token.lanes) for token in fed])
+        lanes = (c_int32 * sum(counts))(*[lane for token in fed for lane in token.lanes])
+        starts = accumulate(counts[:-1], initial=0)
+        pointers = (c_void_p * count)(*[addressof(lanes) + start * sizeof(c_int32) for start in starts])
+        wanted = (c_int8 * count)(*[token.is_wanted for token in fed])
+        arrays = (tokens, None, positions, counts, pointers, wanted)
+        batch = LlamaBatch(count, *(None if array is None else addressof(array) for array in arrays))
+        self.model.library.errors.clear()
+        result = self._c.llama_decode(self._handle, batch)
+        if result == ABORTED:
+            raise PassAbandoned("The pass was abandoned.")
+        if result <= FAILED:
+            raise OutOfMemory(f"llama.cpp could not compute a pass: {_reason(self.model.library.errors)}.")
+        if result:
+            raise LocalProtocolError(f"llama.cpp refused a pass: {_reason(self.model.library.errors)}.")
+        rows, vocab_tokens = sum(wanted), self.model.vocab_tokens
+        if not rows:
+            return np.empty((0, vocab_tokens), dtype=np.float32)
+        first = self._c.llama_get_logits(self._handle)
+        memory = (c_float * (rows * vocab_tokens)).from_address(first)
+        return np.frombuffer(memoryview(memory), dtype=np.float32).reshape(rows, vocab_tokens)
+
+
+def _reason(errors: Sequence[str]) -> str:
+    """The first error of a failure, which names its cause, without the name of the function that logged it."""
+    first = errors[0] if errors else "it does not say why"
+    # The loader tells what is wrong with a file after this.
+    return first.split("error loading model: ")[-1].split(": ", 1)[-1].rstrip(".")

@@ -1,0 +1,384 @@
+"""The attention function of packed passes, registered with transformers' AttentionInterface.
+
+Each call writes the pass's keys and values into the pool, then lets every sequence's queries see the slots of
+its own ancestors. Models reach it unchanged; the plan travels as a forward keyword argument.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from cosine_node.engine.torch.kv_store import LayerPages
+from cosine_node.engine.torch.pass_plan import AttentionCall, AttentionPlan
+from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles
+from cosine_node.engine.torch.support import UnsupportedModel
+
+# --------------------
+# Attention of queries over keys and values that are laid out already: PyTorch's kernel, or step by step.
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernel:
+    """The attention of one layer. With a softcap (Gemma 2, arXiv 2408.00118) or with sinks it goes step by step.
+
+    Query heads that share keys are rows of one product: queries are [sequences, key heads, rows, width], keys and
+    values [sequences, key heads, keys, width], `bias` [sequences, 1, rows, keys], `sinks` [1, key heads, rows, 1].
+    """
+
+    scale: float
+    softcap: float | None = None
+
+    def __call__(
+        self, queries: Tensor, keys: Tensor, values: Tensor, *, bias: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """[sequences, key heads, rows, value width]."""
+        # PyTorch's kernels know neither a cap on scores nor sinks.
+        if self.softcap is None and sinks is None:
+            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=self.scale)
+        # The softmax is float32, as in transformers' own modules: 16 bits would lose the small weights of long
+        # contexts.
+        scores = (queries @ keys.transpose(2, 3)).float() * self.scale
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if bias is not None:
+            scores = scores + bias
+        if sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            # A sink is one more key of each head, whose weight nothing is read for.
+            joined = torch.cat([scores, sinks.float().expand(len(scores), -1, -1, -1)], -1)
+            weights = joined.softmax(-1)[..., :-1]
+        return weights.to(queries.dtype) @ values
+
+    def numbers_per_query(self, keys: Tensor, values: Tensor, group: int, *, has_sinks: bool) -> int:
+        """The numbers that are alive at once for a query of all heads: its scores, or the mask where they are not.
+
+        PyTorch has kernels that keep no scores, but for keys as wide as values only.
+        """
+        is_fused = self.softcap is None and not has_sinks and keys.shape[3] == values.shape[3]
+        return group * keys.shape[2] * (1 if is_fused else keys.shape[1])
+
+    def in_tiles(
+        self,
+        tiles: RowTiles,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        bias: Tensor,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """The same in calls of the numbers of rows that `tiles` name; the rows of `bias` are padded already."""
+        rows = queries.shape[2]
+        padded = tiles.pad(queries)
+        padded_sinks = None if sinks is None else tiles.pad(sinks)
+        if padded.shape[2] <= tiles.limit:
+            return self(padded, keys, values, bias=bias, sinks=padded_sinks)[:, :, :rows]
+        outputs = [
+            self(
+                padded[:, :, start : start + tiles.limit],
+                keys,
+                values,
+                bias=bias[:, :, start : start + tiles.limit],
+                sinks=None if padded_sinks is None else padded_sinks[:, :, start : start + tiles.limit],
+            )
+            for start in range(0, padded.shape[2], tiles.limit)
+        ]
+        return torch.cat(outputs, 2)[:, :, :rows]
+
+
+# --------------------
+# Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) over the latents themselves.
+#
+# Such layers make the keys and values of all heads from one latent of a token and one rotated part of its key.
+# Kept
+# expanded, those of DeepSeek-V3 take 71 times as much memory. The expansion is linear, so it is applied to queries
+# and outputs instead ("absorbed"): all heads then share one key, the latent and the rotated part, and as value
+# too.
+
+
+class LatentAttention:
+    """One such layer of a model: stands in for its method `expand_kv` under the attention called `attention_name`.
+
+    transformers' layers of this kind call that with the latents [1, 1, tokens, rank] and the rotated parts
+    [1, 1, tokens, rotated width], and hand what it returns to their attention: here, these as they are.
+    """
+
+    def __init__(self, module: Any, attention_name: str) -> None:
+        self._module = module
+        self._attention_name = attention_name
+        self._key_width: int = module.qk_nope_head_dim
+        self._rank: int = module.kv_lora_rank
+        self._matrix = _matrix(module.kv_b_proj).view(-1, self._key_width + module.v_head_dim, self._rank)
+
+    def __call__(self, kv_nope: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
+        """The key and value states that the layer gives to its attention."""
+        if self._module.config._attn_implementation == self._attention_name:
+            return kv_nope, k_rot
+        expanded: tuple[Tensor, Tensor] = type(self._module).expand_kv(self._module, kv_nope, k_rot)
+        return expanded
+
+    def absorbed(self, query: Tensor) -> Tensor:
+        """Queries [1, heads, tokens, width] as such of latents, [1, heads, tokens, rank + rotated width]."""
+        plain, rotated = query[0, ..., : self._key_width], query[0, ..., self._key_width :]
+        return torch.cat((self._key_product(plain), rotated), -1)[None]
+
+    def expanded(self, output: Tensor) -> Tensor:
+        """Outputs [tokens, heads * (rank + rotated width)] as [tokens, heads * value width]."""
+        heads = len(self._matrix)
+        latents = output.view(len(output), heads, -1)[..., : self._rank].transpose(0, 1)
+        return self._value_product(latents).transpose(0, 1).flatten(1)
+
+    def kernels(self) -> list[RowKernel]:
+        """Its products with weights, each over rows that all heads share."""
+        return [
+            RowKernel(width, partial(_of_shared_rows, product, len(self._matrix)))
+            for width, product in ((self._key_width, self._key_product), (self._rank, self._value_product))
+        ]
+
+    def _key_product(self, rows: Tensor) -> Tensor:
+        """[heads, rows, plain key width] to [heads, rows, rank]."""
+        return torch.bmm(rows, self._matrix[:, : self._key_width])
+
+    def _value_product(self, rows: Tensor) -> Tensor:
+        """[heads, rows, rank] to [heads, rows, value width]."""
+        return torch.bmm(rows, self._matrix[:, self._key_width :].transpose(1, 2))
+
+
+def keep_latents(model: nn.Module, attention_name: str) -> None:
+    """Let all such layers of a model hand latents to the attention of that name."""
+    for module in _expanding(model):
+        module.expand_kv = LatentAttention(module, attention_name)
+
+
+def expand_latents(model: nn.Module) -> None:
+    """Undo `keep_latents`."""
+    for module in _expanding(model):
+        vars(module).pop("expand_kv", None)
+
+
+def has_latents(model: nn.Module) -> bool:
+    """True for a model with such layers."""
+    return bool(_expanding(model))
+
+
+def latent_attention_of(module: nn.Module) -> LatentAttention | None:
+    """What stands in for the layer's own method, if anything does."""
+    found = vars(module).get("expand_kv")
+    return found if isinstance(found, LatentAttention) else None
+
+
+def latent_kernels(model: nn.Module) -> list[RowKernel]:
+    """The products of a model's latents with weights: its layers are alike, so those of one."""
+    layers = (latent_attention_of(module) for module in model.modules())
+    return next((layer.kernels() for layer in layers if layer is not None), [])
+
+
+def _expanding(model: nn.Module) -> list[Any]:
+    return [
+        module
+        for module in model.modules()
+        if hasattr(type(module), "expand_kv")
+        and hasattr(module, "kv_b_proj")
+        and getattr(module.kv_b_proj, "bias", None) is None
+    ]
+
+
+def _matrix(projection: Any) -> Tensor:
+    """The weights [outputs, inputs] of a projection without bias, of quantised ones a copy in its dtype."""
+    if type(projection) is nn.Linear and type(projection.weight) is nn.Parameter:
+        return projection.weight.detach()
+    weight = projection.weight
+    with torch.no_grad():
+        columns: Tensor = projection(torch.eye(projection.in_features, dtype=weight.dtype, device=weight.device))
+    return columns.t().contiguous()
+
+
+def _of_shared_rows(product: Callable[[Tensor], Tensor], heads: int, rows: Tensor) -> Tensor:
+    """[rows, width] as the rows of every head, to [rows, heads * outputs]."""
+    return product(rows.expand(heads, -1, -1)).transpose(0, 1).flatten(1)
+
+
+# --------------------
+
+
+ATTENTION_NAME: Final = "cosine_packed"
+"""The name under which a model's configuration asks for this attention."""
+MOST_SCORES: Final = 1 << 24
+"""A choice: 64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
+32,768 keys have 4 GiB."""
+
+
+def register_packed_attention() -> None:
+    """Make `cosine_packed` known to transformers. May be called again."""
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    plan: AttentionPlan | None = None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **extra: object,
+) -> tuple[Tensor, None]:
+    """Attention of one layer: query [1, heads, tokens, width] to [1, tokens, heads, value width].
+
+    Honours grouped-query heads, `scaling`, `softcap`, attention sinks (`s_aux`, one logit a head) and
+    `sliding_window`, given or an attribute of the module. Raises `UnsupportedModel` for what it cannot honour.
+    """
+    if plan is None or attention_mask is not None or extra.get("position_bias") is not None:
+        raise UnsupportedModel(
+            str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
+            "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    latents = latent_attention_of(module)
+    shared = None if latents is None else torch.cat((key, value), -1)
+    output = attend(
+        plan,
+        cast(int, module.layer_idx),
+        query=query if latents is None else latents.absorbed(query),
+        key=key if shared is None else shared,
+        value=value if shared is None else shared,
+        window=_window(module, extra),
+        scale=scale,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    if latents is not None:
+        output = latents.expanded(output)
+    return output.view(1, query.shape[2], query.shape[1], -1), None
+
+
+def attend(
+    plan: AttentionPlan,
+    layer: int,
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int | None,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The attention of one layer, [tokens, heads * value width]; its keys and values are written to the pool first.
+
+    Query, key and value are [1, heads, tokens, width]; keys that are values as well are kept once. Raises
+    `PassAbandoned` where nobody wants the pass any more.
+    """
+    plan.check()
+    pages = _write(plan, layer, key, value, window)
+    calls = plan.calls(window)
+    tiles = plan.attention_tiles
+    if softcap is None and sinks is None and all(call.is_contiguous_decode for call in calls):
+        return _decode(query, pages, calls, scale)
+    kernel = AttentionKernel(scale, softcap)
+    by_token = query[0].transpose(0, 1)
+    group = query.shape[1] // pages.keys.shape[1]
+    outputs = []
+    for call in calls:
+        keys = _read(pages.keys, call)
+        values = keys if pages.values is pages.keys else _read(pages.values, call)
+        alive = kernel.numbers_per_query(keys, values, group, has_sinks=sinks is not None)
+        for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
+            grouped = _queries(by_token, piece, group)
+            bias = piece.bias(query.dtype, group, tiles=tiles)
+            sink_rows = None if sinks is None else _sinks_by_row(sinks, grouped, group)
+            if tiles is None or bias is None:
+                output = kernel(grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
+            else:
+                output = kernel.in_tiles(tiles, grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
+            outputs.append(_by_token(output, piece, group))
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined if plan.order is None else joined[plan.order]
+
+
+def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
+    # A layer that passes None has full attention even where its configuration names a window.
+    found = extra["sliding_window"] if "sliding_window" in extra else getattr(module, "sliding_window", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
+    """Write a pass's keys and values into its slots; the pages of the layer."""
+    pages = plan.store.layer(layer, key, value, window=window)
+    slots = plan.written if window is None else plan.window_written
+    written = [(pages.keys, key)] if pages.values is pages.keys else [(pages.keys, key), (pages.values, value)]
+    for stored, all_new in written:
+        # Rows that pad the pass come last and are not kept.
+        new = all_new.narrow(2, 0, slots.count)
+        if slots.index is None:
+            stored.narrow(2, slots.start, slots.count).copy_(new)
+        else:
+            stored.index_copy_(2, slots.index, new)
+    return pages
+
+
+def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
+    """Attention of a pass that only decodes, each sequence from one run of slots, without a mask or a copy."""
+    _, heads, tokens, width = query.shape
+    key_heads = pages.keys.shape[1]
+    rows = query.transpose(1, 2).view(tokens, 1, key_heads, heads // key_heads, width).unbind()
+    outputs = [
+        F.scaled_dot_product_attention(
+            row,
+            pages.keys.narrow(2, call.slots.start, call.slots.count),
+            pages.values.narrow(2, call.slots.start, call.slots.count),
+            scale=scale,
+        )
+        for row, call in zip(rows, calls, strict=True)
+    ]
+    return torch.cat(outputs).view(tokens, -1) if tokens > 1 else outputs[0].view(1, -1)
+
+
+def _read(pages: Tensor, call: AttentionCall) -> Tensor:
+    """The keys or values of a call, [sequences, key heads, slots, width]."""
+    slots = call.slots
+    if slots.index is None:
+        return pages.narrow(2, slots.start, slots.count)
+    _, heads, _, width = pages.shape
+    rows = pages.transpose(1, 2)[0].index_select(0, slots.index)
+    return rows.view(call.sequences, -1, heads, width).transpose(1, 2)
+
+
+def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
+    """A call's queries by the keys they share, [sequences, key heads, group * queries, width].
+
+    Heads that share keys become rows of one product: keys need not be repeated for each of them.
+    """
+    queries = call.queries
+    _, heads, width = by_token.shape
+    if call.is_decode:
+        return by_token.narrow(0, queries.start, 1).view(1, heads // group, group, width)
+    found = by_token.narrow(0, queries.start, queries.count) if queries.index is None else by_token[queries.index]
+    split = found.reshape(call.sequences, -1, heads // group, group, width)
+    return split.permute(0, 2, 3, 1, 4).reshape(call.sequences, heads // group, -1, width)
+
+
+def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
+    """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
+    if call.is_decode:
+        return output.reshape(1, -1)
+    sequences, key_heads, rows, width = output.shape
+    split = output.reshape(sequences, key_heads, group, rows // group, width)
+    return split.permute(0, 3, 1, 2, 4).reshape(sequences * rows // group, -1)
+
+
+def _sinks_by_row(sinks: Tensor, queries: Tensor, group: int) -> Tensor:
+    """Sinks [heads] by the rows of a call, [1, key heads, group * queries, 1]."""
+    _, key_heads, rows, _ = queries.shape
+    by_row = sinks.view(1, key_heads, group, 1).expand(-1, -1, -1, rows // group)
+    return by_row.reshape(1, key_heads, rows, 1)

@@ -1,0 +1,521 @@
+"""A transformers model that runs passes with its own attention and a cache gathered from the pool, row by row."""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import (
+    Cache,
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_model import Feeds
+from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
+from cosine_node.engine.tree import FedNode, SequenceTree
+from cosine_protocol.request import Sampling
+
+# --------------------
+# Recurrent states of a model, each as it was after the token in one slot of the KV pool. Pure.
+#
+# A state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969). What has lost its
+# state
+# is fed again from the last token above it that has one.
+
+
+State = TypeVar("State")
+
+
+class StateStore(Generic[State]):
+    """States by slot, at most `capacity`: beyond that the one that was not used for longest is dropped."""
+
+    def __init__(self, *, capacity: int) -> None:
+        self.capacity = capacity
+        # Ordered by last use, oldest first.
+        self._states: dict[int, State] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def put(self, slot: int, state: State) -> None:
+        """Store the state after the token in `slot`."""
+        self._states.pop(slot, None)
+        self._states[slot] = state
+        if len(self._states) > self.capacity:
+            del self._states[next(iter(self._states))]
+
+    def last(self, slots: Sequence[int]) -> tuple[int, State | None]:
+        """The last known state, and how many of the first of these tokens it covers; 0 and None without one."""
+        for count in range(len(slots), 0, -1):
+            state = self._states.pop(slots[count - 1], None)
+            if state is not None:
+                self._states[slots[count - 1]] = state
+                return count, state
+        return 0, None
+
+    def discard(self, slots: Iterable[int]) -> None:
+        """Forget the states of slots that other tokens are written to."""
+        for slot in slots:
+            self._states.pop(slot, None)
+
+
+# --------------------
+# A row of a pass as batches of equally begun paths, for models that know sequences only, and no trees. Pure.
+#
+# A token that several paths share is computed in each of them, and written to the pool once.
+
+
+@dataclass(frozen=True, slots=True)
+class PathToken:
+    """A token of a path and its slot; `number` is its place in the row, None if an earlier pass fed it."""
+
+    token: int
+    slot: int
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PathBatch:
+    """Paths that follow the same tokens, whose slots `past` are in their order."""
+
+    past: tuple[int, ...]
+    paths: tuple[tuple[PathToken, ...], ...]
+
+    @property
+    def length(self) -> int:
+        return max(len(path) for path in self.paths)
+
+    def padded(self) -> list[list[int]]:
+        """The tokens of all paths, equally long: what follows the end of a path cannot change it."""
+        return [[step.token for step in path] + [0] * (self.length - len(path)) for path in self.paths]
+
+    def places(self) -> dict[int, tuple[int, int]]:
+        """The path, and the place in it, where each token of the row is first."""
+        found: dict[int, tuple[int, int]] = {}
+        for i, path in enumerate(self.paths):
+            for j, step in enumerate(path):
+                if step.number is not None:
+                    found.setdefault(step.number, (i, j))
+        return found
+
+    def slots(self) -> list[int]:
+        """The slots of the row's tokens, in the order of `places`."""
+        return [self.paths[i][j].slot for i, j in self.places().values()]
+
+
+class RowPaths:
+    """A row in its tree: the `stem`, which all its paths share below the kept prefix, and `branches` below it."""
+
+    def __init__(self, tree: SequenceTree, row: Row) -> None:
+        numbers = {name: number for number, name in enumerate(row.nodes)}
+        parents = set(row.parents)
+        paths = [_path(tree, name, numbers) for name in row.nodes if name not in parents]
+        shared = list(takewhile(lambda steps: len(set(steps)) == 1, zip(*paths, strict=False)))
+        self._tree = tree
+        self.stem = tuple(steps[0] for steps in shared)
+        self.branches = tuple(path[len(shared) :] for path in paths) if len(paths) > 1 else ()
+
+    @property
+    def known_slots(self) -> list[int]:
+        """The slots of the prefix and of what earlier passes fed of the stem."""
+        return [*self._tree.slots, *(step.slot for step in self.stem if step.number is None)]
+
+    @property
+    def stem_end(self) -> int:
+        """The tokens from the beginning of the sequence to the end of the stem."""
+        return len(self._tree.tokens) + len(self.stem)
+
+    def whole(self) -> PathBatch:
+        """All paths in one batch, below what earlier passes fed of the stem."""
+        fed = [step for step in self.stem if step.number is None]
+        rest = self.stem[len(fed) :]
+        paths = tuple(rest + branch for branch in self.branches) or (rest,)
+        return PathBatch(tuple(self.known_slots), paths)
+
+    def split(self, known: int, *, page_tokens: int, most_tokens: int) -> list[PathBatch]:
+        """The stem in pieces from the token after `known` on, one path each, and the branches in one batch.
+
+        Pieces have at most `most_tokens` tokens. A long one also ends with the last whole page, where others may
+        begin alike.
+        """
+        tree, end = self._tree, self.stem_end
+        again = range(known, len(tree.tokens))
+        line = (*(PathToken(tree.tokens[i], tree.slots[i], None) for i in again), *self.stem)[known - end :]
+        slots = (*tree.slots, *(step.slot for step in self.stem))
+        cuts = {*range(known, end, most_tokens), end}
+        if end - known > page_tokens:
+            cuts.add(end // page_tokens * page_tokens)
+        pieces = [
+            PathBatch(slots[:start], (line[start - known : stop - known],))
+            for start, stop in pairwise(sorted(cuts))
+        ]
+        return [*pieces, PathBatch(slots, self.branches)] if self.branches else pieces
+
+
+def _path(tree: SequenceTree, name: int, numbers: dict[int, int]) -> tuple[PathToken, ...]:
+    """The tokens from below the prefix down to a node."""
+    steps: list[PathToken] = []
+    while name != PREFIX:
+        node: FedNode = tree.nodes[name]
+        steps.append(PathToken(node.token, node.slot, numbers.get(name)))
+        name = node.parent
+    return tuple(reversed(steps))
+
+
+# --------------------
+# A cache of transformers that begins with keys and values from the KV pool, and with a recurrent state if any.
+#
+# Models read and extend it as any other; what they add is written to the pool once their forward has ended.
+
+
+KV_LAYERS: Final = (DynamicLayer, DynamicSlidingWindowLayer)
+HYBRID_LAYERS: Final = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
+"""The layers of transformers' caches that keep keys and values, alone or beside a recurrent state."""
+STATE_FIELDS: Final = (
+    "conv_states",
+    "recurrent_states",
+    "is_conv_states_initialized",
+    "is_recurrent_states_initialized",
+    "has_previous_state",
+    "conv_kernel_size",
+)
+"""The attributes that transformers' linear attention layers keep their state in, each by the state's number."""
+
+LayerState = dict[str, dict[int, Any]]
+"""The attributes of one layer, each by the number of the state."""
+ModelState = dict[int, LayerState]
+"""The state of each layer that has one, by its index; tensors have one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """The cache that transformers has for a layer; `states` is the number of its recurrent states."""
+
+    has_keys: bool
+    is_sliding: bool
+    states: int
+
+
+def layer_kinds(config: Any) -> list[LayerKind]:
+    """The kind of each layer of a model. Raises `UnsupportedModel` for one that is not known here."""
+    kinds = []
+    for layer in DynamicCache(config=config).layers:
+        if type(layer) not in (*KV_LAYERS, *HYBRID_LAYERS, LinearAttentionLayer, DummyLayer):
+            raise UnsupportedModel(config.model_type, f"its cache has layers of the kind {type(layer).__name__}")
+        has_keys = isinstance(layer, DynamicLayer)
+        states = layer.number_of_states if isinstance(layer, LinearAttentionLayer) else 0
+        kinds.append(LayerKind(has_keys, bool(getattr(layer, "is_sliding", False)), states))
+    return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The slots [tokens] in the pool of what so many paths all begin with; `check` may raise `PassAbandoned`."""
+
+    slots: Tensor
+    paths: int
+    store: KvStore
+    check: Callable[[], None]
+
+
+class GatheredLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+    """Keys and values of one layer: those in the pool first, for every path the same, then what the model adds.
+
+    A sliding window is left to the model's mask: no key is dropped.
+    """
+
+    is_initialized: bool
+
+    def __init__(self, index: int, past: Past) -> None:
+        super().__init__()
+        self._index = index
+        self._past = past
+        self._seen_tokens = len(past.slots)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [paths, heads, tokens, width] of the past and of all that was added, these included."""
+        del args, kwargs
+        past = self._past
+        past.check()
+        if not self.is_initialized:
+            self.keys, self.values = (
+                stored.transpose(1, 2)[0].index_select(0, past.slots).transpose(0, 1).expand(past.paths, -1, -1, -1)
+                for stored in past.store.layer(self._index, key_states, value_states)
+            )
+            self.is_initialized = True
+        self.keys = torch.cat([self.keys, key_states], 2)
+        self.values = torch.cat([self.values, value_states], 2)
+        self._seen_tokens = self.keys.shape[2]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self._seen_tokens
+
+    def write(self, slots: Tensor, paths: Tensor, tokens: Tensor) -> None:
+        """Write tokens to slots of the pool, by the numbers of their paths and their own after the past."""
+        if not self.is_initialized:
+            return
+        pages = self._past.store.layer(self._index, self.keys, self.values)
+        for stored, added in zip(pages, (self.keys, self.values), strict=True):
+            rows = added[paths, :, len(self._past.slots) + tokens]
+            stored.index_copy_(2, slots, rows.transpose(0, 1)[None])
+
+
+class GatheredHybridLayer(LinearAttentionLayer, GatheredLayer):  # type: ignore[misc]  # transformers has no types
+    """A layer with a recurrent state beside its keys and values."""
+
+    is_compileable = False
+
+    def __init__(self, index: int, past: Past, number_of_states: int) -> None:
+        GatheredLayer.__init__(self, index, past)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+
+class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
+    """The cache of one forward of a batch of paths, from the keys, values and state of their past."""
+
+    def __init__(self, kinds: Sequence[LayerKind], past: Past, state: ModelState | None) -> None:
+        layers: list[Any] = []
+        for index, kind in enumerate(kinds):
+            if kind.has_keys and kind.states:
+                layers.append(GatheredHybridLayer(index, past, kind.states))
+            elif kind.has_keys:
+                layers.append(GatheredLayer(index, past))
+            elif kind.states:
+                layers.append(LinearAttentionLayer(number_of_states=kind.states))
+            else:
+                layers.append(DummyLayer())
+            # Models look for the first layer of each kind of mask.
+            layers[-1].is_sliding = kind.is_sliding
+            if state is not None and index in state:
+                _restore(layers[-1], state[index], rows=past.paths)
+        super().__init__(layers=layers)
+        self._past = past
+
+    def write(self, batch: PathBatch) -> None:
+        """Write the keys and values of the row's own tokens to their slots."""
+        places = list(batch.places().values())
+        if not places:
+            return
+        device = self._past.slots.device
+        slots = torch.tensor(batch.slots(), dtype=torch.int64, device=device)
+        paths, tokens = torch.tensor(places, dtype=torch.int64, device=device).unbind(1)
+        for layer in self.layers:
+            if isinstance(layer, GatheredLayer):
+                layer.write(slots, paths, tokens)
+
+    def state(self) -> ModelState:
+        """A copy of the state after all that was added."""
+        return {
+            index: {name: _each(getattr(layer, name), torch.clone) for name in STATE_FIELDS}
+            for index, layer in enumerate(self.layers)
+            if isinstance(layer, LinearAttentionLayer)
+        }
+
+
+def state_bytes(state: ModelState) -> int:
+    """Memory of a state."""
+    return sum(
+        value.nbytes
+        for layer in state.values()
+        for values in layer.values()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )
+
+
+def _restore(layer: LinearAttentionLayer, state: LayerState, *, rows: int) -> None:
+    """Give a layer a copy of a state for each of so many paths: models change it in place."""
+    for name, values in state.items():
+        setattr(layer, name, _each(values, lambda value: value.repeat(rows, *(1,) * (value.dim() - 1))))
+    tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
+    if tensors:
+        layer.device, layer.dtype = tensors[0].device, tensors[0].dtype
+
+
+def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[int, Any]:
+    return {number: change(value) if isinstance(value, Tensor) else value for number, value in values.items()}
+
+
+# --------------------
+
+
+TOKENS_A_STATE: Final = 256
+"""A choice: the pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
+LEAST_STATES: Final = 16
+"""A choice: a node serves so many requests at once unless told otherwise."""
+MOST_PIECE_TOKENS: Final = 512
+"""Bounds memory where tokens are fed again to regain a state: a piece attends to all before it at once."""
+MOST_STEPS: Final = 16
+"""A choice: more tokens than this are fed with all before them in one forward rather than one by one."""
+
+
+class CachedModel:
+    """Wraps a causal LM for passes over a pool of `slots` token slots: one forward a row, or a few.
+
+    The paths of a token tree are a batch, which shares the keys and values of what was fed before. Where layers
+    have a recurrent state, the stem that all paths share is fed first, from the last token whose state is known.
+    With `is_stepped` no more than one token at a time follows a state, for models that would else forget it.
+    Raises `UnsupportedModel`.
+    """
+
+    attention_name: Final = "eager"
+
+    def __init__(self, model: Any, *, slots: int, is_stepped: bool = False) -> None:
+        model.set_attn_implementation(self.attention_name)
+        self.model = model.eval()
+        self.device: torch.device = model.device
+        self.store = KvStore(slots=slots)
+        self.states = StateStore[ModelState](capacity=max(LEAST_STATES, slots // TOKENS_A_STATE))
+        self._is_stepped = is_stepped
+        self._abandoned = threading.Event()
+        self._kinds = layer_kinds(model.config)
+        self._has_state = any(kind.states for kind in self._kinds)
+        name = cache_parameter(type(model))
+        if name is None:
+            raise UnsupportedModel(model.config.model_type, "it takes no cache of transformers")
+        self._cache_parameter = name
+        parameters = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in parameters
+        self._takes_positions = "position_ids" in parameters
+        self.vocab_tokens, self._state_bytes = self._warm_up()
+
+    def _warm_up(self) -> tuple[int, int]:
+        """Run one token, which allocates the pool; the width of the vocabulary, and the bytes of a state."""
+        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+        row = Row.chain(0, [0])
+        tree.add(row, [0])
+        with torch.inference_mode():
+            batch = RowPaths(tree, row).whole()
+            logits, cache = self._forward(batch, None, keep=[0])
+            cache.write(batch)
+            return logits.shape[-1], state_bytes(cache.state())
+
+    def forgets_state(self) -> bool:
+        """True if several tokens at once do not continue the recurrent state of each layer.
+
+        NaN in a state that is read shows in the logits, in any dtype and however little the state matters.
+        """
+        first, rest = PathToken(0, 0, 0), (PathToken(0, 1, 1), PathToken(0, 2, 2))
+        with torch.inference_mode():
+            state = self._forward(PathBatch((), ((first,),)), None, keep=[0])[1].state()
+            for index, layer in state.items():
+                values = layer["recurrent_states"]
+                spoilt = {i: torch.full_like(value, torch.nan) for i, value in values.items() if value is not None}
+                if not spoilt:
+                    continue
+                changed = {**state, index: {**layer, "recurrent_states": {**values, **spoilt}}}
+                logits, _ = self._forward(PathBatch((0,), (rest,)), changed, keep=[1])
+                if not logits.isnan().any():
+                    return True
+        return False
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        return TokenBytes(self.store.token_bytes.total + -(-self._state_bytes // TOKENS_A_STATE))
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.store.bytes + self._state_bytes * self.states.capacity
+
+    def abandon(self) -> None:
+        self._abandoned.set()
+
+    def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
+        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
+
+        Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        """
+        # An earlier call for a pass that had just ended must not stop this one.
+        self._abandoned.clear()
+        found: dict[int, Tensor] = {}
+        start = 0
+        try:
+            with torch.inference_mode():
+                for tree, row in feeds:
+                    self.states.discard(tree.nodes[name].slot for name in row.nodes)
+                    stop = start + len(row.tokens)
+                    numbers = {position - start for position in wanted if start <= position < stop}
+                    for number, logits in self._row_logits(tree, row, numbers).items():
+                        found[start + number] = logits
+                    start = stop
+                if not wanted:
+                    return torch.empty(0, self.vocab_tokens, dtype=self.model.dtype, device=self.device)
+                return torch.stack([found[position] for position in wanted])
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory("The device has no memory left for a pass.") from error
+
+    def _row_logits(self, tree: SequenceTree, row: Row, wanted: set[int]) -> dict[int, Tensor]:
+        """Feed one row; the logits [vocab] after its tokens of these numbers."""
+        paths = RowPaths(tree, row)
+        if not self._has_state:
+            return self._batch_logits(paths.whole(), None, wanted)[0]
+        found: dict[int, Tensor] = {}
+        known, state = self.states.last(paths.known_slots)
+        page_tokens, most_tokens = PAGE_TOKENS, MOST_PIECE_TOKENS
+        if self._is_stepped:
+            page_tokens = most_tokens = max(paths.stem_end, 1)
+            if paths.stem_end - known > MOST_STEPS:
+                known, state = 0, None
+        for batch in paths.split(known, page_tokens=page_tokens, most_tokens=most_tokens):
+            logits, cache = self._batch_logits(batch, state, wanted)
+            found |= logits
+            if len(batch.paths) == 1:
+                state = cache.state()
+                self.states.put(batch.paths[0][-1].slot, state)
+        return found
+
+    def _batch_logits(
+        self, batch: PathBatch, state: ModelState | None, wanted: set[int]
+    ) -> tuple[dict[int, Tensor], GatheredCache]:
+        """Feed a batch and write its keys and values; the logits after the wanted tokens of the row."""
+        places = {number: place for number, place in batch.places().items() if number in wanted}
+        # The output projection is a large share of a small model: it is computed where it is wanted only.
+        keep = sorted({token for _, token in places.values()}) or [batch.length - 1]
+        logits, cache = self._forward(batch, state, keep=keep)
+        cache.write(batch)
+        column = {token: i for i, token in enumerate(keep)}
+        return {number: logits[path, column[token]] for number, (path, token) in places.items()}, cache
+
+    def _forward(
+        self, batch: PathBatch, state: ModelState | None, *, keep: list[int]
+    ) -> tuple[Tensor, GatheredCache]:
+        """The logits [paths, tokens, vocab] of a batch, of the tokens to keep alone, and the cache after it."""
+        slots = torch.tensor(batch.past, dtype=torch.int64, device=self.device)
+        cache = GatheredCache(self._kinds, Past(slots, len(batch.paths), self.store, self._check), state)
+        ids = torch.tensor(batch.padded(), dtype=torch.int64, device=self.device)
+        kept = torch.tensor(keep, dtype=torch.int64, device=self.device)
+        step_tokens = 1 if self._is_stepped and state is not None else batch.length
+        is_whole = step_tokens == batch.length
+        first, logits = len(batch.past), list[Tensor]()
+        for part in torch.split(ids, step_tokens, 1):
+            self._check()
+            arguments: dict[str, Any] = {self._cache_parameter: cache, "use_cache": True}
+            if self._takes_positions:
+                # `generate` says the positions, and some models do not count them otherwise.
+                positions = torch.arange(first, first + part.shape[1], device=self.device)
+                arguments["position_ids"] = positions.expand_as(part)
+                first += part.shape[1]
+            if is_whole and self._keeps_logits:
+                arguments["logits_to_keep"] = kept
+            logits.append(self.model(input_ids=part, **arguments).logits)
+        joined = torch.cat(logits, 1)
+        return joined if is_whole and self._keeps_logits else joined[:, kept], cache
+
+    def _check(self) -> None:
+        if self._abandoned.is_set():
+            raise PassAbandoned("The pass was abandoned.")

@@ -1,0 +1,140 @@
+"""Passes of few tokens as CUDA graphs: each shape bucket is captured once and then replayed.
+
+A pass over a few tokens launches hundreds of small kernels, which takes longer than they run; a replayed graph is
+one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into those of its
+bucket. Without CUDA the same tensors are computed with directly, which tests use.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cosine_node.engine.torch.flat_decoder import FlatDecoder
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indices, PassPlan, bucket_of, pad
+
+MAX_BUCKETS: Final = 48
+"""Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
+WARM_UPS: Final = 2
+"""A choice: runs on a side stream before a capture, in which libraries initialise themselves, as PyTorch asks."""
+
+
+class CudaGraphs:
+    """The captured shape buckets of one decoder."""
+
+    def __init__(self, decoder: FlatDecoder, store: KvStore, device: torch.device) -> None:
+        self._decoder = decoder
+        self._store = store
+        self._device = device
+        self._passes: OrderedDict[BatchShape, BucketPass] = OrderedDict()
+        # Passes run one after the other and their logits are copied out: they can share memory.
+        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor | None:
+        """Logits [wanted, vocab] at these positions of a pass; None where it has no shape bucket."""
+        bucket = bucket_of(BatchShape.around(plan.masks))
+        if bucket is None:
+            return None
+        found = self._passes.pop(bucket, None) or BucketPass(
+            self._decoder, self._store, bucket, self._device, memory=self._memory
+        )
+        self._passes[bucket] = found
+        if len(self._passes) > MAX_BUCKETS:
+            self._passes.popitem(last=False)
+        return found.logits(plan, wanted)
+
+
+class BucketPass:
+    """The pass of one shape bucket: implements `DecoderPlan` with fixed tensors, and on CUDA has the graph of it.
+
+    The tokens that pad a pass are written to the store's spare slot, which nobody reads.
+    """
+
+    def __init__(
+        self, decoder: FlatDecoder, store: KvStore, shape: BatchShape, device: torch.device, *, memory: Any = None
+    ) -> None:
+        """`memory` is the handle of a graph pool."""
+        self.store = store
+        self._memory = memory
+        self._decoder = decoder
+        self._shape = shape
+        is_cuda = device.type == "cuda"
+        # All integers are one tensor, so that they travel to the device in one copy:
+        # tokens, positions, slots written and wanted rows, one a token, then the slots read.
+        counts = [shape.tokens] * 4 + [shape.sequences * shape.keys]
+        self._staged = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=is_cuda)
+        self._staged_hidden = torch.zeros(
+            (shape.sequences, shape.queries, shape.keys), dtype=torch.bool, pin_memory=is_cuda
+        )
+        self._numbers = self._staged.to(device, copy=True)
+        self._hidden = self._staged_hidden.to(device, copy=True)
+        tokens, positions, written, self._wanted, self._slots = torch.split_with_sizes(self._numbers, counts)
+        self.input_ids = tokens[None]
+        self.position_ids = positions[None]
+        self.written = self.window_written = Indices(0, shape.tokens, written)
+        self.order = None
+        self.attention_tiles = None
+        self._call: AttentionCall | None = None
+        self._graph = torch.cuda.CUDAGraph() if is_cuda else None
+        self._captured: Tensor | None = None
+
+    def check(self) -> None:
+        """Does nothing: such a pass is too short to be abandoned."""
+
+    def calls(self, window: int | None) -> Sequence[AttentionCall]:
+        del window
+        if self._call is None:
+            queries, slots = Indices(0, self._shape.tokens), Indices(0, len(self._slots), self._slots)
+            self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
+        return [self._call]
+
+    def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
+        """Logits [wanted, vocab] at these positions of a pass that fits."""
+        self._fill(plan, wanted)
+        if self._graph is None:
+            logits = self._decode()
+        else:
+            if self._captured is None:
+                self._captured = self._capture(self._graph)
+            self._graph.replay()
+            logits = self._captured
+        return logits.index_select(0, self._wanted[: len(wanted)])
+
+    def _fill(self, plan: PassPlan, wanted: Sequence[int]) -> None:
+        padded = pad(plan.masks, self._shape)
+        tokens, positions, written, rows, slots = np.split(
+            self._staged.numpy(), np.cumsum([self._shape.tokens] * 4)
+        )
+        tokens.fill(0)
+        positions.fill(0)
+        written.fill(self.store.spare_slot)
+        tokens[padded.token_indices] = plan.tokens
+        positions[padded.token_indices] = plan.positions
+        written[padded.token_indices] = plan.slots
+        rows[: len(wanted)] = padded.token_indices[list(wanted)]
+        slots[:] = padded.slots.ravel()
+        self._staged_hidden.numpy()[:] = padded.hidden
+        # The staging area is free again before the next pass: whoever reads the logits waits for this one.
+        self._numbers.copy_(self._staged, non_blocking=True)
+        self._hidden.copy_(self._staged_hidden, non_blocking=True)
+
+    def _capture(self, graph: torch.cuda.CUDAGraph) -> Tensor:
+        """Capture the pass; the tensor that each replay writes the logits to."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._decode()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph, pool=self._memory):
+            logits = self._decode()
+        return logits
+
+    def _decode(self) -> Tensor:
+        # The mask is made from the filled tensors by each run, and so by each replay.
+        self._call = None
+        return self._decoder(self, None)

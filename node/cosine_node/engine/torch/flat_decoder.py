@@ -1,0 +1,276 @@
+"""The decoder of Llama-like models as straight-line tensor code, for passes of a few tokens.
+
+In a pass over one token of a small model the modules around the tensor code take longer than the tensor code. This
+is the same computation with the same weights: query, key and value projections are one product, and so are gate and
+up; normalisation and rotation are one call each. `load_trial` compares it with the model's own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cosine_node.engine.torch.attention import attend
+from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
+from cosine_node.engine.torch.pass_plan import AttentionPlan, DecoderPlan
+from cosine_node.engine.torch.row_tiles import RowKernel
+from cosine_node.engine.torch.support import STRETCHED_ROPES
+
+KNOWN_LAYERS: Final = frozenset(
+    {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
+)
+"""Layers whose forward was read and is what `_DecoderLayer` computes; head norms are Qwen3's."""
+KNOWN_ACTIVATIONS: Final = frozenset({"SiLU", "SiLUActivation"})
+"""The two names that transformers has for the activation of these layers."""
+
+# A CPU multiplies so many rows by a large vocabulary faster as columns (measured with MKL).
+FEWEST_TRANSPOSED_ROWS: Final = 3
+MOST_TRANSPOSED_ROWS: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class _RmsNorm:
+    """Root mean square normalisation over the last dimension (arXiv 1910.07467)."""
+
+    weight: Tensor
+    eps: float
+    eps_row: Tensor
+
+    @classmethod
+    def of(cls, module: Any) -> "_RmsNorm":
+        weight, eps = module.weight.detach(), module.variance_epsilon
+        return cls(weight, eps, weight.new_tensor([eps]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.is_cuda or x.dtype is not torch.float32:
+            return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # Where it has no kernel of its own these four steps are faster than the seven it is made of.
+        norm = torch.linalg.vector_norm(x, 2, -1, True)
+        return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """One or several projections of one input as one product.
+
+    `matrix` is [inputs, outputs]: that way round a product with a single row is faster on a CPU.
+    """
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def joining(cls, *modules: nn.Linear) -> "_Linear":
+        """The modules' weights become views of the joined matrix: memory holds them once."""
+        weights = [module.weight.detach() for module in modules]
+        # A model is wrapped for its trial, and again to serve.
+        matrix = _joined_before(weights)
+        if matrix is None:
+            matrix = torch.cat([weight.t() for weight in weights], 1).contiguous()
+            views = torch.split_with_sizes(matrix, [len(weight) for weight in weights], 1)
+            for module, view in zip(modules, views, strict=True):
+                module.weight = nn.Parameter(view.t(), requires_grad=False)
+        biases = [module.bias.detach() for module in modules if module.bias is not None]
+        return cls(matrix, torch.cat(biases) if biases else None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputProjection:
+    """From hidden states to logits, in the model's own layout: its weight is often the embedding as well."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.is_cuda or not FEWEST_TRANSPOSED_ROWS <= len(x) <= MOST_TRANSPOSED_ROWS:
+            return F.linear(x, self.weight, self.bias)
+        logits = torch.mm(self.weight, x.t()).t().contiguous()
+        return logits if self.bias is None else logits + self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DecoderLayer:
+    """One layer; `width` is that of a head, `window` its sliding window."""
+
+    index: int
+    heads: int
+    key_heads: int
+    width: int
+    scale: float
+    window: int | None
+    input_norm: _RmsNorm
+    query_key_value: _Linear
+    query_norm: _RmsNorm | None
+    key_norm: _RmsNorm | None
+    attention_output: _Linear
+    mlp_norm: _RmsNorm
+    gate_and_up: _Linear
+    down: _Linear
+
+    @classmethod
+    def of(cls, layer: Any) -> "_DecoderLayer":
+        attention, mlp = layer.self_attn, layer.mlp
+        width: int = attention.head_dim
+        # Mistral's window stands in its configuration only; the others' says nothing about a single layer.
+        window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
+        return cls(
+            index=attention.layer_idx,
+            heads=attention.q_proj.out_features // width,
+            key_heads=attention.k_proj.out_features // width,
+            width=width,
+            scale=attention.scaling,
+            window=window if isinstance(window, int) and window > 0 else None,
+            input_norm=_RmsNorm.of(layer.input_layernorm),
+            query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
+            query_norm=_RmsNorm.of(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            key_norm=_RmsNorm.of(attention.k_norm) if hasattr(attention, "k_norm") else None,
+            attention_output=_Linear.joining(attention.o_proj),
+            mlp_norm=_RmsNorm.of(layer.post_attention_layernorm),
+            gate_and_up=_Linear.joining(mlp.gate_proj, mlp.up_proj),
+            down=_Linear.joining(mlp.down_proj),
+        )
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+        """[tokens, hidden] to the same. `cos` and `sin` are [tokens, 1, width], `sin` negated in its first half."""
+        x = x + self.attention_output(self._attention(self.query_key_value(self.input_norm(x)), cos, sin, plan))
+        gate, up = self.gate_and_up(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+    def _attention(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+        heads = projected.view(len(projected), -1, self.width)
+        # Queries and keys lie next to each other and are rotated together.
+        rotated, value = torch.split_with_sizes(heads, (self.heads + self.key_heads, self.key_heads), 1)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = torch.split_with_sizes(rotated, (self.heads, self.key_heads), 1)
+            rotated = torch.cat((self.query_norm(query), self.key_norm(key)), 1)
+        # Rotary embedding (arXiv 2104.09864) with the halves swapped by a roll; the sign is in `sin`.
+        rotated = torch.addcmul(rotated * cos, rotated.roll(self.width // 2, -1), sin)
+        query, key = torch.split_with_sizes(rotated.transpose(0, 1)[None], (self.heads, self.key_heads), 1)
+        return attend(
+            plan,
+            self.index,
+            query=query,
+            key=key,
+            value=value.transpose(0, 1)[None],
+            window=self.window,
+            scale=self.scale,
+        )
+
+
+class FlatDecoder:
+    """From tokens to logits; make it with `of`. Of a part of a model, from or to the activations between layers."""
+
+    def __init__(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        rotary: nn.Module,
+        layers: tuple[_DecoderLayer, ...],
+        norm: _RmsNorm,
+        output: _OutputProjection | None,
+    ) -> None:
+        self._embed = embed
+        self._rotary = rotary
+        self._layers = layers
+        self._norm = norm
+        self._output = output
+
+    @property
+    def is_capturable(self) -> bool:
+        """True if all passes of a shape are the same operations: no window, no rotation that looks at its input."""
+        has_windows = any(layer.window is not None for layer in self._layers)
+        return not has_windows and getattr(self._rotary, "rope_type", "default") not in STRETCHED_ROPES
+
+    @classmethod
+    def of(cls, model: Any) -> "FlatDecoder | None":
+        """The decoder of a causal LM, or None if it is not known to be one of this kind.
+
+        The model stays usable: its projections become views of the joined ones.
+        """
+        body: Any = getattr(model, "model", None)
+        layers = [layer for layer in getattr(body, "layers", ()) if not isinstance(layer, AbsentLayer)]
+        if not layers or any(not _is_known(layer) for layer in layers):
+            return None
+        embedding, head = body.embed_tokens, model.lm_head
+        if type(embedding) not in (nn.Embedding, StandInEmbedding):
+            return None
+        if not (_is_plain(head) or isinstance(head, AbsentOutput)):
+            return None
+        # The joined projections are copies.
+        copy_out_of_files(model, but=[each.weight for layer in layers for each in _projections(layer)])
+        output = None
+        if isinstance(head, nn.Linear):
+            output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
+        return cls(
+            partial(F.embedding, weight=embedding.weight.detach())
+            if type(embedding) is nn.Embedding
+            else embedding,
+            body.rotary_emb,
+            tuple(_DecoderLayer.of(layer) for layer in layers),
+            _RmsNorm.of(body.norm),
+            output,
+        )
+
+    def kernels(self) -> list[RowKernel]:
+        """Its products with weights, one of each shape."""
+        products: dict[tuple[int, ...], RowKernel] = {}
+        for layer in self._layers:
+            for product in (layer.query_key_value, layer.attention_output, layer.gate_and_up, layer.down):
+                shape = tuple(product.matrix.shape)
+                products.setdefault(shape, RowKernel(shape[0], product))
+        output = [] if self._output is None else [RowKernel(self._output.weight.shape[1], self._output)]
+        return [*products.values(), *output]
+
+    def __call__(self, plan: DecoderPlan, wanted: Tensor | None, entering: Tensor | None = None) -> Tensor:
+        """Logits [wanted, vocab] of a pass at some of its positions, or at all.
+
+        With activations `entering` [tokens, hidden] those go into the first layer. Without an output layer what
+        leaves the last one is returned in place of logits.
+        """
+        x = self._embed(plan.input_ids[0]) if entering is None else entering
+        cos, sin = (angles[0, :, None] for angles in self._rotary(x, plan.position_ids))
+        half = sin.shape[-1] // 2
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
+        for layer in self._layers:
+            x = layer(x, cos, sin, plan)
+        x = x if wanted is None else x[wanted]
+        return x if self._output is None else self._output(self._norm(x))
+
+
+def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
+    """The matrix whose columns weights [outputs, inputs] are since an earlier joining, or None if they are not."""
+    first, outputs = weights[0], sum(len(weight) for weight in weights)
+    offset = first.storage_offset()
+    for weight in weights:
+        memory = weight.untyped_storage().data_ptr()
+        if memory != first.untyped_storage().data_ptr() or weight.stride() != (1, outputs):
+            return None
+        if weight.storage_offset() != offset:
+            return None
+        offset += len(weight)
+    return first.as_strided((first.shape[1], outputs), (outputs, 1))
+
+
+def _is_known(layer: Any) -> bool:
+    if type(layer).__name__ not in KNOWN_LAYERS or type(layer.mlp.act_fn).__name__ not in KNOWN_ACTIVATIONS:
+        return False
+    return all(_is_plain(projection) for projection in _projections(layer))
+
+
+def _projections(layer: Any) -> tuple[Any, ...]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return (
+        *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+        *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+    )
+
+
+def _is_plain(projection: Any) -> bool:
+    # Quantised weights are tensors of a kind of their own, which cannot be joined.
+    return type(projection) is nn.Linear and type(projection.weight) is nn.Parameter

@@ -1,0 +1,148 @@
+"""The tensors of the KV pool, one pair a layer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cosine_node.engine.kv_pool import PAGE_TOKENS, Integers, WindowPages
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_protocol.errors import LocalProtocolError
+
+
+class LayerPages(NamedTuple):
+    """Keys [1, heads, slots, key width] and values [1, heads, slots, value width] of one layer.
+
+    In memory all heads of a slot come one after the other: writing and gathering slots copies whole rows.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's pages, and the sliding window that it looks back through, if any."""
+
+    pages: LayerPages
+    window: int | None
+
+
+class KvStore:
+    """Keys and values of every slot, and a spare one. A layer's shape is known when its attention first runs.
+
+    Layers with a sliding window have the slots of `windows` instead, if that is given, and a spare page. The engine
+    runs one token through the model when it is built, so all memory is taken then and never grows.
+    """
+
+    def __init__(self, *, slots: int, windows: WindowPages | None = None) -> None:
+        self.slots = slots
+        self.windows = windows
+        self._layers: dict[int, _Layer] = {}
+        # What gave each layer its shape, a token's keys and values: held, for then no other tensor is the same.
+        self._first: list[tuple[Tensor, Tensor, _Layer]] = []
+
+    @property
+    def spare_slot(self) -> int:
+        """The slot that a pass writes what nobody will read to."""
+        return self.slots
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """Memory that a token takes in all layers, and in those with a window."""
+        windowed = [layer for layer in self._layers.values() if layer.window is not None]
+        return TokenBytes(
+            _slot_bytes(self._layers.values()),
+            windowed=_slot_bytes(windowed),
+            window_tokens=max((layer.window or 0 for layer in windowed), default=0),
+        )
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in _tensors(self._layers.values()))
+
+    def window_slots(self, slots: Integers) -> Integers:
+        """Where layers with a window have these slots."""
+        return slots if self.windows is None else self.windows.slots_of(slots)
+
+    def layer(self, index: int, key: Tensor, value: Tensor, *, window: int | None = None) -> LayerPages:
+        """One layer's pages; `key` and `value` [1, heads, tokens, width] give their shape the first time.
+
+        Keys that are values as well are stored once. So are those of layers that share them (Gemma 3n): the same
+        tensors, when they first come. Raises `LocalProtocolError` if the layer's window has changed.
+        """
+        layer = self._layers.get(index)
+        if layer is None:
+            shared = (
+                found
+                for keys, values, found in self._first
+                if keys is key and values is value and found.window == window
+            )
+            layer = next(shared, None)
+            if layer is None:
+                slots = self.slots + 1
+                if window is not None and self.windows is not None:
+                    slots = self.windows.slots + PAGE_TOKENS
+                keys = _zeros(key, slots)
+                layer = _Layer(LayerPages(keys, keys if value is key else _zeros(value, slots)), window)
+            self._layers[index] = layer
+            self._first.append((key, value, layer))
+        if layer.window != window:
+            raise LocalProtocolError(f"Layer {index} looks back {window} tokens, which it did not before.")
+        return layer.pages
+
+    def part(
+        self, *, first_slot: int, slots: int, windows: WindowPages | None = None, first_window_slot: int = 0
+    ) -> "KvStore":
+        """A store of some of the slots, without a spare one, once all layers are known; it counts them from 0.
+
+        Layers with a window have those of `windows`, from `first_window_slot` on, where this store has windows.
+        Raises `LocalProtocolError` for slots that there are not.
+        """
+        own = None if self.windows is None else windows
+        found = KvStore(slots=slots, windows=own)
+        if (own is None) != (self.windows is None) or not 0 <= first_slot <= self.slots - slots:
+            raise LocalProtocolError(f"The store has no {slots} slots from {first_slot} on, or other windows.")
+        window_slots = 0 if own is None else own.slots
+        if self.windows is not None and not 0 <= first_window_slot <= self.windows.slots - window_slots:
+            raise LocalProtocolError(f"The store has no {window_slots} window slots from {first_window_slot} on.")
+        parts: dict[int, Tensor] = {}
+        for index, layer in self._layers.items():
+            place = (first_slot, slots)
+            if own is not None and layer.window is not None:
+                place = (first_window_slot, window_slots)
+            for stored in layer.pages:
+                parts.setdefault(id(stored), stored.narrow(2, *place))
+            keys, values = (parts[id(stored)] for stored in layer.pages)
+            found._layers[index] = _Layer(LayerPages(keys, values), layer.window)
+        return found
+
+    def clear(self, slots: Integers) -> None:
+        """Fill these slots of all layers with zeros."""
+        for is_windowed, where in ((False, slots), (True, self.window_slots(slots))):
+            for stored in _tensors(
+                layer for layer in self._layers.values() if (layer.window is not None) == is_windowed
+            ):
+                stored.index_fill_(2, torch.from_numpy(where).to(stored.device), 0)
+
+    @property
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """The heads, key width and value width that layers have."""
+        layers = (layer.pages for layer in self._layers.values())
+        return {(keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in layers}
+
+
+def _tensors(layers: Iterable[_Layer]) -> list[Tensor]:
+    """The tensors of layers, each once."""
+    return list({id(tensor): tensor for layer in layers for tensor in layer.pages}.values())
+
+
+def _slot_bytes(layers: Iterable[_Layer]) -> int:
+    return sum(tensor.nbytes // tensor.shape[2] for tensor in _tensors(layers))
+
+
+def _zeros(like: Tensor, slots: int) -> Tensor:
+    shape = (1, slots, like.shape[1], like.shape[3])
+    return torch.zeros(shape, dtype=like.dtype, device=like.device).transpose(1, 2)

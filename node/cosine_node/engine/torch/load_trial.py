@@ -1,0 +1,321 @@
+"""A trial at load time: do passes over token trees and shared pages give the logits of the model's own way?
+
+That way is `generate`'s: a prompt into the model's cache, then token by token. Configurations cannot be trusted to
+say everything, so a few texts are run both ways, in the dtype that will serve. How far rounding moves logits in it
+is measured on the same model. Sliding windows are shortened meanwhile: a text longer than a window of 4096 tokens
+would take longer than the whole start, and the modules read the same number.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.attention import has_latents
+from cosine_node.engine.torch.cached_model import CachedModel
+from cosine_node.engine.torch.invariance_trial import TrialPasses
+from cosine_node.engine.torch.partial_model import part_of
+from cosine_node.engine.torch.pass_model import PassModel
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.torch.support import (
+    UNBOUNDED_TOKENS,
+    UnsupportedModel,
+    cache_parameter,
+    context_tokens,
+    packed_obstacle,
+)
+from cosine_node.engine.trial import POOL_TOKENS, Group, Text, TrialTexts
+
+# --------------------
+# The model's own logits after the texts of the trial: as `generate` computes them, and without a cache.
+
+
+Logits = dict[Text, Tensor]
+"""Float32 logits [vocab] after each text."""
+
+
+def cached_logits(model: Any, texts: TrialTexts) -> Logits:
+    """Those of `generate`: a prompt fills the model's own cache, then token by token. `far` needs no cache."""
+    first, second = texts.branches
+    branches = [(*branch, texts.after_branch) for branch in (first, second)]
+    deeper = [
+        (*path, texts.after_grandchildren)
+        for path in zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
+    ]
+    begin, *rest = texts.far
+    # Not every model can be told positions: those from 0 on are its own.
+    are_own = texts.far_positions == tuple(range(len(texts.far_positions)))
+    return {
+        **_stepped(model, texts.long, branches),
+        **_stepped(model, texts.short, deeper),
+        **_whole(model, [begin + branch for branch in rest], None if are_own else texts.far_positions),
+    }
+
+
+def cacheless_logits(model: Any, texts: TrialTexts) -> Logits:
+    """The same after some of the texts by another exact way, whole texts without a cache, and with other rounding.
+
+    Each element of the embeddings is moved to a neighbouring number of the dtype. From there on the two ways round
+    independently: their difference is the rounding of the whole model in this dtype.
+    """
+    paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
+    hook = model.get_input_embeddings().register_forward_hook(_to_neighbours)
+    try:
+        return {
+            **_whole(model, [(*texts.long, *texts.branches[0], texts.after_branch)]),
+            **_whole(model, [(*texts.short, *path, texts.after_grandchildren) for path in paths]),
+        }
+    finally:
+        hook.remove()
+
+
+def _to_neighbours(module: nn.Module, inputs: object, embeddings: Tensor) -> Tensor:
+    """Move elements up and down in a fixed pattern: a common factor would be lost in the next normalisation."""
+    del module, inputs
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, embeddings.shape[-1:], generator=generator) * 2 - 1
+    return embeddings * (1 + torch.finfo(embeddings.dtype).eps * signs.to(embeddings))
+
+
+def _stepped(model: Any, prompt: Text, continuations: Sequence[Text]) -> Logits:
+    """A prompt in one pass, then its continuations, equally long, a token of each in one pass."""
+    parameters = inspect.signature(type(model).forward).parameters
+    name = cache_parameter(type(model))
+    output = model(input_ids=_ids(model, [prompt]), use_cache=True)
+    found = _by_text([prompt], output.logits)
+    cache = getattr(output, name, None) if name else None
+    if name is None or cache is None:
+        raise UnsupportedModel(model.config.model_type, "it keeps no cache of transformers")
+    cache.reorder_cache(torch.zeros(len(continuations), dtype=torch.int64, device=model.device))
+    for step in range(len(continuations[0])):
+        ids = _ids(model, [(continuation[step],) for continuation in continuations])
+        arguments: dict[str, Any] = {name: cache, "use_cache": True}
+        # `generate` says the positions, and some models do not count them otherwise.
+        if "position_ids" in parameters:
+            arguments["position_ids"] = torch.full_like(ids, len(prompt) + step)
+        output = model(input_ids=ids, **arguments)
+        for continuation, logits in zip(continuations, output.logits[:, -1].float(), strict=True):
+            found[prompt + continuation[: step + 1]] = logits
+    return found
+
+
+def _whole(model: Any, texts: Sequence[Text], positions: Sequence[int] | None = None) -> Logits:
+    """Equally long texts in one pass without a cache, at the positions from 0 or at others."""
+    ids = _ids(model, texts)
+    placed = {}
+    if positions is not None:
+        # With a mask of their own, tokens whose positions do not follow each other still are one text.
+        placed = {
+            "position_ids": torch.tensor(positions, device=model.device).expand_as(ids),
+            "attention_mask": torch.ones_like(ids),
+        }
+    return _by_text(texts, model(input_ids=ids, use_cache=False, **placed).logits)
+
+
+def _by_text(texts: Sequence[Text], logits: Tensor) -> Logits:
+    """The logits [texts, tokens, vocab] of a pass over equally long texts by what each token ends."""
+    rows = logits.float()
+    return {text[: i + 1]: rows[number, i] for number, text in enumerate(texts) for i in range(len(text))}
+
+
+def _ids(model: Any, texts: Sequence[Text]) -> Tensor:
+    return torch.tensor(texts, dtype=torch.int64, device=model.device)
+
+
+# --------------------
+
+
+TRIAL_WINDOW: Final = 4
+"""Shorter than every text of the trial, so that a model that ignores its window is noticed."""
+MOST_UNITS: Final = 4.0
+"""In units of rounding: 16-bit rows of dense models reached 2.5 (trained, 7M weights) and 1.9 (tiny)."""
+LEAST_TOLERANCE: Final = 1e-4
+"""A choice for float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
+MOST_TOLERANCE: Final = 2.0
+"""A choice, in the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
+OUTLIERS_ALLOWED: Final = 3.0
+"""A choice: rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
+MOST_OUTLIERS: Final = 0.5
+"""A choice: faults strike all rows of a group or nearly all."""
+ATTEMPTS: Final = 4
+"""A choice: a group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
+
+FAILURES: Final = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What models raise that do not follow transformers' attention interface."""
+
+
+def find_way(model: Any) -> PassWay:
+    """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none.
+
+    A part of a model has packed passes only.
+    """
+    ways = possible_ways(model)
+    if part_of(model) is not None:
+        ways = [way for way in ways if way.is_packed]
+    if not ways:
+        raise UnsupportedModel(model.config.model_type, "its passes cannot be packed, so it cannot be run in parts")
+    for way in ways:
+        try:
+            check_exactness(model, way)
+        except UnsupportedModel:
+            if way is ways[-1]:
+                raise
+        else:
+            break
+    return way
+
+
+def possible_ways(model: Any) -> list[PassWay]:
+    """The ways in which a model's passes might be exact, by its configuration and layers; the fastest first."""
+    if packed_obstacle(type(model), model.config) is not None:
+        return [PassWay.CACHED, PassWay.STEPPED]
+    return [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
+
+
+def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
+    """Raise `UnsupportedModel` unless passes equal the model's own. Leaves the attention of that way on.
+
+    20 passes over 187 tokens, and again with other texts only where a group of rows was off.
+    """
+    model_type: str = model.config.model_type
+    suspects: dict[Group, float] = {}
+    try:
+        with short_windows(model) as has_window, torch.inference_mode():
+            passes = way.pass_model(model, slots=POOL_TOKENS)
+            if way is PassWay.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
+                raise UnsupportedModel(model_type, "in a trial several tokens at once forgot the state of a layer")
+            for attempt in range(ATTEMPTS):
+                off = off_groups(passes, attempt, way, has_window=has_window)
+                suspects = {group: units for group, units in off.items() if not attempt or group in suspects}
+                if not suspects:
+                    return
+    except (torch.OutOfMemoryError, UnsupportedModel):
+        raise
+    except FAILURES as failure:
+        said = next(iter(str(failure).splitlines()), type(failure).__name__)
+        raise UnsupportedModel(model_type, f"a trial pass failed ({said})") from failure
+    group, units = next(iter(suspects.items()))
+    raise UnsupportedModel(
+        model_type,
+        f"in a trial {group} gave other logits than its own passes with a cache, "
+        f"{units:,.0f} times as far off as rounding in {_name(model.dtype)} takes them",
+    )
+
+
+def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: bool) -> dict[Group, float]:
+    """The groups of rows that were off, and how far: their largest error in units of the dtype's rounding.
+
+    Raises `UnsupportedModel` where that is so large that a fault could not be told from it.
+    """
+    model = passes.model
+    longest = context_tokens(model.config)
+    texts = TrialTexts.of(
+        vocab_tokens=passes.vocab_tokens,
+        # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
+        # stand where its cache ends, and nowhere else.
+        context_tokens=0 if longest == UNBOUNDED_TOKENS or not way.is_packed else longest,
+        has_window=has_window,
+        attempt=attempt,
+    )
+    model.set_attn_implementation("eager")
+    expected = cached_logits(model, texts)
+    own_errors = [error_of(logits, expected[text]) for text, logits in cacheless_logits(model, texts).items()]
+    model.set_attn_implementation(passes.attention_name)
+    errors: dict[Group, list[float]] = {}
+    for row in TrialPasses(passes).run(texts):
+        errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
+
+    unit = max(median(own_errors), LEAST_TOLERANCE / MOST_UNITS)
+    # Written so that NaN is off, here and below.
+    if not MOST_UNITS * unit <= MOST_TOLERANCE:
+        raise UnsupportedModel(
+            model.config.model_type,
+            f"in a trial its own passes with and without a cache differed in {_name(model.dtype)} "
+            f"by {unit:.2g} standard deviations of the logits, so that no fault could be told from rounding",
+        )
+    outliers = sum(not error <= MOST_UNITS * unit for error in own_errors) / len(own_errors)
+    allowed = min(OUTLIERS_ALLOWED * outliers, MOST_OUTLIERS)
+    return {
+        group: max(of_rows) / unit
+        for group, of_rows in errors.items()
+        if sum(not error <= MOST_UNITS * unit for error in of_rows) > int(allowed * len(of_rows))
+    }
+
+
+def error_of(found: Tensor, expected: Tensor) -> float:
+    """The largest error of logits [vocab], in standard deviations of what was expected.
+
+    A constant added to all logits changes no choice and is no error. Where the best two are further apart than
+    twice this, the same one is best in both.
+    """
+    error = found - expected
+    return float((error - error.mean()).abs().max() / expected.std().clamp_min(torch.finfo(torch.float32).tiny))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def short_windows(model: Any) -> Iterator[bool]:
+    """Make every sliding window `TRIAL_WINDOW` tokens long for a while, wherever it stands; is there one?"""
+    windowed: dict[int, tuple[Any, int]] = {}
+    for holder in (model.config, model.config.get_text_config(), *model.modules()):
+        window = vars(holder).get("sliding_window")
+        # Some configurations have a flag of that name.
+        if isinstance(window, int) and not isinstance(window, bool) and window:
+            windowed[id(holder)] = (holder, window)
+    try:
+        for holder, _ in windowed.values():
+            holder.sliding_window = TRIAL_WINDOW
+        yield bool(windowed)
+    finally:
+        for holder, window in windowed.values():
+            holder.sliding_window = window
+
+
+# --------------------
+# The memory that a token takes in a model's pool, before any weights are read.
+
+
+LOG = logging.getLogger(__name__)
+
+
+def token_bytes_of(config: Any, dtype: torch.dtype) -> TokenBytes | None:
+    """The memory of a token slot, from a pass over one token of a model without weights (PyTorch's meta device).
+
+    The fastest way that can be run so is taken to be exact. None if there is none.
+    """
+    # PyTorch has the products of a mixture's experts without weights in bfloat16 alone; the rest of such a model is
+    # then as large as in this dtype but for states that are kept in float32 in any case.
+    for run_as in dict.fromkeys((dtype, torch.bfloat16)):
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=run_as, attn_implementation="eager", trust_remote_code=False
+            )
+        for way in possible_ways(model):
+            try:
+                token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
+            except (UnsupportedModel, *FAILURES):
+                LOG.debug("%s models have no %s without weights", config.model_type, way.value, exc_info=True)
+            else:
+                times = dtype.itemsize / run_as.itemsize
+                return replace(token, total=round(times * token.total), windowed=round(times * token.windowed))
+    return None

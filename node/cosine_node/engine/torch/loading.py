@@ -1,0 +1,277 @@
+"""Loading an engine from a Hugging Face id or a folder; an error is one sentence with the reason."""
+
+import logging
+import os
+import sys
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import is_accelerate_available, is_torchao_available
+from transformers.utils.logging import disable_progress_bar
+
+from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
+from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.invariance_trial import find_row_tiles
+from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.partial_model import copy_out_of_files
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.torch.row_tiles import RowTileSet
+from cosine_node.engine.torch.support import context_tokens, quantisation_of, refuse_by_config
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.transformers_model import refuse_others, rope_factors, transformers_weights
+from cosine_protocol.errors import UsageError
+
+# --------------------
+# The weights of a GGUF file in a model of transformers, dequantised once, in the engine's dtype.
+
+
+def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **options: Any) -> Any:
+    """A model of `config`, which was unfolded from the file; `options` are those of `from_pretrained`.
+
+    The config is marked with the type of the stored weights, which `numerics` then names. Raises `UsageError` for a
+    file that lacks weights or has others.
+    """
+    config.gguf_weights = file.weights
+    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file)}
+    model, loaded = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
+    )
+    for what, names in {"lacks": loaded["missing_keys"], "has an unknown": loaded["unexpected_keys"]}.items():
+        if names:
+            raise UsageError(f"{file.path} {what} {min(names)}, for a model of the kind {file.architecture}.")
+    factors = rope_factors(file)
+    if factors is not None:
+        rotary = model.get_decoder().rotary_emb
+        rotary.inv_freq = rotary.inv_freq / torch.from_numpy(factors).to(rotary.inv_freq)
+    return model
+
+
+# --------------------
+
+
+LOG = logging.getLogger(__name__)
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The names that users give to dtypes."""
+INT4_GROUP: Final = 64
+"""A choice among the sizes of torchao's int4 kernel: weights of a row that share a scale."""
+
+
+class Quantisation(StrEnum):
+    """The number of bits that a weight of a linear layer is held in; activations keep their dtype."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
+    """Raise `UsageError` for options of `load_engine` that suit no model on this machine, before one is fetched."""
+    where = resolve_device(device)
+    if dtype != "auto":
+        _named_dtype(dtype)
+    if quantize is None:
+        return
+    kind = resolve_quantisation(quantize)
+    if kind is Quantisation.INT4 and where.type != "cuda":
+        raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
+    if not is_torchao_available():
+        raise UsageError(f"--quantize {kind} needs the package torchao 0.15 or newer: pip install torchao.")
+    if kind is Quantisation.INT4 and not is_accelerate_available():
+        raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
+
+
+def load_engine(
+    source: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantize: str | None = None,
+    pool_tokens: int | PoolSize = 16_384,
+    is_deterministic: bool = False,
+    vocabulary: DraftVocabulary | None = None,
+) -> TorchEngine:
+    """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
+
+    `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
+    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
+    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids.
+    Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
+    run exactly.
+    """
+    check_options(dtype=dtype, device=device, quantize=quantize)
+    where = resolve_device(device)
+    config = read_config(source)
+    refuse_by_config(config)
+    kind = resolve_dtype(dtype, device=where, config=config)
+    try:
+        if quantize is None:
+            model = load_model(source, dtype=kind)
+        else:
+            stored = quantisation_of(config)
+            if stored is not None:
+                raise UsageError(
+                    f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
+                )
+            model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
+        way = find_way(model.to(where))
+        if way is not PassWay.PACKED:
+            LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
+        tiles = _row_tiles(model, way) if is_deterministic else None
+        token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
+        size = _pool_tokens(model, pool_tokens, token)
+        windows = None
+        if size.windowed is not None and way.is_packed:
+            pages = -(-size.tokens // PAGE_TOKENS)
+            windows = WindowPages(pages=pages, tokens=size.windowed, window_tokens=token.window_tokens)
+        return TorchEngine(
+            model, pool_tokens=size.tokens, way=way, tiles=tiles, vocabulary=vocabulary, windows=windows
+        )
+    except torch.OutOfMemoryError as error:
+        raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
+
+
+def _row_tiles(model: Any, way: PassWay) -> RowTileSet:
+    """Raises `UsageError` where a model cannot be deterministic."""
+    if way is not PassWay.PACKED:
+        raise UsageError(
+            f"--deterministic is not possible for models of type '{model.config.model_type}', which run with "
+            f"{way.value}; leave the option out."
+        )
+    return find_row_tiles(model)
+
+
+def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTokens:
+    """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
+    if isinstance(size, int):
+        return PoolTokens(tokens=size)
+    on_card = model.device.type == "cuda"
+    if on_card:
+        torch.cuda.empty_cache()
+        free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
+    else:
+        free_bytes = free_memory_bytes()
+    return size.tokens(token, context_tokens=context_tokens(model.config), free_bytes=free_bytes, on_card=on_card)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; `auto` takes the first of CUDA, MPS and CPU. Raises `UsageError` if absent."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"'{name}' is no device; use auto, cpu, cuda, cuda:0 or mps.") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"'{name}' is no supported device; use auto, cpu, cuda, cuda:0 or mps.")
+    is_present = device.type == "cpu" or torch.backends.mps.is_available()
+    if device.type == "cuda":
+        is_present = (device.index or 0) < torch.cuda.device_count()
+    if not is_present:
+        raise UsageError(f"This machine has no device '{name}'; use --device cpu or auto.")
+    return device
+
+
+def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtype:
+    """The dtype of that name; `auto` is float32 on a CPU, else as stored. Raises `UsageError` if unknown."""
+    if name != "auto":
+        return _named_dtype(name)
+    stored = config.get_text_config().dtype
+    # CPUs are slower in 16 bits than in 32 unless they have instructions for it.
+    if device.type == "cpu":
+        return torch.float32
+    return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
+
+
+def _named_dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise UsageError(f"'{name}' is no supported dtype; use auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def resolve_quantisation(name: str) -> Quantisation:
+    """The quantisation of that name. Raises `UsageError` if unknown."""
+    if name not in set(Quantisation):
+        raise UsageError(f"'{name}' is no supported quantisation; use {' or '.join(Quantisation)}.")
+    return Quantisation(name)
+
+
+def read_config(source: str) -> Any:
+    """A model's configuration, without its weights. Raises `UsageError` if there is none of a known kind."""
+    looks_like_a_path = source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
+    if looks_like_a_path and not Path(source).is_dir():
+        raise UsageError(f"There is no folder '{source}' to load a model from.")
+    file = GgufFile.in_folder(Path(source))
+    if file is not None:
+        refuse_others(file)
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
+
+
+def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model whose linear layers are quantised one by one as they are read."""
+    # Not an import statement: the package has no types and need not be there.
+    schemes, tensors = import_module("torchao.quantization"), import_module("torchao.utils")
+    # With its inductor settings torchao changes how the whole process multiplies float32, other models included.
+    if kind is Quantisation.INT8:
+        scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
+        model = load_model(source, dtype=dtype, quantization_config=scheme)
+    elif dtype is torch.bfloat16:
+        packed = schemes.Int4WeightOnlyConfig(
+            group_size=INT4_GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+        )
+        # This format is made on the device it is for.
+        model = load_model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
+    else:
+        raise UsageError("Weights in int4 are computed with in bfloat16; add --dtype bfloat16.")
+    if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
+        raise UsageError(f"'{source}' has no linear layers that could be held in {kind}; drop --quantize.")
+    return model
+
+
+def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
+    """The model of transformers in a folder, or by a Hugging Face id; `quantisation` is for `from_pretrained`.
+
+    Raises `UsageError`.
+    """
+    # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
+    hide_progress_in_logs()
+    try:
+        file = GgufFile.in_folder(Path(source))
+        if file is not None:
+            config = read_config(source)
+            return load_gguf_model(file, config, dtype=dtype, attn_implementation="eager", **quantisation)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+            use_safetensors=True,
+            **quantisation,
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UsageError(f"The weights of '{source}' cannot be read: {first_line(error)}") from error
+    copy_out_of_files(model)
+    return model
+
+
+def hide_progress_in_logs() -> None:
+    """Let transformers draw bars on terminals only."""
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,278 @@
+"""The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
+
+Repetition penalty, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 the
+penalty alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosine_node.engine.base import Choice
+from cosine_node.engine.sampling import COLDEST, NOTHING_KNOWN, Query, Recipe, choose_by_recipe
+from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
+from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
+
+# --------------------
+# Keyed Gumbel noise of a whole vocabulary at once; `cosine_protocol.noise` is the reference it must equal.
+#
+# The 64-bit words live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with
+# the copied sign bits masked off.
+
+
+SeedPosition = tuple[int, int]
+"""A seed and an output position: all that the noise of a token depends on."""
+
+REUSED_POSITIONS: Final = 128
+"""Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
+DRAWN_ROWS: Final = 16
+"""Bounds memory: rows drawn at a time on a GPU, whose intermediates are float64."""
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift_right(words: Tensor, bits: int) -> Tensor:
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix64(words: Tensor) -> Tensor:
+    words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
+    words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
+    return words ^ _shift_right(words, 31)
+
+
+@lru_cache(maxsize=8)
+def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device) -> Tensor:
+    ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
+    return (torch.tensor(ids, dtype=torch.int64, device=device) + 1) * _signed(GAMMA)
+
+
+def noise_bits(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
+    """The hash words of every token at one output position: int64 [vocab], the reference's bits as signed.
+
+    `seed` is any whole number from 0 to 2**64 - 1; `position` may be negative (inside the prompt).
+    """
+    key = _signed(position_key(seed=seed, position=position))
+    return _mix64(_token_steps(vocab_tokens, None, device) + key)
+
+
+def _drawn(
+    keys: Sequence[int], *, vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device
+) -> Tensor:
+    """Noise of whole vocabularies, float32 [keys, vocab]; of a reduced one that of the target's ids."""
+    # MPS has no float64, so its noise is made on the CPU.
+    where = torch.device("cpu") if device.type == "mps" else device
+    column = torch.tensor(keys, dtype=torch.int64, device=where)[:, None]
+    bits = _mix64(_token_steps(vocab_tokens, vocabulary, where) + column)
+    uniform = (_shift_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+    noise = uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
+    return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
+
+
+@lru_cache(maxsize=REUSED_POSITIONS)
+def gumbel_noise(
+    *,
+    seed: int,
+    position: int,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
+    """Standard Gumbel noise of every token at one output position: float32 [vocab], shared, read-only.
+
+    A drafter's own ids have the noise of the target's ids in its `vocabulary`, reserved ones `RESERVED_NOISE`.
+    The logarithms are the device's own in float64, good to an ulp of theirs, before the one rounding to
+    float32.
+    """
+    key = _signed(position_key(seed=seed, position=position))
+    return _drawn([key], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
+
+
+def gumbel_rows(
+    seed_positions: Sequence[SeedPosition],
+    *,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
+    """The noise at several output positions, float32 [seed_positions, vocab], as `gumbel_noise` gives it."""
+    if device.type == "cuda":
+        return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
+    rows = [
+        gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
+        for s, p in seed_positions
+    ]
+    return torch.stack(rows)
+
+
+def drawn_together(
+    seed_positions: Sequence[SeedPosition],
+    *,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
+    """The result of `gumbel_rows`, drawn anew a few rows at a time: few launches rather than a cache."""
+    rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
+    keys = [_signed(position_key(seed=seed, position=position)) for seed, position in rank]
+    blocks = [
+        _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)
+        for start in range(0, len(keys), DRAWN_ROWS)
+    ]
+    return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]
+
+
+# --------------------
+
+
+# Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
+COLUMN_TOKENS: Final = 64
+WORTH_SPLITTING: Final = 1 << 14
+
+
+def choose(
+    logits: Tensor, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+) -> list[Choice | None]:
+    """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
+
+    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
+    `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
+    their probability lessens that of the candidates.
+    """
+
+    def choose_alike(block: Tensor, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+        return _choose_alike(block.float(), asked, recipe, vocabulary)
+
+    return choose_by_recipe(logits, queries, choose_alike)
+
+
+def _choose_alike(
+    logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
+) -> list[Choice | None]:
+    scores = logits
+    if recipe.repetition_penalty != 1:
+        scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
+    if recipe.temperature > 0:
+        # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
+        seed_positions = [(query.sampling.seed, query.position) for query in queries]
+        noise = gumbel_rows(
+            seed_positions, vocab_tokens=scores.shape[1], device=scores.device, vocabulary=vocabulary
+        )
+        scores = log_probabilities(scores, recipe) + noise
+    known = scores if vocabulary is None else scores[:, : vocabulary.reserved_id]
+    most = max(query.candidates for query in queries)
+    values, ids = best_tokens(known, min(max(2, most), known.shape[1]))
+    totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
+    host = _to_host(torch.cat([values, totals], 1), ids)
+    choices = [_choice(known[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
+    for row, choice in enumerate(choices):
+        if choice is None and host[row][0][0] == -math.inf and scores[row].amax().isfinite():
+            choices[row] = NOTHING_KNOWN
+    return choices
+
+
+def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
+    seen = torch.zeros(scores.shape, dtype=torch.bool)
+    first_with: dict[int, int] = {}
+    for row, query in enumerate(queries):
+        first = first_with.setdefault(id(query.prefix), row)
+        if first == row:
+            seen[row, torch.tensor(query.prefix, dtype=torch.int64)] = True
+        else:
+            seen[row] = seen[first]
+    # Paths come last, for they would leak into the rows that copy a prefix.
+    for row, query in enumerate(queries):
+        seen[row, torch.tensor(query.path, dtype=torch.int64)] = True
+    return seen.to(scores.device)
+
+
+def penalise(scores: Tensor, *, seen: Tensor, penalty: float) -> Tensor:
+    """Scores [rows, vocab] with `seen` tokens less likely: positive ones divided, negative multiplied."""
+    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
+    """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
+    # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
+    scores = (scores - scores.amax(-1, keepdim=True)) / max(recipe.temperature, COLDEST)
+    if recipe.top_k:
+        scores = keep_top_k(scores, recipe.top_k)
+    if recipe.top_p < 1:
+        scores = keep_top_p(scores, recipe.top_p)
+    if recipe.min_p > 0:
+        scores = keep_min_p(scores, recipe.min_p)
+    return scores.log_softmax(-1)
+
+
+def keep_top_k(scores: Tensor, top_k: int) -> Tensor:
+    """Rule out what scores below the `top_k`-th best token; ties with it stay."""
+    lowest_kept = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
+    return scores.masked_fill(scores < lowest_kept, -math.inf)
+
+
+def keep_top_p(scores: Tensor, top_p: float) -> Tensor:
+    """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
+    rising, ids = scores.sort(dim=-1, stable=True)
+    is_tail = rising.softmax(-1).cumsum(-1) <= 1 - top_p
+    is_tail[..., -1] = False
+    return scores.masked_fill(torch.empty_like(is_tail).scatter_(-1, ids, is_tail), -math.inf)
+
+
+def keep_min_p(scores: Tensor, min_p: float) -> Tensor:
+    """Rule out tokens less likely than `min_p` times the likeliest."""
+    probabilities = scores.softmax(-1)
+    is_unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
+    return scores.masked_fill(is_unlikely, -math.inf)
+
+
+def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best scores of each row and their ids, both [rows, count]; like `topk`, ties in any order.
+
+    Of a large vocabulary split into columns, the best tokens lie in the columns with the best maxima, and
+    maxima are an order of magnitude cheaper than selection.
+    """
+    columns = -(-scores.shape[1] // COLUMN_TOKENS)
+    if scores.numel() < WORTH_SPLITTING or columns < count:
+        values, ids = scores.topk(count)
+        return values, ids
+    padding = columns * COLUMN_TOKENS - scores.shape[1]
+    padded = F.pad(scores, (0, padding), value=-math.inf) if padding else scores
+    table = padded.view(len(scores), COLUMN_TOKENS, columns)
+    best_columns = table.amax(1).topk(count).indices
+    entries = table.gather(2, best_columns[:, None].expand(-1, COLUMN_TOKENS, -1)).flatten(1)
+    values, picked = entries.topk(count)
+    return values, picked // count * columns + best_columns.gather(1, picked % count)
+
+
+def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]:
+    if ids.device.type == "cpu":
+        return list(zip(floats.tolist(), ids.tolist(), strict=True))
+    # Both travel as one block of 32-bit words: one synchronisation with the device, not two.
+    words = torch.cat([floats.view(torch.int32), ids.to(torch.int32)], 1).cpu()
+    width = floats.shape[1]
+    float_rows = words[:, :width].contiguous().view(torch.float32).tolist()
+    return list(zip(float_rows, words[:, width:].tolist(), strict=True))
+
+
+def _choice(scores: Tensor, floats: list[float], ids: list[int], *, count: int) -> Choice | None:
+    *values, total = floats
+    if not math.isfinite(values[0]):
+        return None
+    margin = values[0] - values[1] if len(values) > 1 else math.inf
+    ranked = list(zip(values, ids, strict=True))
+    if margin == 0:
+        # topk orders ties as it likes; the rule is the lowest id.
+        best = (values[0], int(scores.argmax()))
+        others = sorted((pair for pair in ranked if pair != best), key=lambda pair: (-pair[0], pair[1]))
+        ranked = [best, *others][: len(ranked)]
+    candidates = tuple(
+        (token, min(1.0, math.exp(value - total))) for value, token in ranked[:count] if value > -math.inf
+    )
+    return Choice(ranked[0][1], margin, candidates)

@@ -1,0 +1,114 @@
+"""The models that the engine runs exactly, and the way it can run them, as far as configurations tell."""
+
+import inspect
+from typing import Any, Final
+
+import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from cosine_protocol.errors import UsageError
+
+EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
+"""The names that configurations have for layers whose state is keys and values only."""
+CACHE_PARAMETERS: Final = ("past_key_values", "cache_params", "cache")
+"""Names of the cache that a forward of transformers takes and returns; the last one since 5.24."""
+STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
+
+UNBOUNDED_TOKENS: Final = 1 << 20
+"""A choice: the context of a model whose configuration names none. The pool bounds it sooner."""
+
+LOADED_SCHEMES: Final = {"Int8WeightOnlyConfig": "int8", "Int4WeightOnlyConfig": "int4"}
+"""The names that torchao has for the quantisations that `cosine_node.engine.torch.loading` applies."""
+
+
+class UnsupportedModel(UsageError):
+    """A model this engine would run wrongly, or cannot run at all."""
+
+    def __init__(self, model_type: str, reason: str) -> None:
+        super().__init__(
+            f"Models of type '{model_type}' cannot be used: {reason}; choose a decoder-only model with a cache "
+            "that transformers knows, such as Llama, Qwen, Mistral, Gemma, Phi or GPT-2."
+        )
+        self.model_type = model_type
+        self.reason = reason
+
+
+def refuse_by_config(config: Any) -> None:
+    """Raise `UnsupportedModel` for what a configuration already gives away, before weights are read."""
+    if config.is_encoder_decoder:
+        raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(config.model_type, "it is no causal language model")
+    if cache_parameter(model_class_of(config)) is None:
+        raise UnsupportedModel(config.model_type, "it takes no cache of transformers")
+    if getattr(config.get_text_config(), "attention_chunk_size", None):
+        raise UnsupportedModel(config.model_type, "its attention works in chunks")
+
+
+def model_class_of(config: Any) -> Any:
+    """The class of a model that is not refused."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+
+def packed_obstacle(model_class: Any, config: Any) -> str | None:
+    """The reason why a model that is not refused needs its own attention, and a cache; None if nothing tells.
+
+    The configuration is the model's own, or that of its files, of which it may be a part.
+    """
+    if getattr(model_class, "_is_stateful", False):
+        return "it keeps a recurrent state"
+    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - EXACT_LAYER_TYPES)
+    if foreign:
+        return f"it has layers of the kind {', '.join(foreign)}"
+    # The model itself asks this before it lets its attention be replaced.
+    if not model_class._can_set_attn_implementation():
+        return "its attention cannot be replaced"
+    return None
+
+
+def cache_parameter(model_class: Any) -> str | None:
+    """The parameter by which a model's forward takes a cache; None if there is none."""
+    parameters = inspect.signature(model_class.forward).parameters
+    return next((name for name in CACHE_PARAMETERS if name in parameters), None)
+
+
+def context_tokens(config: Any) -> int:
+    """The longest sequence whose tokens do not depend on the rest of the pass."""
+    text = config.get_text_config()
+    # MPT has a name of its own.
+    named = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+    longest: int = named or UNBOUNDED_TOKENS
+    # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
+    parameters = getattr(text, "rope_parameters", None) or {}
+    for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):
+        if rope.get("rope_type") in STRETCHED_ROPES:
+            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
+    return longest
+
+
+def numerics(model: Any) -> str:
+    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them.
+
+    Weights that were dequantised from a GGUF file are others than its model's own: `gguf:Q4_1+float32`.
+    """
+    stored = getattr(model.config, "gguf_weights", None)
+    name = ("" if stored is None else f"gguf:{stored}+") + str(model.dtype).removeprefix("torch.")
+    quantisation = quantisation_of(model.config)
+    return name if quantisation is None else f"{name}/{quantisation}"
+
+
+def quantisation_of(config: Any) -> str | None:
+    """The quantisation of a configuration's weights: int8 or int4 if done at load time, else the stored method."""
+    quantisation = getattr(config, "quantization_config", None)
+    if quantisation is None:
+        return None
+    scheme = type(getattr(quantisation, "quant_type", None)).__name__
+    if scheme in LOADED_SCHEMES:
+        return LOADED_SCHEMES[scheme]
+    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation.quant_method
+    return str(getattr(method, "value", method))
+
+
+def is_sixteen_bit(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < 4

@@ -1,0 +1,191 @@
+"""The trial's texts as an engine serves them, over pages that are shared and reused; for every kind of logits."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import count
+from typing import Final, Generic, TypeVar
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.paged import PagedEngine
+from cosine_protocol.request import Sampling
+
+# --------------------
+# The texts of the load-time trial: few tokens, chosen so that every fault changes what most of them attend to.
+#
+# A long prompt in two parts of different words: whoever loses one of them reads another text. Below it two
+# branches.
+# A short prompt with many siblings: one that saw the others would see more of them than of its own text.
+
+
+Text = tuple[int, ...]
+"""Token ids from a beginning on; the trial compares the logits after them."""
+
+FIRST_TOKEN: Final = 5
+"""Most tokenisers keep the ids before it for padding and the like."""
+TOKEN_STEP: Final = 7
+"""A choice: ids of one trial lie apart, and the next trial's lie between them."""
+CYCLE: Final = 3
+"""A choice: words of each part of the long prompt, so that no token stands beside itself."""
+FIRST_PART: Final = 13
+SECOND_PART: Final = 10
+"""A choice: together more than a page of the KV pool, which can then be shared, and cut inside it."""
+BRANCH_TOKENS: Final = 3
+SIBLINGS: Final = 5
+"""A choice: more than twice as many as the tokens of the short prompt."""
+FAR_DEPTH: Final = 5
+"""Tokens of each of the two texts that end where the context does, of which they share the first two."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTexts:
+    """`long` is cut at `FIRST_PART`; `branches` follow it, `after_branch` follows the first of them.
+
+    Each of `siblings`, `children` and `grandchildren` follows `short` and those of its own number;
+    `after_grandchildren` is one token for all. `far` is a beginning and two branches whose tokens
+    stand at `far_positions`, of which the last is that of the last token of a context.
+    """
+
+    long: Text
+    branches: tuple[Text, Text]
+    after_branch: int
+    short: Text
+    siblings: Text
+    children: Text
+    grandchildren: Text
+    after_grandchildren: int
+    far: tuple[Text, Text, Text]
+    far_positions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, *, vocab_tokens: int, context_tokens: int, has_window: bool, attempt: int) -> "TrialTexts":
+        """The texts of one attempt, in ids of a vocabulary of that size; a window must see all of `far`."""
+        ids = iter((FIRST_TOKEN + attempt + TOKEN_STEP * i) % vocab_tokens for i in count())
+
+        def draw(length: int) -> Text:
+            return tuple(next(ids) for _ in range(length))
+
+        first, second = draw(CYCLE), draw(CYCLE)
+        long = [first[i % CYCLE] for i in range(FIRST_PART)] + [second[i % CYCLE] for i in range(SECOND_PART)]
+        end = max(context_tokens, FAR_DEPTH)
+        begin = end - FAR_DEPTH if has_window else 0
+        return cls(
+            long=tuple(long),
+            branches=(draw(BRANCH_TOKENS), draw(BRANCH_TOKENS)),
+            after_branch=next(ids),
+            short=draw(2),
+            siblings=draw(SIBLINGS),
+            children=draw(SIBLINGS),
+            grandchildren=draw(SIBLINGS),
+            after_grandchildren=next(ids),
+            far=(draw(2), draw(FAR_DEPTH - 2), draw(FAR_DEPTH - 2)),
+            far_positions=(begin, begin + 1, *range(end - FAR_DEPTH + 2, end)),
+        )
+
+
+# --------------------
+
+
+POOL_TOKENS: Final = 16 * PAGE_TOKENS
+"""Bounds memory: more than the tokens of one attempt, whose sequences begin far apart in it."""
+SCOPE: Final = "trial"
+
+
+class Group(StrEnum):
+    """The kinds of rows that are compared, in the order of what each needs: one that fails is named by this."""
+
+    PROMPT = "a prompt"
+    PIECES = "a prompt in pieces"
+    TOGETHER = "two requests in one pass"
+    BRANCHES = "branches below a long prompt"
+    CHAIN = "a chain in a token tree"
+    SIBLINGS = "siblings in a token tree"
+    CHILDREN = "children of siblings in a token tree"
+    GRANDCHILDREN = "children of tokens of an earlier pass"
+    FAR = "positions at the end of the context"
+    DECODING = "plain decoding after a token tree"
+    SHARED = "a shared prefix"
+
+
+Logits = TypeVar("Logits")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow(Generic[Logits]):
+    """The logits [vocab] of a pass after a text."""
+
+    group: Group
+    text: Text
+    logits: Logits
+
+
+Pass = Callable[[Sequence[Row]], Iterable[Logits]]
+"""Feeds rows in one pass; the logits [vocab] after each of their tokens."""
+
+
+def _take_parts(
+    engine: PagedEngine, take: Pass[Logits], *parts: tuple[Row, Group, Group]
+) -> list[TrialRow[Logits]]:
+    """Feed rows; the first group of each is that of the tokens below the prefix, the second that of others."""
+    logits = iter(take([row for row, _, _ in parts]))
+    return [
+        TrialRow(
+            first if parent == PREFIX else below, tuple(engine.tree(row.sequence).tokens_to(name)), next(logits)
+        )
+        for row, first, below in parts
+        for name, parent in zip(row.nodes, row.parents, strict=True)
+    ]
+
+
+def trial_rows(
+    engine: PagedEngine, take: Pass[Logits], texts: TrialTexts, *, far: int | None = None
+) -> list[TrialRow[Logits]]:
+    """The rows of the trial, in six passes over an empty pool of at least `POOL_TOKENS`.
+
+    `far` is an open sequence whose tokens stand at the far positions; without it these are left out.
+    """
+
+    rows_of = partial(_take_parts, engine, take)
+    long, sharing = (engine.open(sampling=Sampling(), prompt_tokens=0, scope=SCOPE) for _ in range(2))
+    short = engine.open(sampling=Sampling(), prompt_tokens=0)
+    first, second = texts.branches
+    begin, left, right = texts.far
+
+    prompt = Row.chain(long, texts.long[:FIRST_PART])
+    rows = rows_of((prompt, Group.PROMPT, Group.PROMPT))
+    engine.keep(long, prompt.nodes)
+
+    rest, other = Row.chain(long, texts.long[FIRST_PART:]), Row.chain(short, texts.short)
+    rows += rows_of((rest, Group.PIECES, Group.PIECES), (other, Group.TOGETHER, Group.TOGETHER))
+    engine.keep(long, rest.nodes)
+    engine.keep(short, other.nodes)
+
+    rows += rows_of(
+        (Row(long, first + second, tuple(range(6)), (PREFIX, 0, 1, PREFIX, 3, 4)), Group.BRANCHES, Group.CHAIN),
+        (
+            Row(short, texts.siblings + texts.children, tuple(range(10)), (PREFIX,) * 5 + tuple(range(5))),
+            Group.SIBLINGS,
+            Group.CHILDREN,
+        ),
+    )
+    grandchildren = Row(short, texts.grandchildren, tuple(range(10, 15)), tuple(range(5, 10)))
+    parts = [(grandchildren, Group.GRANDCHILDREN, Group.GRANDCHILDREN)]
+    if far is not None:
+        far_row = Row(far, begin + left + right, tuple(range(8)), (PREFIX, 0, 1, 2, 3, 1, 5, 6))
+        parts.append((far_row, Group.FAR, Group.FAR))
+    rows += rows_of(*parts)
+    # The kept tokens stand between those of branches that are dropped, whose slots the next tokens take.
+    engine.keep(long, (0, 1, 2))
+    rows += rows_of((Row.chain(long, (texts.after_branch,)), Group.DECODING, Group.DECODING))
+    engine.keep(short, (2, 7, 12))
+    shared = texts.long + second
+    known = engine.reuse_prefix(sharing, shared)
+    rows += rows_of(
+        (Row.chain(short, (texts.after_grandchildren,)), Group.DECODING, Group.DECODING),
+        (Row.chain(sharing, shared[known:]), Group.SHARED, Group.SHARED),
+    )
+    for sequence in (long, short, sharing):
+        engine.release(sequence)
+    return rows

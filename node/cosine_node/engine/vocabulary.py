@@ -1,0 +1,154 @@
+"""A drafter with a reduced vocabulary, in its target's tokens."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from cosine_node.engine.base import Choice, Engine, Row, RowResult
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+
+# --------------------
+# The reduced vocabulary of a drafter: the target's tokens that it knows, in the order of its own ids.
+#
+# A small drafter spends most of its weights on a large target's vocabulary, of which its domain uses a part.
+
+
+FILE_NAME: Final = "draft_vocabulary.json"
+"""The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
+RESERVED_NOISE: Final = 0.5772156649015329
+"""Euler's constant, the mean of the noise: many tokens of one joint probability score as one token of it would."""
+
+
+@dataclass(frozen=True, eq=False)
+class DraftVocabulary:
+    """The target's ids of a drafter's own ids 0, 1, ...; all further ids of the drafter are `reserved_id`.
+
+    The reserved id stands for every other token: it is what the drafter reads in its place, and its probability
+    is that the target chooses one of them. Ids must rise, so that ties break in both vocabularies alike. Raises
+    `UsageError`. Vocabularies compare by identity, for caches.
+    """
+
+    target_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.target_ids or any(type(token) is not int or token < 0 for token in self.target_ids):
+            raise UsageError("A draft vocabulary must be a list of the target's token ids.")
+        if any(low >= high for low, high in zip(self.target_ids, self.target_ids[1:], strict=False)):
+            raise UsageError("The ids of a draft vocabulary must rise, each greater than the one before it.")
+
+    @classmethod
+    def read(cls, folder: Path) -> "DraftVocabulary | None":
+        """That of the drafter in a folder; None if it has the target's whole vocabulary. Raises `UsageError`."""
+        file = folder / FILE_NAME
+        if not file.is_file():
+            return None
+        try:
+            ids = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{file} cannot be read ({error}); fetch the drafter again.") from None
+        if not isinstance(ids, list):
+            raise UsageError(f"{file} is no list of token ids; fetch the drafter again.")
+        return cls(tuple(ids))
+
+    def write(self, folder: Path) -> None:
+        """Store it beside the drafter's weights."""
+        (folder / FILE_NAME).write_text(json.dumps(self.target_ids) + "\n", "utf-8")
+
+    @property
+    def reserved_id(self) -> int:
+        """The drafter's id of all tokens that it does not know."""
+        return len(self.target_ids)
+
+    def own_tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Tokens of the target as the drafter reads them."""
+        return tuple(self._own_ids.get(token, self.reserved_id) for token in tokens)
+
+    @cached_property
+    def _own_ids(self) -> dict[int, int]:
+        return {token: own for own, token in enumerate(self.target_ids)}
+
+
+# --------------------
+
+
+class ReducedVocabularyEngine:
+    """Implements `cosine_node.engine.base.Engine` in target tokens around an engine of a drafter's own ids.
+
+    The inner engine must draw the noise of the target's ids and choose no reserved id: it was made with the same
+    `vocabulary`. Raises `UsageError` if the vocabulary has ids that the target, of `vocab_tokens`, does not have.
+    """
+
+    def __init__(self, inner: Engine, vocabulary: DraftVocabulary, *, vocab_tokens: int) -> None:
+        if vocabulary.target_ids[-1] >= vocab_tokens:
+            raise UsageError(
+                f"The drafter knows a token {vocabulary.target_ids[-1]}, but its target has {vocab_tokens}: "
+                "it was made for another target."
+            )
+        self._inner = inner
+        self._vocabulary = vocabulary
+        self._vocab_tokens = vocab_tokens
+        unknown = vocab_tokens - len(vocabulary.target_ids)
+        self._nats_an_unknown = math.log(unknown) if unknown else 0.0
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self._vocab_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        return self._inner.context_tokens
+
+    @property
+    def numerics(self) -> str:
+        return self._inner.numerics
+
+    @property
+    def free_tokens(self) -> int:
+        return self._inner.free_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._inner.cached_tokens
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        return self._inner.reuse_prefix(sequence, self._vocabulary.own_tokens(tokens))
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        self._inner.reserve(sequence, tokens)
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        own = [replace(row, tokens=self._vocabulary.own_tokens(row.tokens)) for row in rows]
+        return [self._result(row, result) for row, result in zip(own, self._inner.forward(own), strict=True)]
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        self._inner.keep(sequence, path)
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        self._inner.prune(sequence, nodes)
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    def release(self, sequence: int) -> None:
+        self._inner.release(sequence)
+
+    def _result(self, row: Row, result: RowResult) -> RowResult:
+        nll = result.nll
+        if nll is not None:
+            # The reserved id is as likely as all that it stands for; each of these alone is less so.
+            scored = row.tokens[1:]
+            nll += scored.count(self._vocabulary.reserved_id) * self._nats_an_unknown / len(scored)
+        return replace(result, choices=tuple(map(self._choice, result.choices)), nll=nll)
+
+    def _choice(self, choice: Choice) -> Choice:
+        ids = self._vocabulary.target_ids
+        candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
+        return Choice(ids[choice.token], choice.margin, candidates)

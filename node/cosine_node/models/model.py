@@ -1,0 +1,245 @@
+"""Loads the model that a volunteer names: the engine, its cost curve, and its identity by content."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from cosine_node import zoo
+from cosine_node.engine.base import Engine
+from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
+from cosine_node.engine.retokenized import RetokenizedEngine
+from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.gguf.unfolding import unfold
+from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
+from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.request.generation_config import apply_defaults, read_generation_config
+from cosine_p2p.request.options import TEXT_DEFAULTS
+from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.text.target import read_target_facts
+from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
+
+LOG = logging.getLogger(__name__)
+NGRAM: Final = "ngram"
+"""The model of a drafter that has no weights: it counts what followed in the text so far."""
+
+MEASURE_S: Final = 4.0
+"""A choice: a volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
+WARM_UP_S: Final = 0.3
+"""The same for an emulated device, whose speed is given: a first pass is slower than all others."""
+
+Emit = Callable[[str, dict[str, object]], None]
+"""Tells an event of a node: its name and its fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name."""
+
+    model: str
+    target: str
+    engine: EngineChoice = field(default_factory=EngineChoice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A loaded model and everything its record says."""
+
+    engine: Engine
+    curve: CostCurve
+    model_name: str
+    target_name: str
+    facts: TargetFacts
+    tokenizer_folder: Path
+    folder: Path | None = None
+    """That of a drafter's own weights, if it has any."""
+
+
+def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
+    """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
+    if source.model != NGRAM:
+        check_engine_options(source.engine, zoo.resolve(source.model))
+    target_folder = fetch(source.model if role is Role.VERIFIER else source.target, emit)
+    generation_defaults = read_generation_config(target_folder)
+    if role is Role.VERIFIER and generation_defaults is not None:
+        emit("generation_config", _config_fields(generation_defaults))
+    has_own_folder = role is Role.DRAFTER and source.model != NGRAM
+    folder = fetch(source.model, emit) if has_own_folder else target_folder
+    emit("loading", {"model": source.model})
+    engine = load_weights(source, folder, target_folder)
+    if source.model != NGRAM:
+        sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
+        emit("loaded", {"model": source.model, **sizes})
+    emit("measuring", {"model": source.model})
+    prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
+    curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
+    files = TokenizerFiles.read(target_folder)
+    if files is None:
+        raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
+    if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
+        LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
+        engine, curve = _retokenized(engine, curve, own, files, target_folder)
+    names = read_names(source.model, source.target, target_folder)
+    return ServedModel(
+        engine=engine,
+        curve=curve,
+        model_name=names.model_name,
+        target_name=names.target_name,
+        facts=names.facts,
+        tokenizer_folder=target_folder,
+        folder=folder if has_own_folder else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNames:
+    """What a record says of a model and its target, whose files lie in `folder`."""
+
+    model_name: str
+    target_name: str
+    facts: TargetFacts
+    folder: Path
+
+
+def read_names(model: str, target: str, folder: Path) -> ModelNames:
+    """The names of a model for the target in a folder. Raises `UsageError` where that has no tokenizer."""
+    facts = read_target_facts(folder, name=target)
+    if facts is None:
+        raise UsageError(f"The target {target!r} has no tokenizer files; serve a model that has them.")
+    # A model is never called by a path of the volunteer's machine.
+    path = Path(model).expanduser()
+    return ModelNames(
+        model_name=path.resolve().name if path.exists() else model,
+        target_name=facts.digest().hex() if Path(target).expanduser().exists() else target,
+        facts=facts,
+        folder=folder,
+    )
+
+
+def _config_fields(published: GenerationDefaults) -> dict[str, object]:
+    """The fields of the event that tells a volunteer what a model's own generation config does to texts."""
+    applied = apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
+    given, lost = ", ".join(applied.told_options()), ", ".join(published.not_honoured)
+    said = [
+        given and f"Requests that say nothing else get the model's own {given}.",
+        lost and f"Its {lost} cannot be honoured by a swarm: texts are not those of its own generate().",
+    ]
+    return {
+        "options": dict(applied.options),
+        "not_honoured": list(published.not_honoured),
+        "said": " ".join(filter(None, said)) or "The model's own generation config changes no text.",
+    }
+
+
+def fetch(source: str, emit: Emit) -> Path:
+    """`fetch_folder`, told first where it may take long."""
+    if not isinstance(zoo.resolve(source), Path):
+        emit("fetching", {"model": source})
+    return fetch_folder(source)
+
+
+def fetch_folder(source: str) -> Path:
+    """The local folder of a model that `--model` may name; one on the Hugging Face hub is downloaded if need be.
+
+    The folder of a GGUF file is the one it is unfolded to. Raises `UsageError`.
+    """
+    resolved = zoo.resolve(source)
+    path = _download(resolved) if isinstance(resolved, str) else resolved
+    return unfold(path) if path.is_file() else path
+
+
+def _download(name: str) -> Path:
+    """The folder of a repository of the Hugging Face hub, or the file that `hf:OWNER/REPOSITORY/FILE` names."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    owner, _, rest = name.removeprefix(HUB_FILE).partition("/")
+    repository, _, file = rest.partition("/")
+    try:
+        if not name.startswith(HUB_FILE):
+            return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", *NAMES]))
+        if file.endswith(GGUF_SUFFIX):
+            return Path(hf_hub_download(f"{owner}/{repository}", file))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(
+            f"No model {name!r} was found: it is no folder or GGUF file here and no zoo:NAME, and the Hugging Face "
+            f"hub answered: {reason}"
+        ) from None
+    raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
+
+
+def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engine:
+    """The engine of the model in a folder, loaded as the source says; `NGRAM` has the target's sizes.
+
+    Raises `UsageError`.
+    """
+    if source.model == NGRAM:
+        from cosine_node.engine.ngram import NgramEngine
+
+        vocab_tokens, context_tokens = target_sizes(folder)
+        return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
+    vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
+    engine = load_with(source.engine, folder, zoo.resolve(source.model), vocabulary)
+    if vocabulary is None:
+        return engine
+    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=target_sizes(target_folder)[0])
+
+
+def target_sizes(target_folder: Path) -> tuple[int, int]:
+    """Tokens of a target's vocabulary and context."""
+    try:
+        config = json.loads((target_folder / "config.json").read_text("utf-8"))
+        return config["vocab_size"], config.get("max_position_embeddings", 4096)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(
+            f"{target_folder} is no target to draft for: no config.json names its vocabulary."
+        ) from None
+
+
+def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | None:
+    """A drafter's tokenizer, if its token ids do not mean what the target's mean.
+
+    A folder without a tokenizer uses the target's.
+    """
+    own = TokenizerFiles.read(folder)
+    if own is None or own.digest == target.digest:
+        return None
+    return own if _tokenizer(own).get_vocab() != _tokenizer(target).get_vocab() else None
+
+
+def _retokenized(
+    engine: Engine, curve: CostCurve, own: TokenizerFiles, target: TokenizerFiles, target_folder: Path
+) -> tuple[Engine, CostCurve]:
+    """A drafter of other tokens, in the target's, with the cost of a pass by those."""
+    own_tokens, target_tokens = PlainTokens(_tokenizer(own)), PlainTokens(_tokenizer(target))
+    retokenized = RetokenizedEngine(
+        engine,
+        own=own_tokens,
+        target=target_tokens,
+        vocab_tokens=target_sizes(target_folder)[0],
+        lead=own_tokens.lead,
+        ends=own_tokens.ends,
+    )
+    passes = typical_own_per_target(own_tokens, target_tokens)
+    points = tuple((tokens, seconds * passes) for tokens, seconds in curve.points)
+    return retokenized, CostCurve(points)
+
+
+def _tokenizer(files: TokenizerFiles) -> Tokenizer:
+    """Raises `UsageError` for files that hold none to compare with."""
+    data = files.files.get("tokenizer.json")
+    if data is None:
+        raise UsageError("A drafter and its target need a tokenizer.json to be compared.")
+    try:
+        return Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise UsageError(f"A tokenizer.json cannot be read: {error}.") from None

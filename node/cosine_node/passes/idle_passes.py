@@ -1,0 +1,60 @@
+"""Passes of a node that nobody asks for anything, so that the time it tells is of now and not of a busy start."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cosine_node.engine.base import Engine, Row
+from cosine_node.passes.runner import MIN_PASSES, PassSpeed, Runner
+from cosine_protocol.request import Sampling
+
+FIRST_PAUSE_S: Final = 60.0
+"""A choice: a node that looks slower than it is loses no more than its first minutes."""
+LONGEST_PAUSE_S: Final = 3600.0
+"""A choice: pauses double up to it, so that a volunteer's card stays cool."""
+
+LOG = logging.getLogger(__name__)
+
+WaitForWork = Callable[[asyncio.Event], Awaitable[object]]
+"""Returns when the event is set; it may use the engine meanwhile."""
+
+
+class IdlePasses:
+    """Waits for work; where none comes, it takes `MIN_PASSES` passes over one token now and then.
+
+    Clients choose nodes by the time of a pass that they tell. A node that has told too long a time is asked for
+    nothing, so no request's pass would ever correct it. `runner` should report its passes to `speed`.
+    """
+
+    def __init__(self, engine: Engine, runner: Runner, speed: PassSpeed) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._speed = speed
+
+    async def wait(self, work: asyncio.Event) -> None:
+        """Return when `work` is set, after the pass under way. The engine is used by nobody else until then."""
+        pause_s = FIRST_PAUSE_S
+        while not work.is_set():
+            try:
+                async with asyncio.timeout(pause_s):
+                    await work.wait()
+            except TimeoutError:
+                await self._take_passes(work)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _take_passes(self, work: asyncio.Event) -> None:
+        self._speed.forget()
+        sequence = self._engine.open(sampling=Sampling(), prompt_tokens=1)
+        try:
+            for _ in range(MIN_PASSES):
+                if work.is_set():
+                    return
+                row = Row.chain(sequence, [0])
+                await self._runner.forward([row])
+                self._engine.prune(sequence, row.nodes)
+        except Exception:
+            # The service goes on; a pass of a request that fails is its own business.
+            LOG.exception("a pass to measure the idle node failed")
+        finally:
+            self._engine.release(sequence)

@@ -1,0 +1,274 @@
+"""A node that runs, whatever it serves: streams answered, a record kept announced, an orderly stop."""
+
+import asyncio
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cosine_node.models.model import Emit
+from cosine_node.passes.runner import PassSpeed
+from cosine_node.serving.announcing import Announcer
+from cosine_node.serving.discover_service import DiscoverService, ReadCell
+from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.serving.status_service import StatusService
+from cosine_node.serving.surroundings import Surroundings
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.channel import AGENT, StepCounts
+from cosine_p2p.transport.delay import delayed
+from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_protocol.identity import Identity
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.protocols import DISCOVER, STATUS
+from cosine_protocol.records import SCHEMA, NodeRecord, Role, TargetFacts
+
+LOG = logging.getLogger(__name__)
+
+LOAD_CHECK_S: Final = 5.0
+"""The announcer changes a record no more often."""
+
+DRAIN_S: Final = 20.0
+"""A choice: most generations end in this time; the others go on at another node, where clients keep their text."""
+
+TELL_WORK_EVERY_S: Final = 60.0
+"""A choice: a volunteer who looks now and then sees that something happens."""
+
+FAREWELL_S: Final = 0.5
+"""A choice: longer than the last messages take to leave."""
+
+
+class NodeService(Protocol):
+    """What a node does for others. `pass_s` is the time of a one-token pass that it tells."""
+
+    pass_s: float
+
+    @property
+    def requests(self) -> int:
+        """Requests, of a stage chains, served now."""
+        ...
+
+    @property
+    def progress(self) -> StepCounts: ...
+
+    async def run(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+def joining_fields(network: NetworkOptions) -> dict[str, object]:
+    """The fields of the event of a node that joins a network."""
+    return {"network": network.access.network, "initial_peers": list(network.initial_peers)}
+
+
+async def ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
+    """The fields of the event of a node that can be reached."""
+    return {"peer_id": transport.peer_id, "role": role, "maddrs": list(await transport.visible_maddrs())}
+
+
+def cell_reader(transport: HivemindTransport) -> ReadCell:
+    """Reads one cell of the DHT, for those who take no part in it."""
+
+    async def read(cell: str) -> Sequence[bytes]:
+        return list((await transport.read([cell])).get(cell, {}).values())
+
+    return read
+
+
+class AnnouncedNode(ABC):
+    """A node's streams, loops and record. Subclasses set `service` and say what else is theirs."""
+
+    service: NodeService
+
+    def __init__(
+        self,
+        transport: HivemindTransport,
+        identity: Identity,
+        network: NetworkOptions,
+        *,
+        role: Role,
+        model_name: str,
+        target_name: str,
+        facts: TargetFacts,
+        tokenizer_folder: Path,
+        speed: PassSpeed,
+    ) -> None:
+        self._transport = transport
+        self._role = role
+        self._model_name = model_name
+        self._target_name = target_name
+        self._facts = facts
+        self._tokenizer_folder = tokenizer_folder
+        self._speed = speed
+        self._addresses: tuple[str, ...] = ()
+        self._network_name = network.access.network
+        self._is_alone = not network.initial_peers
+        self._gate = transport.config.gate
+        self._directory = DhtDirectory(
+            transport,
+            identity,
+            network=network.access.network,
+            opener=transport.opener,
+            membership=self._gate.membership,
+        )
+        self._vivaldi = Vivaldi(random.random)
+        self._surroundings = Surroundings(
+            transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
+        )
+        names = tuple(dict.fromkeys((target_name, facts.digest().hex())))
+        self._announcer = Announcer(self._directory, identity, self._describe, names)
+        transport.on_restart(self._announcer.restarted)
+
+    @property
+    def coordinate(self) -> NetworkCoordinate:
+        """Where the node is, by its own measurements."""
+        return self._vivaldi.coordinate
+
+    @abstractmethod
+    def _handlers(self) -> dict[str, StreamHandler]:
+        """What answers streams, by protocol."""
+
+    @abstractmethod
+    def _record_fields(self) -> dict[str, Any]:
+        """The fields of the record that are not those of every node."""
+
+    @abstractmethod
+    def _work_done(self) -> Any:
+        """What has been done so far; it can be told as a sentence, compared, and taken apart by `since`."""
+
+    @abstractmethod
+    def _work_fields(self, work: Any) -> dict[str, object]:
+        """The fields of an event that tells of work."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Give back what the service runs on."""
+
+    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
+        """What else runs until the node stops."""
+        return ()
+
+    def _one_way_s(self) -> float:
+        """The delay added to every stream's way, of an emulated link."""
+        return 0.0
+
+    async def live(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set and everything begun is finished.
+
+        The node answers streams and is in the directory before anybody is told that it is ready.
+        """
+        emit("announcing", {"target": self._target_name})
+        files = TokenizerFiles.read(self._tokenizer_folder)
+        handlers = self._handlers() | {
+            DISCOVER: DiscoverService(cell_reader(self._transport), files).handle,
+            STATUS: StatusService(self._describe_status, vivaldi=self._vivaldi).handle,
+        }
+        for protocol, handler in handlers.items():
+            await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s()))
+        self._addresses = await self._transport.visible_maddrs()
+        # A record that nobody took is offered again later.
+        await self._announcer.announce()
+        emit("announced", self._announced_fields())
+        emit("ready", await ready_fields(self._transport, self._role) | self._ready_fields())
+        if self._is_alone:
+            emit("alone", {"network": self._network_name})
+        await self._work(emit, stop)
+        emit("stopped", self._summary())
+
+    def _ready_fields(self) -> dict[str, object]:
+        return {"model": self._model_name}
+
+    async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
+        beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
+        works = (self.service.run(), self._announcer.run(), *beside)
+        loops = [asyncio.ensure_future(work) for work in works]
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                await self._say_goodbye(loops[1])
+            for task in done - {stopping}:
+                task.result()
+        finally:
+            for task in (*loops, stopping):
+                task.cancel()
+            await asyncio.gather(*loops, stopping, return_exceptions=True)
+            self._end()
+
+    def _announced_fields(self) -> dict[str, object]:
+        return {"target": self._target_name, "stored": bool(self._announcer.is_stored)}
+
+    def _summary(self) -> dict[str, object]:
+        """The fields of the node's last event."""
+        return self._work_fields(self._work_done()) | {"passes": self.service.progress.steps}
+
+    async def _tell_work(self, emit: Emit) -> None:
+        """Tell now and then what the node has done since it told last, if anything."""
+        told = self._work_done()
+        while True:
+            await asyncio.sleep(TELL_WORK_EVERY_S)
+            done = self._work_done()
+            if done != told:
+                emit("worked", self._work_fields(done.since(told)))
+                told = done
+
+    async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        await self._announcer.stop()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self.service.drain()
+            # The last messages still have to leave.
+            await asyncio.sleep(FAREWELL_S)
+        except TimeoutError:
+            LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
+
+    async def _watch(self, emit: Emit) -> None:
+        """Announce a changed load, address or speed soon, and tell when the node is found or not found any more."""
+        told = self._announced_fields()
+        while True:
+            await asyncio.sleep(LOAD_CHECK_S)
+            if self._announced_fields() != told:
+                told = self._announced_fields()
+                emit("announced", told)
+            if self._speed.refresh(time.monotonic()):
+                LOG.info("a pass over one token takes %.1f ms now", 1e3 * self._speed.pass_s)
+                self.service.pass_s = self._speed.pass_s
+            self._addresses = await self._transport.visible_maddrs()
+            self._announcer.changed()
+
+    def _describe(self) -> NodeRecord:
+        described: dict[str, Any] = {
+            "schema": SCHEMA,
+            "peer_id": self._transport.peer_id,
+            "role": self._role,
+            "target": self._target_name,
+            "target_digest": self._facts.digest(),
+            "content_digest": self._facts.content_digest,
+            "tokenizer_digest": self._facts.tokenizer_digest,
+            "model": self._model_name,
+            "expertise": (),
+            "load_requests": self.service.requests,
+            "pass_us": round(1e6 * self._speed.pass_s),
+            "eos": self._facts.eos,
+            "addresses": self._addresses[:16],
+            "software": AGENT,
+            "emulated": "",
+            "sequence": 0,
+            "issued_at_s": 0.0,
+            "lifetime_s": 0.0,
+            "generation_defaults": self._facts.generation_defaults,
+            "certificate": self._gate.certificate or None,
+            "coordinate": self._vivaldi.coordinate,
+        }
+        return NodeRecord(**described | self._record_fields())
+
+    def _describe_status(self) -> tuple[bytes, int, int]:
+        return self._announcer.latest or b"", self.service.requests, self.service.progress.steps

@@ -1,0 +1,134 @@
+"""Keeps a node's record in the directory: renewed in time, at once when it changes, withdrawn at the end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cosine_p2p.directory.directory import Directory
+from cosine_protocol.errors import CosineError
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, seal_record
+
+LOG = logging.getLogger(__name__)
+
+# Choices between fresh records and little traffic: a record is renewed when a third of its life is over, so that it
+# outlives two renewals that fail; a load that changes with every request is announced every few seconds at most.
+LIFETIME_S: Final = 300.0
+MIN_INTERVAL_S: Final = 5.0
+RETRY_S: Final = 10.0
+
+# The last record lapses at once, and a network that is away does not hold up the end of the node.
+GOODBYE_LIFETIME_S: Final = 1.0
+GOODBYE_TIMEOUT_S: Final = 3.0
+
+STATUS_KEY: Final = "status"
+"""The key `latest` is signed for: it travels in `Status`, not in the DHT."""
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Announcer:
+    """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
+
+    `clock` gives Unix seconds, `sleep` waits seconds. Run it with `run`; call `changed` when load or addresses
+    change, or the transport is back; end with `stop`. `is_stored` tells how the last announcement went.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        identity: Identity,
+        describe: Callable[[], NodeRecord],
+        names: Sequence[str],
+        *,
+        lifetime_s: float = LIFETIME_S,
+        min_interval_s: float = MIN_INTERVAL_S,
+        clock: Callable[[], float] = time.time,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.latest: bytes | None = None
+        self.is_stored: bool | None = None
+        self._directory = directory
+        self._identity = identity
+        self._describe = describe
+        self._names = tuple(names)
+        self._lifetime_s = lifetime_s
+        self._min_interval_s = min_interval_s
+        self._clock = clock
+        self._sleep = sleep
+        self._sequence = 0
+        self._has_changed = asyncio.Event()
+        self._announced: NodeRecord | None = None
+
+    def changed(self) -> None:
+        """Announce soon, unless nothing in the record differs from the last one."""
+        self._has_changed.set()
+
+    async def restarted(self) -> None:
+        """Announce again once the transport is back, also where nothing has changed."""
+        self._announced = None
+        self._has_changed.set()
+
+    async def announce(self) -> bool:
+        """Announce now; False, with a log line, if nobody took the record."""
+        return await self._announce(self._describe(), self._lifetime_s)
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            self._has_changed.clear()
+            is_stored = await self.announce()
+            await self._sleep(self._min_interval_s)
+            wait_s = self._lifetime_s / 3 if is_stored else RETRY_S
+            await self._wait_for_change(max(0.0, wait_s - self._min_interval_s))
+
+    async def stop(self) -> None:
+        """Replace the record by one that lapses in a second."""
+        try:
+            async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+                await self._announce(self._describe(), GOODBYE_LIFETIME_S)
+        except TimeoutError:
+            LOG.debug("the goodbye could not be announced in time")
+
+    async def _wait_for_change(self, wait_s: float) -> None:
+        """Return after `wait_s`, or earlier once the record has really changed."""
+        renewal = asyncio.ensure_future(self._sleep(wait_s))
+        try:
+            while not renewal.done():
+                change = asyncio.ensure_future(self._has_changed.wait())
+                await asyncio.wait([renewal, change], return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if self._has_changed.is_set() and (
+                    self._announced is None or _undated(self._describe()) != _undated(self._announced)
+                ):
+                    return
+                self._has_changed.clear()
+        finally:
+            renewal.cancel()
+
+    async def _announce(self, described: NodeRecord, lifetime_s: float) -> bool:
+        now_s = self._clock()
+        self._sequence = max(self._sequence + 1, int(now_s * 1000))
+        record = replace(described, sequence=self._sequence, issued_at_s=float(now_s), lifetime_s=float(lifetime_s))
+        self.latest = seal_record(record, self._identity, key=STATUS_KEY)
+        self._announced = record
+        try:
+            await self._directory.announce(record, self._names)
+        except CosineError as error:
+            # Told once, not every ten seconds.
+            level = logging.DEBUG if self.is_stored is False else logging.WARNING
+            LOG.log(level, "nobody can find this node for now (%s); trying again every %g s", error, RETRY_S)
+            self.is_stored = False
+            return False
+        if self.is_stored is False:
+            LOG.info("this node can be found again")
+        self.is_stored = True
+        return True
+
+
+def _undated(record: NodeRecord) -> NodeRecord:
+    """A record without what changes with each announcement; its place can wait until it is renewed."""
+    return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0, coordinate=None)

@@ -1,0 +1,137 @@
+"""Serves `/cosine/discover/1.0.0`: signed records verbatim, and the tokenizer files of the node's target."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serving_budget
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProtocolError
+from cosine_protocol.messages import AskFile, FilePiece
+from cosine_protocol.protocols import DISCOVER
+
+# --------------------
+# Cells of the DHT as light clients ask for them: each looked up once for all who ask within a short time.
+
+
+ReadCell = Callable[[str], Awaitable[Sequence[bytes]]]
+
+REUSE_S: Final = 2.0
+"""A choice, as clients do: a record lives for minutes, and a look-up asks thirty nodes."""
+MAX_CELLS: Final = 256
+"""Bounds memory: 64 MiB of full cells of the largest records."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    records: "asyncio.Task[Sequence[bytes]]"
+    began_s: float
+
+
+class RecentCells:
+    """A `ReadCell` over another, whose answers it gives again for `REUSE_S`. `clock` gives seconds."""
+
+    def __init__(self, read: ReadCell, clock: Callable[[], float]) -> None:
+        self._read = read
+        self._clock = clock
+        self._reads: OrderedDict[str, _Read] = OrderedDict()
+
+    async def __call__(self, cell: str) -> Sequence[bytes]:
+        """The signed records in a cell. Raises what reading raises."""
+        now_s = self._clock()
+        known = self._reads.get(cell)
+        if known is None or now_s - known.began_s > REUSE_S or _has_failed(known.records):
+            known = self._reads[cell] = _Read(asyncio.ensure_future(self._read(cell)), now_s)
+            self._reads.move_to_end(cell)
+            if len(self._reads) > MAX_CELLS:
+                self._reads.popitem(last=False)
+        # Whoever asked first may give up; others wait for the same answer.
+        return await asyncio.shield(known.records)
+
+
+def _has_failed(read: "asyncio.Task[Sequence[bytes]]") -> bool:
+    return read.done() and (read.cancelled() or read.exception() is not None)
+
+
+# --------------------
+
+
+READ_TIMEOUT_S: Final = 10.0
+"""A choice: longer than a look-up in the DHT takes, shorter than a client waits."""
+
+QUESTION_RATE: Final = 20.0
+"""A choice, of questions a second: a client reads up to sixteen cells together, and keeps what it found for 2 s."""
+QUESTION_BURST: Final = 1024.0
+"""A choice: twice the cells that one reading of a whole directory is bounded to."""
+
+MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
+"""A frame holds this much beside the array around it."""
+
+
+class DiscoverService:
+    """Answers one question after the other on each stream.
+
+    `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
+    """
+
+    def __init__(
+        self,
+        read_records: ReadCell,
+        files: TokenizerFiles | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_records = RecentCells(read_records, clock)
+        self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
+        self._clock = clock
+        self._reads = serving_budget()
+        self._files = files
+        self._digest = files.digest if files is not None else None
+
+    async def handle(self, stream: Stream) -> None:
+        """A `StreamHandler` for `DISCOVER`."""
+        async with Channel(stream, DISCOVER, budget=self._reads) as channel:
+            try:
+                while True:
+                    channel.post(await self._answer(await channel.receive(), stream.peer_id))
+            except PeerLost:
+                return
+            except RemoteProtocolError as error:
+                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
+
+    async def _answer(self, question: m.Message, peer_id: str) -> m.Message:
+        match question:
+            case AskFile():
+                return self._file_piece(question)
+            case m.AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
+                return m.Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
+            case m.AskRecords():
+                return await self._records(question)
+            case _:
+                raise RemoteProtocolError(f"{type(question).__name__} is no question")
+
+    def _file_piece(self, question: AskFile) -> m.Message:
+        if self._files is None or question.tokenizer_digest != self._digest:
+            return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
+        data = self._files.files.get(question.name, b"")
+        piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        return FilePiece(question.number, len(data), piece)
+
+    async def _records(self, question: m.AskRecords) -> m.Message:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                records = await self._read_records(question.key)
+        except (CosineError, TimeoutError):
+            return m.Error(question.number, ErrorCode.INTERNAL, "the directory did not answer", None)
+        sent: list[bytes] = []
+        for record in records[: limits.MAX_CELL_OWNERS]:
+            if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
+                sent.append(record)
+        return m.Records(question.number, tuple(sent))

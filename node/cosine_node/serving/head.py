@@ -1,0 +1,197 @@
+"""A head from start to end: a verifier that holds no weights, and whose passes run over a chain of stages."""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.pool_size import USUAL_TOKENS
+from cosine_node.engine.torch.loading import read_config
+from cosine_node.engine.torch.support import context_tokens, refuse_by_config
+from cosine_node.models.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, load_served, read_names
+from cosine_node.serving.announced_node import joining_fields
+from cosine_node.serving.node import RunningNode, observing
+from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
+from cosine_node.stages.chain_source import ChainNeeds, ChainSource
+from cosine_node.stages.operations import NoChain
+from cosine_node.stages.remote_chain import RemoteChain
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.storage.identity_file import claim_identity
+from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_protocol.records import Role
+
+LOG = logging.getLogger(__name__)
+WAIT_S: Final = 2.0
+"""A choice: a head that waits for stages looks again so soon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadModel:
+    """A model as far as a head needs it: no weights."""
+
+    names: ModelNames
+    layers: int
+    vocab_tokens: int
+    context_tokens: int
+
+    @classmethod
+    def read(cls, model: str, target: str, folder: Path) -> "HeadModel":
+        """Raises `UsageError`."""
+        config = read_config(str(folder))
+        refuse_by_config(config)
+        text = config.get_text_config()
+        return cls(
+            names=read_names(model, target, folder),
+            layers=text.num_hidden_layers,
+            vocab_tokens=text.vocab_size,
+            context_tokens=context_tokens(config),
+        )
+
+    def needs(self, *, requests: int) -> ChainNeeds:
+        """What a chain is to have room for: requests of usual length, and one that fills the context."""
+        usual_tokens = min(self.context_tokens, USUAL_TOKENS)
+        return ChainNeeds(
+            target_digest=self.names.facts.digest(),
+            layers=self.layers,
+            vocab_tokens=self.vocab_tokens,
+            pool_tokens=max(requests * usual_tokens, self.context_tokens),
+            least_pool_tokens=usual_tokens,
+        )
+
+
+async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
+    """Run a head until `stop` is set. It waits for stages that hold all layers, and says for which.
+
+    Raises `UsageError` for a model, identity or address that cannot be used, and `PeerLost` for initial peers that
+    do not answer.
+    """
+    async with AsyncExitStack() as stack:
+        claimed = claim_identity(network.identity_file)
+        stack.callback(claimed.release)
+        folder = await asyncio.to_thread(fetch, options.source.model, emit)
+        model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
+        load = partial(load_served, role=Role.DRAFTER, emit=emit)
+        home = await asyncio.to_thread(load, options.home) if options.home else None
+        emit("joining", joining_fields(network))
+        gate = network.access.gate(claimed.identity.peer_id)
+        transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
+        stack.push_async_callback(transport.close)
+        directory = DhtDirectory(
+            transport,
+            claimed.identity,
+            network=network.access.network,
+            opener=transport.opener,
+            membership=gate.membership,
+        )
+        source = ChainSource(transport, directory, model.needs(requests=options.max_requests))
+        stack.push_async_callback(source.close)
+        looking = asyncio.ensure_future(source.run())
+        stack.callback(looking.cancel)
+        while (chain := await _next_chain(source, emit, stop)) is not None:
+            emit("measuring", {"model": model.names.model_name})
+            served = await asyncio.to_thread(_served, model, source, chain)
+            chains = HeadChains(source, served.curve)
+            assert isinstance(served.engine, ChainEngine) and source.pool_tokens is not None
+            runner = ChainRunner(
+                served.engine,
+                chains,
+                new_pool=partial(PagePool, tokens=source.pool_tokens),
+                opened=chains.opened(chain),
+            )
+            node = RunningNode(transport, claimed.identity, served, network, options, home=home, chain=runner)
+            source.here = partial(getattr, node, "coordinate")
+            with observing(network, [node]):
+                await _live(node, chains, emit, stop)
+
+
+class HeadChains:
+    """Implements `cosine_node.stages.chain_runner.ChainOpener`. `is_none_left` is set once none was found."""
+
+    def __init__(self, source: ChainSource, curve: CostCurve) -> None:
+        """`curve` is the measured cost of a pass all the way round."""
+        self._source = source
+        self._curve = curve
+        self.is_none_left = asyncio.Event()
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        try:
+            return self.opened(await self._source.open(first_sequence=first_sequence))
+        except NoChain:
+            self.is_none_left.set()
+            raise
+
+    def opened(self, chain: RemoteChain) -> OpenedChain:
+        """The chain that the source has found last, and the cost of passes at its stages.
+
+        Each says what one token costs it; what more tokens cost all of them, they share alike.
+        """
+        assert self._source.found is not None
+        alone_s = [stage.pass_s for stage in self._source.found.stages]
+        more = [(tokens, seconds - self._curve.seconds(1)) for tokens, seconds in self._curve.points]
+        curves = []
+        for stage_s in alone_s:
+            share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
+            curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
+        return OpenedChain(chain, tuple(curves))
+
+
+async def _live(node: RunningNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, or a chain was lost and there is no other."""
+    ending = asyncio.Event()
+
+    async def wait(for_event: asyncio.Event) -> None:
+        await for_event.wait()
+        ending.set()
+
+    waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chains.is_none_left)]
+    try:
+        await node.live(emit, ending)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> RemoteChain | None:
+    """The next chain that is found; None where `stop` is set before."""
+    told = ""
+    while not stop.is_set():
+        try:
+            return await source.open(first_sequence=0)
+        except NoChain as error:
+            if str(error) != told:
+                told = str(error)
+                emit("waiting", {"said": told})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                await stop.wait()
+    return None
+
+
+def _served(model: HeadModel, source: ChainSource, chain: RemoteChain) -> ServedModel:
+    """The engine over a chain, and what its passes cost: those of all stages, and the way. Blocks."""
+    assert source.pool_tokens is not None and source.numerics is not None
+    engine = ChainEngine(
+        chain,
+        PagePool(tokens=source.pool_tokens),
+        vocab_tokens=model.vocab_tokens,
+        context_tokens=model.context_tokens,
+        numerics=source.numerics,
+    )
+    curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
+    return ServedModel(
+        engine=engine,
+        curve=curve,
+        model_name=model.names.model_name,
+        target_name=model.names.target_name,
+        facts=model.names.facts,
+        tokenizer_folder=model.names.folder,
+    )

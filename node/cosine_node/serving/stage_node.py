@@ -1,0 +1,189 @@
+"""A volunteer's stage from start to end: which layers, the model, the service, announcements, an orderly stop."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from cosine_node.models.model import MEASURE_S, Emit, ModelNames, fetch, read_names
+from cosine_node.passes.runner import PassSpeed
+from cosine_node.serving.announced_node import AnnouncedNode, joining_fields
+from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.serving.work import StageWork, stage_work_of
+from cosine_node.stages.host import StageHost
+from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
+from cosine_node.stages.service import MAX_CHAINS, StageService
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.request.offload import Threads
+from cosine_p2p.storage.identity_file import claim_identity
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.channel import AGENT
+from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_protocol.errors import CosineError
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.records import Role, StageOffer
+from cosine_protocol.stage_messages import LayerRange
+
+if TYPE_CHECKING:
+    from cosine_node.metrics.node import ObservedStage
+
+BUSY_STEP_PERMILLE: Final = 100
+"""A choice: a record is stored by several nodes each time it changes."""
+
+
+async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, stop: asyncio.Event) -> None:
+    """Run a stage until `stop` is set; then its chains end, and their heads go on over others.
+
+    Raises `UsageError` for a model, layers, identity or address that cannot be used, and `PeerLost` for initial
+    peers that do not answer.
+    """
+    async with AsyncExitStack() as stack:
+        claimed = claim_identity(network.identity_file)
+        stack.callback(claimed.release)
+        folder = await asyncio.to_thread(fetch, source.model, emit)
+        # Wrong options are told before anybody is asked anything.
+        draft = await asyncio.to_thread(StageDraft, source, folder)
+        names = await asyncio.to_thread(read_names, source.model, source.target, folder)
+        emit("joining", joining_fields(network))
+        gate = network.access.gate(claimed.identity.peer_id)
+        transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
+        stack.push_async_callback(transport.close)
+        layers = draft.named or draft.choose(
+            await _held_by_others(transport, claimed.identity, network, names, draft)
+        )
+        emit("loading", {"model": f"layers {layers} of {layers.layers} of {names.model_name}"})
+        loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
+        if stop.is_set():
+            return
+        node = StageNode(transport, claimed.identity, network, loaded, names)
+        stack.callback(node.threads.close)
+        if network.metrics_port is not None:
+            from cosine_node.metrics.node import serving_metrics, stage_registry
+
+            registry = stage_registry(node.observed())
+            stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=network.metrics_port))
+        await node.live(emit, stop)
+
+
+async def _held_by_others(
+    transport: HivemindTransport,
+    identity: Identity,
+    network: NetworkOptions,
+    names: ModelNames,
+    draft: StageDraft,
+) -> list[LayerRange]:
+    """The layers that other stages hold, as far as they are found."""
+    directory = DhtDirectory(
+        transport,
+        identity,
+        network=network.access.network,
+        opener=transport.opener,
+        membership=transport.config.gate.membership,
+    )
+    try:
+        found = await directory.find(Role.STAGE, names.facts.digest().hex())
+    except CosineError:
+        return []
+    return [
+        record.stage.held
+        for record in found
+        if record.stage is not None
+        and record.target_digest == names.facts.digest()
+        and record.numerics == draft.numerics
+        and record.peer_id != identity.peer_id
+    ]
+
+
+class StageNode(AnnouncedNode):
+    """A stage that runs: its service, the thread of its passes, and its record."""
+
+    service: StageService
+
+    def __init__(
+        self,
+        transport: HivemindTransport,
+        identity: Identity,
+        network: NetworkOptions,
+        loaded: LoadedStage,
+        names: ModelNames,
+    ) -> None:
+        self._loaded = loaded
+        self._names = names
+        speed = PassSpeed(loaded.curve, now_s=time.monotonic())
+        super().__init__(
+            transport,
+            identity,
+            network,
+            role=Role.STAGE,
+            model_name=names.model_name,
+            target_name=names.target_name,
+            facts=names.facts,
+            tokenizer_folder=names.folder,
+            speed=speed,
+        )
+        self.threads = Threads("engine", 1)
+        self.service = StageService(
+            StageHost(loaded.model),
+            transport=transport,
+            target_digest=names.facts.digest(),
+            offload=self.threads,
+            pass_s=speed.pass_s,
+            note_pass=lambda tokens, elapsed_s: speed.note(tokens=tokens, elapsed_s=elapsed_s),
+        )
+
+    def _handlers(self) -> dict[str, StreamHandler]:
+        return {STAGE: self.service.handle}
+
+    def _ready_fields(self) -> dict[str, object]:
+        layers = self._loaded.model.layers
+        sizes = {"weights_bytes": self._loaded.model.weights_bytes, "pool_tokens": self._loaded.model.slots}
+        return super()._ready_fields() | {"layers": str(layers), "of_layers": layers.layers} | sizes
+
+    def _record_fields(self) -> dict[str, Any]:
+        model, service = self._loaded.model, self.service
+        busy = round(1000 * service.busy.share(time.monotonic()) / BUSY_STEP_PERMILLE) * BUSY_STEP_PERMILLE
+        offer = StageOffer(
+            first_layer=model.layers.first,
+            end_layer=model.layers.end,
+            layers=model.layers.layers,
+            wide_tokens=WIDE_TOKENS,
+            wide_pass_us=round(1e6 * self._loaded.curve.seconds(WIDE_TOKENS)),
+            busy_permille=busy,
+            pool_tokens=service.room_tokens,
+        )
+        return {
+            "numerics": model.numerics,
+            "capacity_requests": MAX_CHAINS,
+            "context_tokens": model.context_tokens,
+            "stage": offer,
+        }
+
+    def observed(self) -> "ObservedStage":
+        """The stage as its metrics see it."""
+        from cosine_node.metrics.node import ObservedStage
+
+        model = self._loaded.model
+        return ObservedStage(
+            model_name=self._names.model_name,
+            peer_id=self._transport.peer_id,
+            target=self._names.target_name,
+            numerics=model.numerics,
+            version=AGENT,
+            layers=model.layers,
+            pool_tokens=model.slots,
+            service=self.service,
+            network=self._transport,
+            directory=self._directory,
+        )
+
+    def _work_done(self) -> StageWork:
+        return stage_work_of(self.service)
+
+    def _work_fields(self, work: StageWork) -> dict[str, object]:
+        names = {"peer_id": self._transport.peer_id, "model": self._names.model_name}
+        return names | asdict(work) | {"said": str(work)}
+
+    def _end(self) -> None:
+        self.threads.close()

@@ -1,0 +1,37 @@
+"""Serves `/cosine/status/1.0.0`: a node's own account of itself."""
+
+import asyncio
+from collections.abc import Callable
+
+from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.protocols import STATUS
+
+
+class StatusService:
+    """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far.
+
+    With a `vivaldi` it also tells where the node is.
+    """
+
+    def __init__(self, describe: Callable[[], tuple[bytes, int, int]], *, vivaldi: Vivaldi | None = None) -> None:
+        self._describe = describe
+        self._vivaldi = vivaldi
+        self._reads = serving_budget()
+        self._began_s = asyncio.get_running_loop().time()
+
+    async def handle(self, stream: Stream) -> None:
+        """A `StreamHandler` for `STATUS`."""
+        await serve_channel(stream, STATUS, self._answer, budget=self._reads)
+
+    def _answer(self, channel: Channel, message: m.Message) -> None:
+        if not isinstance(message, m.AskStatus):
+            channel.post(m.Error(0, ErrorCode.MALFORMED, f"{type(message).__name__} is no question", None))
+            return
+        record, requests, steps = self._describe()
+        uptime_s = asyncio.get_running_loop().time() - self._began_s
+        coordinate = self._vivaldi.coordinate if self._vivaldi is not None else None
+        channel.post(m.Status(message.number, record, requests, steps, uptime_s, coordinate))

@@ -1,0 +1,106 @@
+"""The work of a node, as its volunteer is told of it. Pure."""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+from cosine_node.drafter.service import DrafterService
+from cosine_node.stages.service import StageService
+from cosine_node.verifier.service import VerifierService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Counts of a node's work: since it started, or in the time between two looks."""
+
+    requests: int
+
+    def since(self, before: "Work") -> Self:
+        """What has come after `before`, an earlier look at the same node."""
+        return type(self)(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWork(Work):
+    """The work of a drafter; `cosine_node.passes.counts.DrafterCounts` says what each count means."""
+
+    drafted_tokens: int
+    text_tokens: int
+    offered_positions: int
+    taken_tokens: int
+    receipt_tokens: int
+
+    def __str__(self) -> str:
+        if not self.drafted_tokens:
+            return "drafted nothing"
+        receipts = f"; receipts for {self.receipt_tokens} tokens" if self.receipt_tokens else ""
+        return (
+            f"drafted {self.drafted_tokens} tokens{_requests(self.requests)}: right at {self.taken_tokens} of "
+            f"{self.offered_positions} positions ({_percent(self.taken_tokens, self.offered_positions)}), "
+            f"{_percent(self.taken_tokens, self.text_tokens)} of the text{receipts}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyWork(Work):
+    """The work of a verifier: output tokens committed, and those of them that a drafter had drafted."""
+
+    passes: int
+    text_tokens: int
+    taken_tokens: int
+
+    def __str__(self) -> str:
+        if not self.text_tokens:
+            return "generated nothing"
+        return (
+            f"generated {self.text_tokens} tokens{_requests(self.requests)} in {self.passes} passes, "
+            f"{_percent(self.taken_tokens, self.text_tokens)} of them drafted by others"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork(Work):
+    """The work of a stage: chains that heads set up, passes and the tokens in them."""
+
+    passes: int
+    fed_tokens: int
+
+    def __str__(self) -> str:
+        if not self.passes:
+            return "computed nothing"
+        chains = f" for {self.requests} new chain{'' if self.requests == 1 else 's'}" if self.requests else ""
+        return f"computed {self.fed_tokens} tokens in {self.passes} passes{chains}"
+
+
+def stage_work_of(service: StageService) -> StageWork:
+    """The work of a stage so far."""
+    return StageWork(
+        requests=service.counts.opened, passes=service.progress.steps, fed_tokens=service.counts.fed_tokens
+    )
+
+
+def work_of(service: DrafterService | VerifierService) -> Work:
+    """The work of a service so far."""
+    if isinstance(service, DrafterService):
+        return DraftWork(
+            requests=service.counts.drafted_requests,
+            drafted_tokens=service.counts.sent_nodes,
+            text_tokens=service.counts.text_tokens,
+            offered_positions=service.counts.offered_positions,
+            taken_tokens=service.counts.taken_tokens,
+            receipt_tokens=service.counts.receipt_tokens,
+        )
+    return VerifyWork(
+        requests=service.counts.opened,
+        passes=service.progress.steps,
+        text_tokens=service.counts.committed_tokens,
+        taken_tokens=service.counts.accepted_nodes,
+    )
+
+
+def _requests(count: int) -> str:
+    """Of a minute there may be none: then it went on with those before."""
+    return f" for {count} request{'' if count == 1 else 's'}" if count else ""
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"

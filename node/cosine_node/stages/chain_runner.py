@@ -1,0 +1,109 @@
+"""Passes of a head: several under way down one chain of stages, and another chain where one is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.passes.feed_pace import ChainPace
+from cosine_node.passes.runner import Pass, count_tokens
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.operations import Chain, ChainLost, NotComputed, Operation
+from cosine_protocol.errors import CosineError
+
+
+class AnsweringChain(Chain, Protocol):
+    """A chain whose answers come while the event loop goes on: `cosine_node.stages.remote_chain.RemoteChain`."""
+
+    def answer(self) -> Awaitable[Sequence[RowResult]]:
+        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChain:
+    """A chain that was set up, and the cost of a pass at each of its stages."""
+
+    chain: AnsweringChain
+    curves: tuple[CostCurve, ...]
+
+
+class ChainOpener(Protocol):
+    """Sets chains up: `cosine_node.serving.head.HeadChains`."""
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        """A chain; the one before ends. Raises `NoChain`."""
+        ...
+
+
+class NoStages:
+    """Implements `AnsweringChain` before any chain was found: every pass is lost."""
+
+    def submit(self, operation: Operation) -> None:
+        return
+
+    def results(self) -> Sequence[RowResult]:
+        raise ChainLost("No chain of stages was found yet.")
+
+    async def answer(self) -> Sequence[RowResult]:
+        return self.results()
+
+
+class ChainRunner:
+    """The `Runner` and the `FeedChain` of a head's engine.
+
+    The engine is used on the event loop alone: a head computes nothing. `note_pass` is told the tokens of each pass
+    and the seconds it took.
+    """
+
+    def __init__(
+        self,
+        engine: ChainEngine,
+        source: ChainOpener,
+        *,
+        new_pool: Callable[[], PagePool],
+        opened: OpenedChain,
+        most_under_way: int | None = None,
+    ) -> None:
+        """`new_pool` makes the empty pool of a chain; the engine is over the one that is `opened`."""
+        self.engine = engine
+        self._source = source
+        self._new_pool = new_pool
+        self._chain = opened.chain
+        self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
+        self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
+
+    def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
+        """Begin a pass at once, whenever it is awaited."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            self.engine.begin(rows)
+        except CosineError as error:
+            return _failed(error)
+        return self._end(rows, self._chain.answer(), began_s)
+
+    async def _end(self, rows: Sequence[Row], answer: Awaitable[Sequence[RowResult]], began_s: float) -> Pass:
+        results = self.engine.end(rows, await answer)
+        elapsed_s = asyncio.get_running_loop().time() - began_s
+        if not any(isinstance(result.error, NotComputed) for result in results):
+            self.note_pass(count_tokens(rows), elapsed_s)
+        return Pass(results, elapsed_s)
+
+    async def find(self) -> None:
+        opened = await self._source.open(first_sequence=self.engine.opened)
+        self.engine.replace_chain(opened.chain, self._new_pool())
+        self._chain = opened.chain
+        self.pace.replace_stages(opened.curves)
+
+    def abandon(self) -> None:
+        """Does nothing: stages leave out what they read to be dropped."""
+
+    def close(self) -> None:
+        return
+
+
+async def _failed(error: CosineError) -> Pass:
+    raise error

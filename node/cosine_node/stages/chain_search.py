@@ -1,0 +1,129 @@
+"""The chain of stages that a pass goes through soonest, and what remains without one of them. Pure.
+
+As Petals routes (Borzunov et al., arXiv 2312.08361, section 3.2), by a shortest path; but a stage serves all of the
+layers it announces, so that each begins where the one before ends.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_node.stages.coverage import gaps_sentence, unheld
+from cosine_node.stages.operations import NoChain
+from cosine_node.stages.remote_chain import StagePlace
+
+USUAL_RTT_S: Final = 0.05
+"""A choice between machines of one city and of one continent, for peers of which nothing is known."""
+
+Rtt = Callable[[str, str], float | None]
+"""The round-trip time in seconds between two peers as far as known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSight:
+    """A stage as a head knows it: where it is, and the seconds that a pass takes there under its load."""
+
+    place: StagePlace
+    pass_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundChain:
+    """Stages in order, the seconds of a traversal from the head and back to it, and chains without a stage of it.
+
+    `spares` has, for the peer id of each stage that can be done without, the best chain that avoids it.
+    """
+
+    stages: tuple[StageSight, ...]
+    seconds: float
+    spares: dict[str, tuple[StageSight, ...]] = field(default_factory=dict)
+
+
+def loaded_pass_s(pass_s: float, *, busy: float) -> float:
+    """The time of a pass at a stage that is busy for this share of the time, 0..1: it waits for others' passes.
+
+    At most twice as long, as a record is seconds old.
+    """
+    return pass_s * (1.0 + min(1.0, max(0.0, busy)))
+
+
+def find_chain(
+    stages: Sequence[StageSight], *, layers: int, head: str, rtt_s: Rtt, avoided: Collection[str] = ()
+) -> FoundChain:
+    """The chain of least expected time, and its spares. Raises `NoChain`.
+
+    Stages of `avoided` peers, which failed lately, are taken only where it is impossible without.
+    """
+    best = _shortest(stages, layers=layers, head=head, rtt_s=rtt_s, avoided=avoided)
+    if best is None:
+        raise NoChain(_why_none(stages, layers))
+    spares = {}
+    for lost in best.stages:
+        rest = [one for one in stages if one.place.peer_id != lost.place.peer_id]
+        spare = _shortest(rest, layers=layers, head=head, rtt_s=rtt_s, avoided=avoided)
+        if spare is not None:
+            spares[lost.place.peer_id] = spare.stages
+    return FoundChain(stages=best.stages, seconds=best.seconds, spares=spares)
+
+
+def _shortest(
+    stages: Sequence[StageSight], *, layers: int, head: str, rtt_s: Rtt, avoided: Collection[str]
+) -> FoundChain | None:
+    """Dijkstra without a queue: stages lie in order of their first layers, and none leads back."""
+
+    def one_way_s(sender: str, receiver: str) -> float:
+        known_s = 0.0 if sender == receiver else rtt_s(sender, receiver)
+        return (USUAL_RTT_S if known_s is None else known_s) / 2
+
+    ordered = sorted(
+        (one for one in stages if one.place.layers.layers == layers),
+        key=lambda one: (one.place.layers.first, one.place.peer_id),
+    )
+    # For each stage the way to its end: how many avoided peers are on it, its seconds, and the stage before.
+    ways: dict[int, tuple[int, float, int | None]] = {}
+    ending: defaultdict[int, list[int]] = defaultdict(list)
+    for index, one in enumerate(ordered):
+        place = one.place
+        behind = int(place.peer_id in avoided)
+        if place.layers.is_first:
+            ways[index] = (behind, one_way_s(head, place.peer_id) + one.pass_s, None)
+        found = [
+            (ways[other][0] + behind, ways[other][1] + one_way_s(sender, place.peer_id) + one.pass_s, other)
+            for other in ending[place.layers.first]
+            for sender in [ordered[other].place.peer_id]
+        ]
+        if found:
+            ways[index] = min(found)
+        if index in ways:
+            ending[place.layers.end].append(index)
+    ends = [
+        (ways[index][0], ways[index][1] + one_way_s(ordered[index].place.peer_id, head), index)
+        for index in ending[layers]
+    ]
+    if not ends:
+        return None
+    _, seconds, last = min(ends)
+    chain: list[StageSight] = []
+    at: int | None = last
+    while at is not None:
+        chain.append(ordered[at])
+        at = ways[at][2]
+    assert math.isfinite(seconds)
+    return FoundChain(stages=tuple(reversed(chain)), seconds=seconds)
+
+
+def _why_none(stages: Sequence[StageSight], layers: int) -> str:
+    held = [one.place.layers for one in stages if one.place.layers.layers == layers]
+    gaps = unheld(held, layers=layers)
+    if gaps:
+        return gaps_sentence(gaps)
+    reached = {0}
+    for one in sorted(held):
+        if one.first in reached:
+            reached.add(one.end)
+    return (
+        f"Layers of {layers} are held by stages that do not follow each other: after layers 0:{max(reached)} "
+        f"none begins with layer {max(reached)}."
+    )

@@ -1,0 +1,61 @@
+"""How many stages hold each layer of a model, and the layers that a new stage should hold. Pure."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
+
+from cosine_protocol.stage_messages import LayerRange
+
+FULL_BAR = 8
+"""A choice: so many stages of a layer are drawn as a full bar, the eighths of a character."""
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
+    """The number of stages that hold each layer; those of models with another number of layers do not count."""
+    counts = [0] * layers
+    for one in held:
+        if one.layers == layers:
+            for layer in range(one.first, one.end):
+                counts[layer] += 1
+    return counts
+
+
+def unheld(held: Iterable[LayerRange], *, layers: int) -> list[LayerRange]:
+    """The layers that nobody holds, as ranges that do not touch, in order."""
+    runs = groupby(enumerate(holders(held, layers=layers)), key=lambda layer: bool(layer[1]))
+    gaps = [[index for index, _ in run] for is_held, run in runs if not is_held]
+    return [LayerRange(first=gap[0], end=gap[-1] + 1, layers=layers) for gap in gaps]
+
+
+def lacked_most(
+    held: Collection[LayerRange], *, layers: int, fits: Callable[[LayerRange], bool]
+) -> LayerRange | None:
+    """The layers that a new stage should hold: from the first that fewest stages hold, as many as fit.
+
+    They end where the number of holders changes, or as near before as `fits` allows: then if possible where another
+    stage begins or ends, for stages of a chain follow each other exactly. None if not even the first layer fits.
+    `fits` holds for the first part of any range that it holds for.
+    """
+    counts = holders(held, layers=layers)
+    first = counts.index(min(counts))
+    run_end = next((layer for layer in range(first, layers) if counts[layer] != counts[first]), layers)
+    ends = [end for end in range(first + 1, run_end + 1) if fits(LayerRange(first=first, end=end, layers=layers))]
+    if not ends:
+        return None
+    end = ends[-1]
+    if end < run_end:
+        meetings = {layer for one in held if one.layers == layers for layer in (one.first, one.end)}
+        end = max((meeting for meeting in meetings if first < meeting <= end), default=end)
+    return LayerRange(first=first, end=end, layers=layers)
+
+
+def bars(counts: Sequence[int]) -> str:
+    """A character a layer, as high as it has holders; a cross where it has none."""
+    return "".join(BARS[min(count, FULL_BAR)] if count else "×" for count in counts)
+
+
+def gaps_sentence(gaps: Sequence[LayerRange]) -> str:
+    """One sentence that names the layers nobody holds. Needs at least one gap."""
+    names = [str(gap) for gap in gaps]
+    joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"Layers {joined} of {gaps[0].layers} are held by nobody."

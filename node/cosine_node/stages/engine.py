@@ -1,0 +1,319 @@
+"""The sequences of one chain at one of its stages: tokens or activations in, activations or results out."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.utils.hub import cached_file
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, read_config
+from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
+from cosine_node.engine.torch.pass_model import Feeds
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.torch.row_results import row_results
+from cosine_node.engine.torch.support import (
+    UnsupportedModel,
+    context_tokens,
+    model_class_of,
+    numerics,
+    quantisation_of,
+    refuse_by_config,
+)
+from cosine_node.engine.tree import SequenceTree
+from cosine_node.gguf.file import GgufFile
+from cosine_node.stages.operations import BadActivations, FeedRows, Operation, apply_to_books
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
+
+# --------------------
+# Loading a part of a model: only its tensors are read, of the files that have some of them.
+
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+"""The names that transformers has for the weights in one file, and for the list of those in several."""
+
+
+def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
+    """Some layers of the model in a folder, or by a Hugging Face id, as a model of transformers.
+
+    The first layer brings the embedding, the last one the output layer. Raises `UsageError`, and its kind
+    `UnsupportedModel` for a model that has no such parts.
+    """
+    config = read_config(source)
+    refuse_by_config(config)
+    stored = quantisation_of(config)
+    if GgufFile.in_folder(Path(source)) is not None:
+        stored = "GGUF"
+    if stored is not None:
+        raise UsageError(f"'{source}' is stored in {stored} and cannot be loaded in parts; choose its own weights.")
+    cls = part_class(model_class_of(config), layers)
+    hide_progress_in_logs()
+    with torch.device("meta"):
+        plan = cls(config)
+    try:
+        with _tensors(source, _is_wanted(plan, layers)) as tensors:
+            model, loaded = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict=tensors,
+                dtype=dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+            )
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UsageError(f"The weights of '{source}' cannot be read: {first_line(error)}") from error
+    if lacking := set(loaded["missing_keys"]) - set(model.all_tied_weights_keys):
+        raise UsageError(f"'{source}' lacks {min(lacking)}, for layers {layers} of its model.")
+    return model
+
+
+def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
+    """Tells by its name in a file whether a part may need a tensor; the model itself drops what it has not.
+
+    Files name layers as modules are called, but not always below the same modules.
+    """
+    held = decoder_layers(part)
+    name = next(name for name, module in part.named_modules() if module is held).rpartition(".")[2]
+    number = re.compile(rf"(?:^|\.){re.escape(name)}\.([0-9]+)\.")
+    absent = tuple(
+        f"{name.rpartition('.')[2]}.{weight}"
+        for name, module in part.named_modules()
+        if isinstance(module, StandInEmbedding | AbsentOutput)
+        for weight in ("weight", "bias")
+    )
+
+    def is_wanted(key: str) -> bool:
+        found = number.search(key)
+        return not key.endswith(absent) if found is None else int(found[1]) in layers
+
+    return is_wanted
+
+
+@contextmanager
+def _tensors(source: str, is_wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """The tensors of these names, each to be read when it is needed; files with none are not opened."""
+    whole = _file(source, WEIGHTS)
+    if whole is None:
+        index = _file(source, INDEX)
+        if index is None:
+            raise UsageError(f"'{source}' has no file {WEIGHTS}, nor {INDEX}.")
+        file_of: dict[str, str] = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({file for key, file in file_of.items() if is_wanted(key)})
+    with ExitStack() as opened:
+        tensors: dict[str, Any] = {}
+        for path in [whole] if whole is not None else [_shard(source, name) for name in names]:
+            # Mapped into memory, a file would take address space for all of its tensors.
+            file = opened.enter_context(safe_open(path, framework="pt", backend="pread"))
+            tensors.update({key: file.get_slice(key) for key in file.keys() if is_wanted(key)})  # noqa: SIM118  # it cannot be iterated
+        yield tensors
+
+
+def _shard(source: str, name: str) -> str:
+    found = _file(source, name)
+    if found is None:
+        raise UsageError(f"'{source}' has no file {name}.")
+    return found
+
+
+def _file(source: str, name: str) -> str | None:
+    """The path of a file in a folder, or of a model by its id, fetched if need be; None if there is none."""
+    found: str | None = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    return found
+
+
+# --------------------
+# Some layers of a model, with the keys and values of the tokens that they are fed.
+
+
+class StageModel:
+    """Layers of a model that follow each other, and a KV pool for them, which is shared out between chains.
+
+    The first layer brings the embedding of tokens, the last one norm and output layer. Not thread-safe but for
+    `abandon`.
+    """
+
+    def __init__(
+        self, model: Any, layers: LayerRange, *, slots: int, way: PassWay, window_slots: int | None = None
+    ) -> None:
+        """Around a model that `load_part` made, with a pool of so many token slots, rounded up to whole pages.
+
+        With `window_slots` layers with a sliding window have so many instead. Raises `UnsupportedModel` for a model
+        whose activations are more than one vector a token.
+        """
+        pages = -(-slots // PAGE_TOKENS)
+        windows = None
+        if window_slots is not None:
+            # No token is allocated in it: it says how many window slots there are.
+            windows = WindowPages(pages=pages, tokens=window_slots, window_tokens=1)
+        self._packed = PackedModel(
+            model, slots=pages * PAGE_TOKENS, keeps_latents=way is PassWay.PACKED, windows=windows
+        )
+        self.layers = layers
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+        self.numerics = numerics(model)
+        self.vocab_tokens = self._packed.vocab_tokens
+        self.context_tokens = context_tokens(model.config)
+        self.hidden_width: int = model.config.get_text_config().hidden_size
+        self.token_bytes: TokenBytes = self._packed.token_bytes
+        self.pool_bytes = self._packed.pool_bytes
+        self.weights_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+        if not layers.is_last and self._leaving_shape() != (1, self.hidden_width):
+            raise UnsupportedModel(model.config.model_type, "more than one vector a token goes from layer to layer")
+
+    @classmethod
+    def load(
+        cls,
+        source: str,
+        layers: LayerRange,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        slots: int,
+        window_slots: int | None = None,
+    ) -> "StageModel":
+        """These layers of the model in a folder, or by a Hugging Face id, if a trial finds that they run exactly.
+
+        Raises `UsageError`, and its kind `UnsupportedModel` for a model that cannot be run in parts.
+        """
+        model = load_part(source, layers, dtype=dtype).to(device)
+        return cls(model, layers, slots=slots, way=find_way(model), window_slots=window_slots)
+
+    @property
+    def module(self) -> Any:
+        """The model of transformers that the layers are in."""
+        return self._packed.model
+
+    @property
+    def slots(self) -> int:
+        """Token slots of the pool."""
+        return self._packed.store.slots
+
+    @property
+    def window_slots(self) -> int | None:
+        """Token slots of the pool of layers with a sliding window, where that is one of its own."""
+        windows = self._packed.store.windows
+        return None if windows is None else windows.slots
+
+    def store(
+        self, *, first_slot: int, slots: int, windows: WindowPages | None, first_window_slot: int = 0
+    ) -> KvStore:
+        """The part of the pool for one chain (`KvStore.part`)."""
+        return self._packed.store.part(
+            first_slot=first_slot, slots=slots, windows=windows, first_window_slot=first_window_slot
+        )
+
+    def run(self, feeds: Feeds, *, store: KvStore, entering: Tensor | None, wanted: list[int]) -> Tensor:
+        """Feed rows that are in their trees. Logits [wanted, vocab] where the last layer is here.
+
+        Else the activations [tokens, hidden] of all tokens. Raises `PassAbandoned` and `OutOfMemory`.
+        """
+        return self._packed.logits(feeds, wanted=wanted, entering=entering, store=store)
+
+    def abandon(self) -> None:
+        """Stop the pass under way between two of its layers; called from another thread."""
+        self._packed.abandon()
+
+    def _leaving_shape(self) -> tuple[int, ...]:
+        tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
+        tree.add(row, [0])
+        return tuple(self._packed.logits([(tree, row)], wanted=[0]).shape)
+
+
+# --------------------
+
+
+class StageEngine(PagedEngine):
+    """One chain's sequences at a stage; several share a `StageModel` by ranges of its slots. Not thread-safe.
+
+    Its pool counts as those of the head and of the other stages of the chain do. So that they stay alike, rows
+    whose logits are not finite stay fed: the head prunes them.
+    """
+
+    def __init__(
+        self,
+        model: StageModel,
+        pool: PagePool,
+        *,
+        first_slot: int = 0,
+        first_window_slot: int = 0,
+        first_sequence: int = 0,
+    ) -> None:
+        self._model = model
+        self._store = model.store(
+            first_slot=first_slot,
+            slots=pool.capacity_tokens,
+            windows=pool.windows,
+            first_window_slot=first_window_slot,
+        )
+        super().__init__(
+            pool,
+            vocab_tokens=model.vocab_tokens,
+            context_tokens=min(model.context_tokens, pool.capacity_tokens),
+            numerics=model.numerics,
+            first_sequence=first_sequence,
+        )
+
+    @property
+    def module(self) -> Any:
+        """The model of transformers that its layers are in."""
+        return self._model.module
+
+    def abandon(self) -> None:
+        self._model.abandon()
+
+    def apply(self, operation: Operation, activations: Tensor | None) -> Tensor | list[RowResult] | None:
+        """Apply the chain's next operation; for a feed, what `forward` gives."""
+        if isinstance(operation, FeedRows):
+            return self.forward(operation.rows, activations)
+        apply_to_books(self, operation)
+        return None
+
+    def forward(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor | list[RowResult]:
+        """One pass over at least one row, whose results the last stage gives; others, activations [tokens, hidden].
+
+        `activations`, for all but the first stage, are those of the one before, of all rows' tokens. Raises
+        `BadActivations`, `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed.
+        """
+        tokens = sum(len(row.tokens) for row in rows)
+        self._check(activations, tokens)
+        trees = self.feed(rows)
+        feeds = list(zip(trees, rows, strict=True))
+        with ExitStack() as on_error, torch.inference_mode():
+            on_error.callback(self.unfeed, rows)
+
+            def run(wanted: list[int]) -> Tensor:
+                return self._model.run(feeds, store=self._store, entering=activations, wanted=wanted)
+
+            is_last = self._model.layers.is_last
+            found = row_results(trees, rows, run) if is_last else run(list(range(tokens)))
+            on_error.pop_all()
+        return found
+
+    def _check(self, activations: Tensor | None, tokens: int) -> None:
+        if self._model.layers.is_first:
+            if activations is not None:
+                raise BadActivations("The first stage takes tokens, not activations.")
+            return
+        if activations is None or activations.shape != (tokens, self._model.hidden_width):
+            shape = "no activations" if activations is None else f"activations of the shape {[*activations.shape]}"
+            raise BadActivations(f"{tokens} tokens came with {shape}, not {[tokens, self._model.hidden_width]}.")
+        if activations.dtype != self._model.dtype or not bool(torch.isfinite(activations).all()):
+            raise BadActivations(f"Activations are no finite numbers in {self._model.numerics}.")

@@ -1,0 +1,131 @@
+"""A stage's layers as chains use them: each has pages of its own, and activations are bytes."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from cosine_node.engine.base import OutOfPages, Row, RowResult
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.stages.engine import StageEngine, StageModel
+from cosine_node.stages.operations import BadActivations
+from cosine_protocol.stage_messages import LayerRange
+
+SlotRange = range
+"""Slots that follow each other."""
+
+
+class HostedChain:
+    """Sequences of one chain at a stage, for one thread at a time; `close` when none uses them."""
+
+    def __init__(self, model: StageModel, engine: StageEngine, close: Callable[[], None]) -> None:
+        self._model = model
+        self._engine = engine
+        self.close = close
+
+    @property
+    def books(self) -> PagedEngine:
+        return self._engine
+
+    def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
+        """`StageEngine.forward` over bytes. Raises what that raises, and `BadActivations` for its own outcome."""
+        tokens = sum(len(row.tokens) for row in rows)
+        entering = None if activations is None else self._entering(activations, tokens)
+        found = self._engine.forward(rows, entering)
+        if isinstance(found, list):
+            return found
+        if not bool(torch.isfinite(found).all()):
+            raise BadActivations("What the layers gave is not finite.")
+        # As plain bytes, for numpy knows no bfloat16.
+        return found.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+    def _entering(self, activations: bytes | bytearray, tokens: int) -> Tensor:
+        width, dtype = self._model.hidden_width, self._model.dtype
+        if len(activations) != tokens * width * dtype.itemsize:
+            raise BadActivations(f"{len(activations)} bytes of activations came for {tokens} tokens.")
+        # Copied into memory of torch's own, for products round by alignment.
+        read = torch.frombuffer(bytearray(activations), dtype=dtype)
+        return read.view(tokens, width).to(self._model.device, copy=True)
+
+
+class StageHost:
+    """Shares the slots of a `StageModel` out between chains, by ranges that no two of them have in common."""
+
+    def __init__(self, model: StageModel) -> None:
+        self._model = model
+        self._taken: dict[int, tuple[SlotRange, SlotRange]] = {}
+        self._opened = 0
+
+    @property
+    def layers(self) -> LayerRange:
+        return self._model.layers
+
+    @property
+    def numerics(self) -> str:
+        return self._model.numerics
+
+    @property
+    def token_bytes(self) -> int:
+        """The length of a token's activations."""
+        return self._model.hidden_width * self._model.dtype.itemsize
+
+    @property
+    def chains(self) -> int:
+        return len(self._taken)
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens of the whole pool."""
+        return self._model.slots
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens of the largest pool that a new chain can have."""
+        ends = [0, *(slots.stop for slots, _ in self._taken.values())]
+        begins = sorted([*(slots.start for slots, _ in self._taken.values()), self._model.slots])
+        return max(begin - end for begin, end in zip(begins, sorted(ends), strict=True))
+
+    def open(
+        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
+    ) -> HostedChain:
+        """Sequences for a new chain, with a pool of its own. Raises `OutOfPages`."""
+        pages = -(-pool_tokens // PAGE_TOKENS)
+        slots = _free_range([slots for slots, _ in self._taken.values()], pages * PAGE_TOKENS, self._model.slots)
+        windows = None
+        window_slots = range(0)
+        if window_pool_tokens is not None and window_tokens is not None:
+            if window_pool_tokens > pages * PAGE_TOKENS:
+                raise OutOfPages(f"{window_pool_tokens} window tokens are more than the pool has.")
+            windows = WindowPages(pages=pages, tokens=window_pool_tokens, window_tokens=window_tokens)
+        if self._model.window_slots is not None:
+            if windows is None:
+                raise OutOfPages("The layers look back through windows, for which no pages are asked.")
+            others = [taken for _, taken in self._taken.values()]
+            window_slots = _free_range(others, windows.slots, self._model.window_slots)
+        engine = StageEngine(
+            self._model,
+            PagePool(tokens=pool_tokens, windows=windows),
+            first_slot=slots.start,
+            first_window_slot=window_slots.start,
+            first_sequence=first_sequence,
+        )
+        number = self._opened
+        self._opened += 1
+        self._taken[number] = (slots, window_slots)
+        return HostedChain(self._model, engine, lambda: self._close(number))
+
+    def _close(self, number: int) -> None:
+        self._taken.pop(number, None)
+
+
+def _free_range(taken: Sequence[SlotRange], slots: int, all_slots: int) -> SlotRange:
+    """The first gap between ranges with so many slots. Raises `OutOfPages`."""
+    start = 0
+    for other in sorted(taken, key=lambda each: each.start):
+        if other.start - start >= slots:
+            break
+        start = max(start, other.stop)
+    if start + slots > all_slots:
+        raise OutOfPages(f"No {slots} of {all_slots} token slots are free together.")
+    return range(start, start + slots)

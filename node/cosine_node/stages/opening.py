@@ -1,0 +1,246 @@
+"""Loads the layers that a volunteer holds as a stage: which, in how much memory, and what their passes cost."""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
+from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.loading import check_options, first_line, read_config, resolve_device, resolve_dtype
+from cosine_node.engine.torch.partial_model import decoder_layers
+from cosine_node.engine.torch.support import context_tokens, model_class_of, refuse_by_config
+from cosine_node.engine.torch.threads import limit_threads
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.stages.coverage import lacked_most
+from cosine_node.stages.engine import StageEngine, StageModel, load_part
+from cosine_protocol.errors import UsageError
+from cosine_protocol.stage_messages import LayerRange
+
+# --------------------
+# The memory that the weights of a part of a model take, known before any is read.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSizes:
+    """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has."""
+
+    layers_bytes: tuple[int, ...]
+    embedding_bytes: int
+    output_bytes: int
+    common_bytes: int
+
+    @property
+    def layers(self) -> int:
+        return len(self.layers_bytes)
+
+    def of(self, part: LayerRange) -> int:
+        """Bytes of a part's weights."""
+        ends = self.embedding_bytes * part.is_first + self.output_bytes * part.is_last
+        return self.common_bytes + ends + sum(self.layers_bytes[part.first : part.end])
+
+
+def part_sizes(config: Any, *, dtype: torch.dtype) -> PartSizes:
+    """The sizes of a model with this configuration. Raises `UsageError`, also for one that cannot be cut."""
+    try:
+        with torch.device("meta"):
+            model = model_class_of(config)(config)
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise UsageError(f"No model can be made of this configuration: {first_line(error)}") from error
+    # A weight that is shared counts once for each of its places: a part that has one has the whole.
+    layers = tuple(_bytes_of(layer.parameters(), dtype) for layer in decoder_layers(model))
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    ends = [_bytes_of([] if end is None else end.parameters(), dtype) for end in (embedding, output)]
+    is_tied = output is not None and output.weight is embedding.weight
+    whole = _bytes_of(model.parameters(), dtype)
+    common = whole - sum(layers) - ends[0] - (0 if is_tied else ends[1])
+    return PartSizes(
+        layers_bytes=layers, embedding_bytes=ends[0], output_bytes=ends[1], common_bytes=max(0, common)
+    )
+
+
+def _bytes_of(weights: Iterable[torch.Tensor], dtype: torch.dtype) -> int:
+    return sum(weight.numel() for weight in weights) * dtype.itemsize
+
+
+# --------------------
+# A part of a model that is fed by nobody: as an engine, to measure its passes before any chain uses it.
+
+
+class StageRehearsal:
+    """Implements `cosine_node.engine.base.Engine` by a stage alone, whose activations it makes up.
+
+    Only results of the last stage have choices. It takes the whole pool of the model, so there must be no chain.
+    """
+
+    def __init__(self, model: StageModel) -> None:
+        self._model = model
+        self._stage = stage = StageEngine(model, PagePool(tokens=model.slots))
+        self.vocab_tokens, self.context_tokens = stage.vocab_tokens, stage.context_tokens
+        self.numerics = stage.numerics
+        self.open, self.reuse_prefix, self.reserve = stage.open, stage.reuse_prefix, stage.reserve
+        self.keep, self.prune, self.abandon, self.release = stage.keep, stage.prune, stage.abandon, stage.release
+
+    @property
+    def free_tokens(self) -> int:
+        return self._stage.free_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._stage.cached_tokens
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """One pass. Raises what `StageEngine.forward` raises."""
+        entering = None
+        if not self._model.layers.is_first:
+            shape = sum(len(row.tokens) for row in rows), self._model.hidden_width
+            entering = torch.linspace(-1.0, 1.0, shape[0] * shape[1]).reshape(shape)
+            entering = entering.to(self._model.device, self._model.dtype)
+        found = self._stage.forward(rows, entering)
+        if isinstance(found, list):
+            return found
+        # A card computes on until somebody asks for a number.
+        _ = found[-1, -1].item()
+        return [RowResult(()) for _ in rows]
+
+
+# --------------------
+
+
+WIDE_TOKENS: Final = 64
+"""The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
+MEMORY_PART: Final = 0.5
+"""A choice: of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
+a quarter, but the weights of a stage count as well, and they are chosen to fit."""
+WEIGHTS_PART: Final = 0.75
+"""A choice: with `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
+HEADS: Final = 2
+"""A choice: a stage's pool has room for so many heads with as many requests as a verifier has by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSource:
+    """A part of a model to be loaded, whose public name is `target`.
+
+    `layers` are as a user writes them: `8:16` or `auto`. `memory` is for weights and pool: a size, a part of what
+    is free, or auto. `requests` are those of one head.
+    """
+
+    model: str
+    target: str
+    layers: str
+    engine: EngineChoice
+    memory: str
+    requests: int
+
+
+class StageDraft:
+    """A part of a model that is not loaded yet: what it could be, and what it would take.
+
+    Raises `UsageError` for a model or option that cannot be used.
+    """
+
+    def __init__(self, source: StageSource, folder: Path) -> None:
+        choice = source.engine
+        check_options(dtype=choice.dtype, device=choice.device, quantize=None)
+        self._source = source
+        self._folder = folder
+        config = read_config(str(folder))
+        refuse_by_config(config)
+        self._device = resolve_device(choice.device)
+        self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
+        self._context_tokens = context_tokens(config)
+        self.sizes: PartSizes = part_sizes(config, dtype=self._dtype)
+        self._memory_bytes = _memory_bytes(source.memory, self._device)
+        # Wrong layers are told before the network is asked anything.
+        self.named = None if source.layers == AUTO else self._named(source.layers)
+
+    @property
+    def numerics(self) -> str:
+        """As the loaded part will say: parts are never quantised."""
+        return str(self._dtype).removeprefix("torch.")
+
+    def _named(self, text: str) -> LayerRange:
+        part = LayerRange.parse(text, layers=self.sizes.layers)
+        if self._memory_bytes is not None and self.sizes.of(part) > self._memory_bytes:
+            raise UsageError(
+                f"Layers {part} of {part.layers} take {_gib(self.sizes.of(part))} of weights, and "
+                f"{_gib(self._memory_bytes)} are allowed; hold fewer, or give more with --memory."
+            )
+        return part
+
+    def choose(self, held: Collection[LayerRange]) -> LayerRange:
+        """The layers to hold, where others hold these. Raises `UsageError`."""
+        if self.named is not None:
+            return self.named
+        most_bytes = None if self._memory_bytes is None else WEIGHTS_PART * self._memory_bytes
+
+        def fits(part: LayerRange) -> bool:
+            return most_bytes is None or self.sizes.of(part) <= most_bytes
+
+        part = lacked_most(held, layers=self.sizes.layers, fits=fits)
+        if part is None:
+            assert self._memory_bytes is not None
+            raise UsageError(
+                f"Not even one layer of {self._source.model} fits into {_gib(self._memory_bytes)}; give more with "
+                "--memory, free memory, or choose a smaller --dtype."
+            )
+        return part
+
+    def load(self, part: LayerRange, *, measure_s: float) -> "LoadedStage":
+        """Load and try the part, and measure it for about so long. Blocks. Raises `UsageError`."""
+        limit_threads(self._source.engine.threads, self._folder)
+        model: Any = load_part(str(self._folder), part, dtype=self._dtype)
+        try:
+            model = model.to(self._device)
+            way = find_way(model)
+            token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total
+            stage = StageModel(model, part, slots=self._pool_tokens(part, token_bytes), way=way)
+        except torch.OutOfMemoryError as error:
+            raise UsageError(f"Layers {part} and their KV cache do not fit into {self._device}.") from error
+        curve = measure_curve(StageRehearsal(stage), clock=time.perf_counter, budget_s=measure_s)
+        return LoadedStage(model=stage, curve=curve)
+
+    def _pool_tokens(self, part: LayerRange, token_bytes: int) -> int:
+        usual_tokens = min(self._context_tokens, USUAL_TOKENS)
+        tokens = HEADS * max(self._source.requests * usual_tokens, self._context_tokens)
+        if self._memory_bytes is not None:
+            room_bytes = max(0, self._memory_bytes - self.sizes.of(part))
+            tokens = min(tokens, room_bytes // token_bytes // PAGE_TOKENS * PAGE_TOKENS)
+        if tokens < usual_tokens:
+            raise UsageError(
+                f"Beside layers {part} there is room for the keys and values of {tokens} tokens, and one request "
+                f"takes {usual_tokens}; hold fewer layers, or give more with --memory."
+            )
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedStage:
+    """A part of a model that runs here, and what its passes cost."""
+
+    model: StageModel
+    curve: CostCurve
+
+
+def _memory_bytes(text: str, device: torch.device) -> int | None:
+    """What weights and pool may take; None where nobody knows what is free. Raises `UsageError`."""
+    size_bytes, part = parse_memory(text, option="--memory")
+    if size_bytes is not None:
+        return size_bytes
+    if device.type == "cuda":
+        free_bytes: int | None = torch.cuda.mem_get_info(device)[0]
+        part = part or CARD_MEMORY_PART
+    else:
+        free_bytes, part = free_memory_bytes(), part or MEMORY_PART
+    return None if free_bytes is None else int(part * free_bytes)
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**29 else f"{size_bytes / 2**20:.1f} MiB"

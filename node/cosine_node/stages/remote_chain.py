@@ -1,0 +1,367 @@
+"""A chain of stages on other machines, as their head sees it."""
+
+import asyncio
+import math
+import secrets
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final
+
+from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
+from cosine_node.stages.operations import ChainLost, FeedRows, NotComputed, Operation, check_bounds
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.channel import SILENCE_S, Channel
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, LocalProtocolError, MalformedMessage, PeerLost, RemoteProtocolError
+from cosine_protocol.limits import CHAIN_ID_BYTES, MARGIN_BYTES, MAX_PART_BYTES
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.stage_messages import (
+    Activations,
+    FedRow,
+    FeedPass,
+    Join,
+    Joined,
+    LayerRange,
+    OpenSequence,
+    Results,
+    RowAnswer,
+    RowFault,
+    TokenEstimate,
+)
+
+# --------------------
+# Rows of a pass and their results as they travel between a head and stages. Pure.
+
+
+def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") -> list[FeedPass | Activations]:
+    """A feed as it is sent: its rows, then the activations of their tokens in parts."""
+    fed = tuple(
+        FedRow(
+            row.sequence,
+            row.tokens,
+            row.nodes,
+            row.parents,
+            row.scored_from,
+            row.candidates,
+            wants_nll=row.wants_nll,
+        )
+        for row in rows
+    )
+    starts = range(0, len(activations), MAX_PART_BYTES)
+    parts = [Activations(activations[start : start + MAX_PART_BYTES]) for start in starts]
+    return [FeedPass(number, fed, len(activations)), *parts]
+
+
+def rows_of(feed: FeedPass) -> tuple[Row, ...]:
+    """The rows of a feed. Raises `MalformedMessage` where they are over their bounds in all, or no rows."""
+    if any(not len(fed.tokens) == len(fed.nodes) == len(fed.parents) > 0 for fed in feed.rows):
+        raise MalformedMessage("a row needs as many nodes and parents as tokens, and at least one")
+    rows = tuple(
+        Row(fed.sequence, fed.tokens, fed.nodes, fed.parents, fed.scored_from, fed.candidates, fed.wants_nll)
+        for fed in feed.rows
+    )
+    try:
+        check_bounds(rows)
+    except LocalProtocolError as error:
+        raise MalformedMessage(str(error)) from None
+    return rows
+
+
+def answer_of(result: RowResult) -> RowAnswer:
+    """One row's result as it is sent."""
+    if result.error is not None:
+        is_skipped = isinstance(result.error, NotComputed)
+        return RowAnswer(RowFault.NOT_COMPUTED if is_skipped else RowFault.BAD_LOGITS, (), b"", (), None)
+    margins = [choice.margin for choice in result.choices]
+    candidates = [
+        # A sum of rounded shares may lie above 1 by its last bit.
+        tuple(TokenEstimate(token, min(1.0, probability)) for token, probability in choice.candidates)
+        for choice in result.choices
+    ]
+    return RowAnswer(
+        RowFault.NONE,
+        tuple(choice.token for choice in result.choices),
+        struct.pack(f"<{len(margins)}d", *margins),
+        tuple(candidates) if any(candidates) else (),
+        result.nll,
+    )
+
+
+def results_of(results: Results, rows: Sequence[Row], *, vocab_tokens: int) -> list[RowResult]:
+    """The results of rows that the last stage was fed. Raises `MalformedMessage` where they do not fit the rows."""
+    if len(results.rows) != len(rows):
+        raise MalformedMessage(f"{len(results.rows)} results for {len(rows)} rows")
+    return [_result_of(answer, row, vocab_tokens) for answer, row in zip(results.rows, rows, strict=True)]
+
+
+def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
+    if answer.fault == RowFault.BAD_LOGITS:
+        return RowResult((), error=BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}."))
+    if answer.fault:
+        return RowResult((), error=NotComputed(f"A pass of sequence {row.sequence} was left out."))
+    scored = len(row.tokens) - row.scored_from
+    candidates = answer.candidates or ((),) * scored
+    if not len(answer.tokens) == len(answer.margins) // MARGIN_BYTES == len(candidates) == scored:
+        raise MalformedMessage(f"choices after {len(answer.tokens)} tokens, not {scored}")
+    if len(answer.margins) % MARGIN_BYTES or any(len(each) > row.candidates for each in candidates):
+        raise MalformedMessage("margins or candidates that were not asked for")
+    margins = struct.unpack(f"<{scored}d", answer.margins)
+    named = [*answer.tokens, *(each.token for of_choice in candidates for each in of_choice)]
+    if max(named, default=0) >= vocab_tokens or any(math.isnan(margin) for margin in margins):
+        raise MalformedMessage("a token outside the vocabulary, or a margin that is no number")
+    choices = tuple(
+        Choice(token, margin, tuple((each.token, each.probability) for each in of_choice))
+        for token, margin, of_choice in zip(answer.tokens, margins, candidates, strict=True)
+    )
+    return RowResult(choices, nll=answer.nll)
+
+
+# --------------------
+
+
+JOIN_S: Final = 3 * SILENCE_S
+"""A choice: a stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
+ANSWER_S: Final = 60.0
+"""A choice: far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
+CAUSE_S: Final = 0.5
+"""A choice: for so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """A stage that a head knows of: its peer, the layers it holds, where it may be dialled."""
+
+    peer_id: str
+    layers: LayerRange
+    addresses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"Layers {self.layers} at {self.peer_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPlan:
+    """A chain to be set up: places that hold all layers in order, and what the pool of each is to be.
+
+    Raises `LocalProtocolError` where they do not.
+    """
+
+    places: tuple[StagePlace, ...]
+    target_digest: bytes
+    numerics: str
+    vocab_tokens: int
+    pool_tokens: int
+    window_pool_tokens: int | None = None
+    window_tokens: int | None = None
+    first_sequence: int = 0
+
+    def __post_init__(self) -> None:
+        parts = [place.layers for place in self.places]
+        follow = all(one.precedes(other) for one, other in pairwise(parts))
+        if not (parts and parts[0].is_first and parts[-1].is_last and follow):
+            raise LocalProtocolError(f"{', '.join(map(str, parts))} do not hold all layers in order.")
+
+    def join(self, number: int, *, chain: bytes, head: str) -> Join:
+        """What the stage of that number is asked."""
+        place = self.places[number]
+        following = self.places[number + 1] if number + 1 < len(self.places) else None
+        return Join(
+            chain=chain,
+            target_digest=self.target_digest,
+            numerics=self.numerics,
+            first_layer=place.layers.first,
+            end_layer=place.layers.end,
+            layers=place.layers.layers,
+            pool_tokens=self.pool_tokens,
+            window_pool_tokens=self.window_pool_tokens,
+            window_tokens=self.window_tokens,
+            first_sequence=self.first_sequence,
+            source=self.places[number - 1].peer_id if number else head,
+            target=None if following is None else following.peer_id,
+            addresses=() if following is None else following.addresses,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """A pass that was sent; `answer` is None where the chain was lost."""
+
+    number: int
+    rows: tuple[Row, ...]
+    answer: asyncio.Future[Results | None]
+
+
+class RemoteChain:
+    """Implements `cosine_node.stages.operations.Chain` over streams.
+
+    `submit` may be called in any thread, and `results` in any but the event loop's, which it would hold up; one of
+    them at a time. On the loop there is `answer`. `lost` is set, on the event loop, once the chain is;
+    `failed_peer` is the stage at fault.
+    """
+
+    def __init__(
+        self, plan: ChainPlan, chain: bytes, channels: Mapping[int, Channel], *, answer_s: float = ANSWER_S
+    ) -> None:
+        """Use `open_chain`. `channels` are the streams to the stages, by their number."""
+        self._plan = plan
+        self._chain = chain
+        self._channels = channels
+        self._first = channels[0]
+        self._answer_s = answer_s
+        self._loop = asyncio.get_running_loop()
+        self._sent = 0
+        self._unasked: deque[_Feed] = deque()
+        self._unanswered: deque[_Feed] = deque()
+        self._reason: str | None = None
+        self.lost = asyncio.Event()
+        self.failed_peer: str | None = None
+
+    @property
+    def rtts_s(self) -> dict[str, float]:
+        """The measured round-trip times to the stages, by peer id."""
+        measured = {channel.peer_id: channel.rtt_s for channel in self._channels.values()}
+        return {peer_id: rtt_s for peer_id, rtt_s in measured.items() if rtt_s is not None}
+
+    def submit(self, operation: Operation) -> None:
+        if self._reason is not None:
+            return
+        if isinstance(operation, FeedRows):
+            messages: Sequence[m.Message] = feed_messages(self._sent, operation.rows)
+            feed = _Feed(self._sent, operation.rows, self._loop.create_future())
+            self._unasked.append(feed)
+            self._unanswered.append(feed)
+            self._sent += 1
+        elif isinstance(operation, OpenSequence) and operation.scope is not None:
+            # Scopes name clients, whom stages need not know.
+            scope = blake2b(operation.scope.encode(), digest_size=16, key=self._chain).hexdigest()
+            messages = [replace(operation, scope=scope)]
+        else:
+            messages = [operation]
+        self._loop.call_soon_threadsafe(self._post, messages)
+
+    def results(self) -> Sequence[RowResult]:
+        return asyncio.run_coroutine_threadsafe(self.answer(), self._loop).result()
+
+    async def answer(self) -> Sequence[RowResult]:
+        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        feed = self._unasked.popleft() if self._unasked else None
+        answer = None
+        if feed is not None and self._reason is None:
+            try:
+                answer = await asyncio.wait_for(asyncio.shield(feed.answer), self._answer_s)
+            except TimeoutError:
+                self._lose(f"No stage has answered a pass for {self._answer_s:g} s.")
+        if feed is None or answer is None:
+            raise ChainLost(self._reason or "The chain was lost.")
+        try:
+            if answer.number != feed.number:
+                raise RemoteProtocolError(f"an answer to pass {answer.number}, not {feed.number}")
+            return results_of(answer, feed.rows, vocab_tokens=self._plan.vocab_tokens)
+        except RemoteProtocolError as error:
+            sentence = f"{self._plan.places[-1]}: {error}."
+            self._lose(sentence, peer_id=self._plan.places[-1].peer_id)
+            raise ChainLost(sentence) from None
+
+    def _post(self, messages: Sequence[m.Message]) -> None:
+        for message in messages:
+            try:
+                is_posted = self._first.post(message)
+            except LocalProtocolError as error:
+                self._lose(f"An operation could not be sent: {error}.")
+                return
+            if not is_posted:
+                self._lose(f"{self._plan.places[0]}: it reads too slowly.", peer_id=self._plan.places[0].peer_id)
+                return
+
+    def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
+        """Say once why the chain is lost; on the event loop."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self.failed_peer = peer_id
+        for feed in self._unanswered:
+            if not feed.answer.done():
+                feed.answer.set_result(None)
+        self._unanswered.clear()
+        self.lost.set()
+
+    async def listen(self, number: int, channel: Channel) -> None:
+        """Take what one stage says, until the chain is lost with it."""
+        place = self._plan.places[number]
+        try:
+            while True:
+                match await channel.receive():
+                    case Results() as results if number == len(self._plan.places) - 1:
+                        if not self._unanswered:
+                            raise RemoteProtocolError("an answer that nothing was asked for")
+                        feed = self._unanswered.popleft()
+                        if not feed.answer.done():
+                            feed.answer.set_result(results)
+                    case m.Error(code=code, message=message):
+                        if code == ErrorCode.NEIGHBOUR_LOST:
+                            # The stage that is gone, or what it said, names the layers that failed.
+                            await asyncio.sleep(CAUSE_S)
+                        self._lose(f"{place}: {message.rstrip('.')}.", peer_id=place.peer_id)
+                        return
+                    case other:
+                        raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+        except PeerLost as lost:
+            self._lose(f"{place}: {lost.reason}.", peer_id=place.peer_id)
+        except RemoteProtocolError as error:
+            self._lose(f"{place}: {error}.", peer_id=place.peer_id)
+
+
+@asynccontextmanager
+async def open_chain(
+    transport: Transport,
+    plan: ChainPlan,
+    *,
+    answer_s: float = ANSWER_S,
+    join_s: float = JOIN_S,
+    draw: Callable[[int], bytes] = secrets.token_bytes,
+) -> AsyncIterator[RemoteChain]:
+    """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`.
+
+    Each stage has `join_s` to join, `answer_s` to answer a pass.
+    """
+    chain = draw(CHAIN_ID_BYTES)
+    async with AsyncExitStack() as stack:
+        channels: dict[int, Channel] = {}
+        for number in reversed(range(len(plan.places))):
+            place = plan.places[number]
+            join = plan.join(number, chain=chain, head=transport.peer_id)
+            try:
+                async with asyncio.timeout(join_s):
+                    stream = await transport.dial(place.peer_id, STAGE)
+                    channel = await stack.enter_async_context(Channel(stream, STAGE))
+                    channel.post(join)
+                    answer = await channel.receive()
+            except TimeoutError:
+                raise ChainLost(f"{place}: it did not join within {join_s:g} s.", peer_id=place.peer_id) from None
+            except (PeerLost, RemoteProtocolError) as error:
+                raise ChainLost(f"{place}: {error}.", peer_id=place.peer_id) from None
+            if not isinstance(answer, Joined):
+                raise _refused(place, answer)
+            channels[number] = channel
+        remote = RemoteChain(plan, chain, channels, answer_s=answer_s)
+        listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
+        try:
+            yield remote
+        finally:
+            remote._lose("The chain was given up.")
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+
+
+def _refused(place: StagePlace, answer: m.Message) -> ChainLost:
+    if not isinstance(answer, m.Error):
+        return ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
+    retry_after_s = answer.retry_after_s if answer.code == ErrorCode.OVERLOADED else None
+    said = f"{place}: {answer.message.rstrip('.')}."
+    return ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)

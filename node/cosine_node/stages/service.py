@@ -1,0 +1,460 @@
+"""The stage's shell: chains that heads set up, operations in, operations or results out."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, TypeVar
+
+from cosine_node.engine.base import OutOfMemory, OutOfPages, Row, RowResult
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pool_size import USUAL_TOKENS
+from cosine_node.passes.counts import StageCounts
+from cosine_node.stages.inbox import BusyShare, QueuedFeed, StageInbox, will_be_dropped
+from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_books
+from cosine_node.stages.remote_chain import answer_of, feed_messages
+from cosine_p2p.transport.base import Stream, Transport
+from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel, StepCounts
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import messages as m
+from cosine_protocol.errors import (
+    CosineError,
+    ErrorCode,
+    LocalProtocolError,
+    MalformedMessage,
+    PeerError,
+    PeerLost,
+    RemoteProtocolError,
+)
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.stage_messages import (
+    Activations,
+    BookOperation,
+    FeedPass,
+    Follow,
+    Join,
+    Joined,
+    LayerRange,
+    Results,
+)
+
+# --------------------
+# A chain as one of its stages serves it: what it runs on, and how its streams are read.
+
+
+class ChainBooks(Protocol):
+    """The sequences of one chain at this stage: `cosine_node.stages.host.HostedChain`."""
+
+    @property
+    def books(self) -> PagedEngine: ...
+
+    def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]: ...
+
+    @property
+    def close(self) -> Callable[[], None]: ...
+
+
+class ChainHost(Protocol):
+    """The layers that this stage holds: `cosine_node.stages.host.StageHost`."""
+
+    @property
+    def layers(self) -> LayerRange: ...
+
+    @property
+    def numerics(self) -> str: ...
+
+    @property
+    def token_bytes(self) -> int: ...
+
+    @property
+    def pool_tokens(self) -> int: ...
+
+    @property
+    def free_tokens(self) -> int: ...
+
+    def open(
+        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
+    ) -> ChainBooks: ...
+
+
+class ServedChain:
+    """A chain that a head has set up here. `ended` is set once nothing more is taken for it."""
+
+    def __init__(self, join: Join, head: Channel, books: ChainBooks, inbox: StageInbox) -> None:
+        self.join = join
+        self.head = head
+        self.hosted = books
+        self.inbox = inbox
+        self.next: Channel | None = None
+        self.is_followed = False
+        self.ended = asyncio.Event()
+        self._failures: asyncio.Queue[PeerError] = asyncio.Queue()
+
+    def fail(self, error: PeerError) -> None:
+        """End the chain; its head reads why."""
+        self._failures.put_nowait(error)
+
+    async def raise_failure(self) -> None:
+        """Wait until the chain fails, and raise why."""
+        raise await self._failures.get()
+
+
+async def read(channel: Channel, chain: ServedChain) -> None:
+    """Fill the chain's inbox; while that is full nothing is read. Raises `PeerError` and what `receive` raises."""
+    while True:
+        await chain.inbox.room()
+        message = await channel.receive()
+        if not isinstance(message, BookOperation | FeedPass | Activations):
+            raise MalformedMessage(f"unexpected {type(message).__name__}")
+        try:
+            chain.inbox.put(message)
+        except BadActivations as error:
+            raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
+
+
+async def hear(head: Channel) -> None:
+    """Wait until the head's stream ends: it has nothing more to say to a stage that is not the first."""
+    message = await head.receive()
+    raise MalformedMessage(f"unexpected {type(message).__name__}")
+
+
+async def listen(following: Channel) -> None:
+    """Wait until the next stage ends its stream. Raises `PeerError`."""
+    try:
+        message = await following.receive()
+    except (PeerLost, RemoteProtocolError) as error:
+        raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage is gone: {error}") from None
+    sentence = message.message if isinstance(message, m.Error) else f"unexpected {type(message).__name__}"
+    raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage: {sentence}")
+
+
+# --------------------
+
+
+LOG = logging.getLogger(__name__)
+INBOX_BYTES: Final = 8 << 20
+"""A choice: a chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
+MAX_CHAINS: Final = 64
+"""A choice far above the heads that one stage has time for."""
+MAX_PEER_CHAINS: Final = 4
+"""A choice: a head has one, and for a moment the one before."""
+PEER_PART: Final = 0.5
+"""A choice: one peer's chains hold at most this part of the pool, so that another one finds room."""
+RETRY_AFTER_S: Final = 0.5
+"""A choice: a chain that was lost gives its slots back once the pass under way has ended."""
+READ_FACTOR: Final = 32
+"""A choice: 125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
+_T = TypeVar("_T")
+Offload = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs work in the engine's thread, one piece at a time."""
+
+
+class StageService:
+    """Serves `/cosine/stage`: a chain lives as long as its head's stream, and the streams between stages."""
+
+    def __init__(
+        self,
+        host: ChainHost,
+        *,
+        transport: Transport,
+        target_digest: bytes,
+        offload: Offload,
+        inbox_bytes: int = INBOX_BYTES,
+        note_addresses: Callable[[str, Sequence[str]], object] = lambda peer_id, addresses: None,
+        pass_s: float = 0.0,
+        note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None,
+    ) -> None:
+        """`note_addresses` is told where the peer behind this one may be dialled, `note_pass` what passes take.
+
+        `pass_s` is the time of a one-token pass, for those who ask.
+        """
+        self._host = host
+        self._transport = transport
+        self._target_digest = target_digest
+        self._offload = offload
+        self._inbox_bytes = inbox_bytes
+        self._note_addresses = note_addresses
+        self._reads = CallBudget(peer_rate=READ_FACTOR * READ_RATE, peer_burst=READ_FACTOR * READ_BURST)
+        self._note_pass = note_pass
+        self._chains: dict[bytes, ServedChain] = {}
+        self._is_draining = False
+        self._has_ended = asyncio.Event()
+        self.pass_s = pass_s
+        self.busy = BusyShare(now_s=time.monotonic())
+        self.progress = StepCounts()
+        self.counts = StageCounts()
+
+    @property
+    def chains(self) -> int:
+        """Chains served now."""
+        return len(self._chains)
+
+    @property
+    def requests(self) -> int:
+        """The same, as nodes count what they serve."""
+        return len(self._chains)
+
+    @property
+    def room_tokens(self) -> int:
+        """The tokens that the pool of a new head's chain may have."""
+        return min(self._host.free_tokens, self._peer_tokens) // PAGE_TOKENS * PAGE_TOKENS
+
+    @property
+    def _peer_tokens(self) -> int:
+        """What one peer's chains may have in all; where a single request would fill the pool, all of it."""
+        part = int(PEER_PART * self._host.pool_tokens)
+        return max(part, min(self._host.pool_tokens, USUAL_TOKENS))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About what the operations take that wait for the engine."""
+        return sum(chain.inbox.bytes for chain in self._chains.values())
+
+    async def start(self) -> None:
+        """Begin to accept streams."""
+        await self._transport.serve(STAGE, self.handle)
+
+    async def run(self) -> None:
+        """Nothing to do beside the streams; cancel it to stop."""
+        await asyncio.Event().wait()
+
+    async def drain(self) -> None:
+        """Take no new chain, and end the present ones: their heads go on over others."""
+        self._is_draining = True
+        for chain in self._chains.values():
+            chain.fail(PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving"))
+        while self._chains:
+            self._has_ended.clear()
+            await self._has_ended.wait()
+
+    async def handle(self, stream: Stream) -> None:
+        """Serve one stream, of a head or of the stage before, until it ends."""
+        async with Channel(stream, STAGE, progress=self.progress, budget=self._reads) as channel:
+            try:
+                match await channel.receive():
+                    case Join() as join:
+                        await self._serve(channel, join)
+                    case Follow(chain):
+                        await self._follow(channel, chain)
+                    case other:
+                        raise MalformedMessage(f"unexpected {type(other).__name__}")
+            except PeerLost as lost:
+                LOG.debug("peer %s: %s", lost.peer_id, lost.reason)
+            except PeerError as error:
+                self._tell(channel, error)
+            except RemoteProtocolError as error:
+                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:MAX_SENTENCE], None))
+
+    def _tell(self, channel: Channel, error: PeerError) -> None:
+        LOG.info("a chain of %s: %s", channel.peer_id, error.message)
+        sentence = f"layers {self._host.layers}: {error.message}"
+        channel.post(m.Error(0, error.code, sentence[:MAX_SENTENCE], error.retry_after_s))
+
+    async def _serve(self, head: Channel, join: Join) -> None:
+        """Serve a chain until anything of it ends. Raises `PeerError` where it cannot be."""
+        chain = self._open(head, join)
+        self._chains[join.chain] = chain
+        tasks: list[asyncio.Task[None]] = []
+        async with AsyncExitStack() as stack:
+            try:
+                if join.target is not None:
+                    chain.next = await self._dial(join, stack)
+                    tasks.append(asyncio.ensure_future(listen(chain.next)))
+                head.post(Joined(join.chain))
+                taking = read(head, chain) if self._host.layers.is_first else hear(head)
+                parts = (taking, self._work(chain), chain.raise_failure())
+                tasks += [asyncio.ensure_future(part) for part in parts]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for ended in done:
+                    await ended
+            except PeerError as error:
+                # Before the stage behind says that this one has left it.
+                self._tell(head, error)
+            finally:
+                chain.ended.set()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                # No pass of it runs any more: its slots may be another's.
+                chain.hosted.close()
+                del self._chains[join.chain]
+                self._has_ended.set()
+
+    def _open(self, head: Channel, join: Join) -> ServedChain:
+        layers = self._host.layers
+        if join.target_digest != self._target_digest:
+            raise PeerError(ErrorCode.WRONG_TARGET, "layers of another target are held")
+        if join.numerics != self._host.numerics:
+            raise PeerError(ErrorCode.UNSUPPORTED, f"the numerics are {self._host.numerics}")
+        if (join.first_layer, join.end_layer, join.layers) != (layers.first, layers.end, layers.layers):
+            raise PeerError(ErrorCode.WRONG_LAYERS, f"these are held, not {join.first_layer}:{join.end_layer}")
+        has_wrong_source = layers.is_first and join.source != head.peer_id
+        if (join.target is None) != layers.is_last or has_wrong_source or join.chain in self._chains:
+            raise PeerError(ErrorCode.MALFORMED, "the chain does not fit its stream")
+        if (join.window_pool_tokens is None) != (join.window_tokens is None):
+            raise PeerError(ErrorCode.MALFORMED, "windows have a size and a pool, or neither")
+        if self._is_draining:
+            raise PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving")
+        self._check_share(head.peer_id, join)
+        try:
+            books = self._host.open(
+                pool_tokens=join.pool_tokens,
+                window_pool_tokens=join.window_pool_tokens,
+                window_tokens=join.window_tokens,
+                first_sequence=join.first_sequence,
+            )
+        except OutOfPages as error:
+            raise PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S) from None
+        self.counts.opened += 1
+        token_bytes = 0 if layers.is_first else self._host.token_bytes
+        return ServedChain(join, head, books, StageInbox(token_bytes=token_bytes, most_bytes=self._inbox_bytes))
+
+    def _check_share(self, peer_id: str, join: Join) -> None:
+        """Raise `PeerError` where a head would have more than its share."""
+        own = [chain.join for chain in self._chains.values() if chain.head.peer_id == peer_id]
+        if len(self._chains) >= MAX_CHAINS or len(own) >= MAX_PEER_CHAINS:
+            raise PeerError(ErrorCode.OVERLOADED, "too many chains are served", RETRY_AFTER_S)
+        held_tokens = sum(each.pool_tokens for each in own)
+        if held_tokens + join.pool_tokens > self._peer_tokens:
+            sentence = f"one head may have {self._peer_tokens} token slots, not {held_tokens + join.pool_tokens}"
+            raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
+
+    async def _dial(self, join: Join, stack: AsyncExitStack) -> Channel:
+        """The stream to the next stage, once that knows what comes over it. Raises `PeerError`."""
+        assert join.target is not None
+        self._note_addresses(join.target, join.addresses)
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                stream = await self._transport.dial(join.target, STAGE)
+                channel = await stack.enter_async_context(
+                    Channel(stream, STAGE, progress=self.progress, budget=self._reads)
+                )
+                channel.post(Follow(join.chain))
+                answer = await channel.receive()
+        except (PeerLost, RemoteProtocolError, TimeoutError) as error:
+            raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"no way to the next stage: {error}") from None
+        if not isinstance(answer, Joined):
+            sentence = answer.message if isinstance(answer, m.Error) else "it did not say that it follows"
+            raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"no way to the next stage: {sentence}")
+        return channel
+
+    async def _follow(self, channel: Channel, name: bytes) -> None:
+        """Take the operations of a chain from the peer that its head has named. Raises `PeerError`."""
+        chain = self._chains.get(name)
+        is_named = chain is not None and chain.join.source == channel.peer_id and not self._host.layers.is_first
+        if chain is None or not is_named or chain.is_followed:
+            raise PeerError(ErrorCode.WRONG_PEER, "no operations are taken from this peer for this chain")
+        chain.is_followed = True
+        channel.post(Joined(name))
+        reading = asyncio.ensure_future(read(channel, chain))
+        ending = asyncio.ensure_future(chain.ended.wait())
+        try:
+            await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await reading
+        except PeerLost as lost:
+            chain.fail(PeerError(ErrorCode.NEIGHBOUR_LOST, f"the stage before is gone: {lost.reason}"))
+        except PeerError as error:
+            chain.fail(error)
+            raise
+        except RemoteProtocolError as error:
+            chain.fail(PeerError(ErrorCode.MALFORMED, f"of the stage before: {error}"))
+            raise
+        finally:
+            for task in (reading, ending):
+                task.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)
+
+    async def _work(self, chain: ServedChain) -> None:
+        """Apply operations in their order, and pass them on. Raises `PeerError`."""
+        while True:
+            operation = await chain.inbox.take()
+            try:
+                if isinstance(operation, QueuedFeed):
+                    await self._feed(chain, operation)
+                else:
+                    apply_to_books(chain.hosted.books, operation)
+                    if chain.next is not None:
+                        await chain.next.send(operation)
+            except BadActivations as error:
+                raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
+            except OutOfMemory as error:
+                raise PeerError(ErrorCode.OUT_OF_MEMORY, str(error)) from None
+            except (LocalProtocolError, OutOfPages) as error:
+                raise PeerError(ErrorCode.OUT_OF_STEP, str(error)) from None
+            except PeerLost as lost:
+                raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage is gone: {lost.reason}") from None
+            except Exception as error:
+                LOG.exception("an operation of a chain failed")
+                raise PeerError(ErrorCode.INTERNAL, f"a pass failed: {type(error).__name__}") from None
+
+    async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
+        found: bytes | list[RowResult]
+        if self._is_skipped(chain, feed):
+            self.counts.skipped_feeds += 1
+            chain.hosted.books.feed(feed.rows)
+            left_out = RowResult((), error=NotComputed("Its nodes were dropped."))
+            found = b"" if chain.next is not None else [left_out] * len(feed.rows)
+        else:
+            found = await self._compute(chain, feed)
+        if isinstance(found, list):
+            if not chain.head.post(Results(feed.number, tuple(map(answer_of, found)))):
+                raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
+            return
+        assert chain.next is not None
+        for message in feed_messages(feed.number, feed.rows, found):
+            await chain.next.send(message)
+
+    async def _compute(self, chain: ServedChain, feed: QueuedFeed) -> bytes | list[RowResult]:
+        """One pass, counted. Raises what `ChainBooks.run` raises."""
+        times_s: list[float] = []
+
+        def work() -> bytes | list[RowResult]:
+            # In the engine's thread: what waits for it has not begun.
+            times_s.append(time.monotonic())
+            found = chain.hosted.run(feed.rows, feed.activations)
+            times_s.append(time.monotonic())
+            return found
+
+        found = await self._run(work)
+        began_s, ended_s = times_s
+        tokens = sum(len(row.tokens) for row in feed.rows)
+        self.progress.steps += 1
+        self.busy.note(began_s=began_s, ended_s=ended_s)
+        self.counts.note_pass(seconds=ended_s - began_s, rows=len(feed.rows), tokens=tokens)
+        self._note_pass(tokens, ended_s - began_s)
+        return found
+
+    def _is_skipped(self, chain: ServedChain, feed: QueuedFeed) -> bool:
+        """True if nobody wants the feed, or a stage before has left it out."""
+        if feed.activations is None and not self._host.layers.is_first:
+            return True
+        later = chain.inbox.later()
+        for row in feed.rows:
+            nodes = chain.hosted.books.tree(row.sequence).nodes
+            if not will_be_dropped(row, {name: node.parent for name, node in nodes.items()}, later):
+                return False
+        return True
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        """Work in the engine's thread. Where the chain ends meanwhile, this still waits for the work to end."""
+        found: list[_T] = []
+        errors: list[CosineError] = []
+
+        def call() -> None:
+            # Raised below, for nobody would hear of it here where the chain has ended.
+            try:
+                found.append(work())
+            except CosineError as error:
+                errors.append(error)
+
+        running = asyncio.ensure_future(self._offload(call))
+        try:
+            await asyncio.shield(running)
+        finally:
+            await asyncio.gather(running, return_exceptions=True)
+        if errors:
+            raise errors[0]
+        return found[0]

@@ -1,0 +1,162 @@
+"""Ctrl-C ends a command at any moment: exit code 130, one line, and no child process is left behind."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from importlib.util import find_spec
+from typing import Any, Final, NoReturn, TypeVar
+
+from cosine_node.terminal.printing import INTERRUPT_EXIT
+
+GRACE_S: Final = 0.3
+"""A choice below half a second, which still feels at once: time to take leave of peers."""
+
+NEW_LINE: Final = b"\x1b[?25h\n"
+"""Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text."""
+
+_T = TypeVar("_T")
+
+
+def leave_on_interrupt() -> None:
+    """Let SIGINT end the program at once, in the middle of an import too."""
+
+    def on_interrupt(*_: object) -> NoReturn:
+        _fall_silent()
+        leave()
+
+    signal.signal(signal.SIGINT, on_interrupt)
+
+
+def raise_on_interrupt() -> None:
+    """Let SIGINT raise `KeyboardInterrupt`, as Python does: for commands that take leave in their own way."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine on a new event loop; SIGINT cancels it and ends the program within `GRACE_S`."""
+    import asyncio
+    from threading import Timer
+
+    before = signal.getsignal(signal.SIGINT)
+    is_interrupted = False
+
+    async def main() -> _T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt(*_: object) -> None:
+            nonlocal is_interrupted
+            is_interrupted = True
+            # A second one does not wait.
+            leave_on_interrupt()
+            _fall_silent()
+            # In a thread, for the loop may stand still in an import.
+            deadline = Timer(GRACE_S, leave)
+            deadline.daemon = True
+            deadline.start()
+            loop.call_soon_threadsafe(task.cancel)
+
+        signal.signal(signal.SIGINT, interrupt)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    finally:
+        if is_interrupted:
+            leave()
+        signal.signal(signal.SIGINT, before)
+
+
+def _fall_silent() -> None:
+    """Say that the program was interrupted, and nothing more: what is cut off would complain, or draw over it."""
+    os.write(2, (NEW_LINE if os.isatty(2) else b"") + b"Interrupted.\n")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def leave() -> NoReturn:
+    """End this process and those it has started, whatever they are doing."""
+    try:
+        for child in _children():
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os._exit(INTERRUPT_EXIT)
+
+
+def _children() -> list[int]:
+    """The processes that this one has started and not yet waited for, as Linux tells; elsewhere none.
+
+    A network daemon also ends by itself once nothing is connected to it.
+    """
+    try:
+        found = []
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as file:
+                found += [int(child) for child in file.read().split()]
+        return found
+    except OSError:
+        return []
+
+
+# --------------------
+# The event loop that a node runs on until a signal stops it.
+
+
+LOG = logging.getLogger(__name__)
+
+
+def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run a node; SIGTERM or SIGINT sets the event on which it drains, SIGINT after that ends it at once.
+
+    The loop is uvloop's where that is installed, else asyncio's own.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_unhandled_error)
+
+        def interrupt() -> None:
+            if stop.is_set():
+                leave()
+            stop.set()
+            if sys.stderr.isatty():
+                sys.stderr.write("\nStopping, once loading and requests are done; Ctrl-C again leaves at once.\n")
+
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        running = asyncio.ensure_future(work(stop))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await running
+
+    new_loop = None
+    if find_spec("uvloop") is not None:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    finally:
+        # uvloop leaves handlers behind that do nothing once it is closed.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def log_unhandled_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task waits for; a peer that hangs up before its stream has begun is none.
+
+    The network library reads the peer's identity in a callback of its own: every such peer would be a traceback.
+    """
+    has_hung_up = isinstance(context.get("exception"), asyncio.IncompleteReadError)
+    if has_hung_up and str(context.get("message", "")).endswith("client_connected_cb"):
+        LOG.debug("a peer hung up before its stream had begun")
+    else:
+        loop.default_exception_handler(context)

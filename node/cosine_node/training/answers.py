@@ -1,0 +1,143 @@
+"""A target's answers, with what else it found likely at each token, and the folder they are kept in."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+
+SHARD_ANSWERS: Final = 64
+"""A choice: answers of a file, the most that an interruption can lose."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """One answer: the prompt's tokens and its own, the end token included where it came.
+
+    `likely_ids` [tokens, k] are the likeliest tokens of the target at each position and `likely_logs` the logs of
+    their probabilities at temperature 1; where only the text is known, k is 0.
+    """
+
+    question: int
+    domain: str
+    sampling: Sampling
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    likely_ids: NDArray[np.int32]
+    likely_logs: NDArray[np.float16]
+
+
+class AnswerStore:
+    """Answers in a folder, in files that are written once and never changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: list[Answer] = []
+
+    def add(self, answer: Answer) -> None:
+        """Take an answer; it is on disk once `SHARD_ANSWERS` are, or after `flush`."""
+        self._waiting.append(answer)
+        if len(self._waiting) >= SHARD_ANSWERS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / f"answers-{len(self._files()):05d}.npz"
+        partial = file.with_suffix(".partial")
+        with partial.open("wb") as out:
+            np.savez_compressed(out, allow_pickle=False, **_columns(self._waiting))
+        partial.rename(file)
+        self._waiting = []
+
+    def read(self) -> list[Answer]:
+        """Every answer on disk. Raises `UsageError` for a damaged file."""
+        return [answer for file in self._files() for answer in _read(file)]
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("answers-*.npz"))
+
+
+def _columns(answers: Sequence[Answer]) -> dict[str, NDArray[np.generic]]:
+    widest = max(answer.likely_ids.shape[1] for answer in answers)
+    if any(answer.likely_ids.shape[1] != widest for answer in answers):
+        raise ValueError("Answers of one file must come from one kind of target.")
+    return {
+        "question": np.array([answer.question for answer in answers], np.int64),
+        "domain": np.array([answer.domain for answer in answers]),
+        "temperature": np.array([answer.sampling.temperature for answer in answers]),
+        "seed": np.array([answer.sampling.seed for answer in answers], np.uint64),
+        "prompt_tokens": np.array([len(answer.prompt) for answer in answers], np.int32),
+        "answer_tokens": np.array([len(answer.tokens) for answer in answers], np.int32),
+        "tokens": np.concatenate([np.array(answer.prompt + answer.tokens, np.int32) for answer in answers]),
+        "likely_ids": np.concatenate([answer.likely_ids for answer in answers]),
+        "likely_logs": np.concatenate([answer.likely_logs for answer in answers]),
+    }
+
+
+def _read(file: Path) -> Iterator[Answer]:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            columns = {name: stored[name] for name in stored.files}
+            token, place = 0, 0
+            for row, question in enumerate(columns["question"].tolist()):
+                prompt_tokens, answer_tokens = (
+                    int(columns[f"{part}_tokens"][row]) for part in ("prompt", "answer")
+                )
+                tokens = tuple(columns["tokens"][token : token + prompt_tokens + answer_tokens].tolist())
+                yield Answer(
+                    question=question,
+                    domain=str(columns["domain"][row]),
+                    sampling=Sampling(
+                        temperature=float(columns["temperature"][row]), seed=int(columns["seed"][row])
+                    ),
+                    prompt=tokens[:prompt_tokens],
+                    tokens=tokens[prompt_tokens:],
+                    likely_ids=columns["likely_ids"][place : place + answer_tokens],
+                    likely_logs=columns["likely_logs"][place : place + answer_tokens],
+                )
+                token += prompt_tokens + answer_tokens
+                place += answer_tokens
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{file} is damaged ({error}); delete it, and its answers are asked for again.") from None
+
+
+# --------------------
+# The choice of a reduced vocabulary: the tokens that a target's answers are made of.
+
+
+def most_frequent(answers: Sequence[Answer], *, tokens: int, shares: Mapping[str, float]) -> DraftVocabulary:
+    """The vocabulary of the `tokens` most frequent tokens, or of fewer where fewer were seen.
+
+    A token counts once for each time it was written and each prompt it is in, and by its probability wherever it
+    was likely. With `shares`, frequencies within each domain are weighted by them.
+    """
+    if not shares:
+        frequencies = _counts(answers)
+    else:
+        frequencies = Counter()
+        for domain, share in shares.items():
+            counts = _counts(answer for answer in answers if answer.domain == domain)
+            total = sum(counts.values())
+            frequencies.update({token: share * count / total for token, count in counts.items()})
+    return DraftVocabulary(tuple(sorted(token for token, _ in frequencies.most_common(tokens))))
+
+
+def _counts(answers: Iterable[Answer]) -> "Counter[int]":
+    counts: Counter[int] = Counter()
+    for answer in answers:
+        counts.update(answer.tokens)
+        counts.update(set(answer.prompt))
+        weights = np.exp(answer.likely_logs.astype(np.float32)).ravel()
+        ids, places = np.unique(answer.likely_ids.ravel(), return_inverse=True)
+        counts.update(dict(zip(ids.tolist(), np.bincount(places, weights, len(ids)).tolist(), strict=True)))
+    return counts

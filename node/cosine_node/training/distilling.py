@@ -1,0 +1,186 @@
+"""The loss by which a drafter learns from a target's answers, and the batches it is computed on."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.training.answers import Answer
+from cosine_protocol.request import Sampling
+
+BLOCK_BATCHES: Final = 8
+"""A choice: batches drawn together and sorted by length, so that little is padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An answer in a drafter's own ids: its tokens, prompt included, and what the target found likely after some.
+
+    `likely` [positions, k] are own ids, -1 where there is none, and `chances` their probabilities; the first row is
+    what follows the prompt.
+    """
+
+    domain: str
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    likely: NDArray[np.int64]
+    chances: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, answer: Answer, vocabulary: DraftVocabulary) -> "Example":
+        """Where only the text is known, all of the probability is that of its token."""
+        ids, chances = answer.likely_ids, np.exp(answer.likely_logs.astype(np.float32))
+        if not ids.shape[1]:
+            ids, chances = np.array(answer.tokens, np.int32)[:, None], np.ones((len(answer.tokens), 1), np.float32)
+        own = np.array(vocabulary.own_tokens(ids.ravel().tolist()), np.int64).reshape(ids.shape)
+        is_known = own < vocabulary.reserved_id
+        return cls(
+            domain=answer.domain,
+            tokens=vocabulary.own_tokens(answer.prompt + answer.tokens[:-1]),
+            prompt_tokens=len(answer.prompt),
+            likely=np.where(is_known, own, -1),
+            chances=np.where(is_known, chances, 0).astype(np.float32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded `tokens` [rows, tokens], and the places `at` that are scored, with `likely` and `chances` of each."""
+
+    tokens: Tensor
+    at: tuple[Tensor, Tensor]
+    likely: Tensor
+    chances: Tensor
+
+
+class ExampleMix:
+    """Draws batches of examples, domains by their shares; the same seed and step give the same batch."""
+
+    def __init__(
+        self, examples: Sequence[Example], *, shares: Mapping[str, float], rows: int, seed: int, device: str
+    ) -> None:
+        """A domain without a share is left out; with no shares at all, every example is as likely as any."""
+        by_domain: dict[str, list[Example]] = {}
+        for example in examples:
+            by_domain.setdefault(example.domain if shares else "", []).append(example)
+        self._domains = {name: own for name, own in by_domain.items() if not shares or shares.get(name)}
+        self._shares = [shares.get(name, 1.0) for name in self._domains]
+        self._rows = rows
+        self._seed = seed
+        self._device = device
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step."""
+        chooser = random.Random(f"{self._seed} {step // BLOCK_BATCHES}")
+        names = chooser.choices(list(self._domains), self._shares, k=self._rows * BLOCK_BATCHES)
+        drawn = [chooser.choice(self._domains[name]) for name in names]
+        drawn.sort(key=lambda example: len(example.tokens))
+        order = chooser.sample(range(BLOCK_BATCHES), BLOCK_BATCHES)
+        first = order[step % BLOCK_BATCHES] * self._rows
+        return _padded(drawn[first : first + self._rows], self._device)
+
+
+def distillation_loss(model: Any, batch: Batch) -> Tensor:
+    """Cross-entropy with the target's distribution over its likely tokens and all others as one.
+
+    Up to the entropy of the target, which is constant, the forward KL divergence of those.
+    """
+    hidden = model.base_model(input_ids=batch.tokens, use_cache=False)[0]
+    logits = model.get_output_embeddings()(hidden[batch.at]).float()
+    total = logits.logsumexp(-1)
+    # A column more takes what is written for -1, and counts nowhere.
+    wide = torch.cat([logits, torch.full_like(logits[:, :1], -torch.inf)], 1)
+    ids = torch.where(batch.likely < 0, logits.shape[1], batch.likely)
+    named = logits.gather(1, batch.likely.clamp(min=0)) - total[:, None]
+    others = wide.scatter(1, ids, -torch.inf).logsumexp(-1) - total
+    rest = (1 - batch.chances.sum(-1)).clamp(min=0)
+    loss: Tensor = -((batch.chances * named).sum(-1) + rest * others).mean()
+    return loss
+
+
+def _padded(examples: Sequence[Example], device: str) -> Batch:
+    longest = max(len(example.tokens) for example in examples)
+    widest = max(example.likely.shape[1] for example in examples)
+    tokens = torch.zeros(len(examples), longest, dtype=torch.int64)
+    rows, columns = list[int](), list[int]()
+    likely, chances = list[NDArray[np.int64]](), list[NDArray[np.float32]]()
+    for row, example in enumerate(examples):
+        tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
+        rows += [row] * len(example.likely)
+        columns += range(example.prompt_tokens - 1, len(example.tokens))
+        missing = ((0, 0), (0, widest - example.likely.shape[1]))
+        likely.append(np.pad(example.likely, missing, constant_values=-1))
+        chances.append(np.pad(example.chances, missing))
+    return Batch(
+        tokens.to(device),
+        (torch.tensor(rows, device=device), torch.tensor(columns, device=device)),
+        torch.from_numpy(np.concatenate(likely)).to(device),
+        torch.from_numpy(np.concatenate(chances)).to(device),
+    )
+
+
+# --------------------
+# The share of a target's tokens that a drafter would have guessed first, along the target's own answers.
+
+
+class TargetText(Protocol):
+    """A target's own continuation of a prompt, and how it was chosen."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAgreement:
+    """First choices that were the target's token, of so many."""
+
+    right: int
+    tokens: int
+
+    @property
+    def share(self) -> float:
+        return self.right / max(1, self.tokens)
+
+    def __add__(self, other: "DraftAgreement") -> "DraftAgreement":
+        return DraftAgreement(self.right + other.right, self.tokens + other.tokens)
+
+
+def agreement_of(drafter: Engine, answer: TargetText) -> DraftAgreement:
+    """That along one text, chosen with the sampling and the noise that the target chose with."""
+    sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
+    tokens = answer.prompt + answer.tokens[:-1]
+    names = tuple(range(len(tokens)))
+    row = Row(sequence, tokens, names, (PREFIX, *names[:-1]), scored_from=len(answer.prompt) - 1)
+    try:
+        (result,) = drafter.forward([row])
+    finally:
+        drafter.release(sequence)
+    guesses = [choice.token for choice in result.choices]
+    right = sum(guess == token for guess, token in zip(guesses, answer.tokens, strict=True))
+    return DraftAgreement(right, len(answer.tokens))
+
+
+def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str, DraftAgreement]:
+    """The agreement along all answers of each domain, by its name."""
+    return {
+        domain: sum_of(agreement_of(drafter, answer) for answer in answers if answer.domain == domain)
+        for domain in sorted({answer.domain for answer in answers})
+    }
+
+
+def sum_of(parts: Iterable[DraftAgreement]) -> DraftAgreement:
+    """All of them together."""
+    return sum(parts, DraftAgreement(0, 0))

@@ -1,0 +1,222 @@
+"""From questions to a drafter: asks the target, chooses the vocabulary, trains, measures and writes the folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from cosine_node.engine.ngram import NgramEngine
+from cosine_node.engine.torch.loading import load_engine, load_model, resolve_device
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.training.answers import Answer, most_frequent
+from cosine_node.training.card import drafter_card
+from cosine_node.training.distilling import (
+    DraftAgreement,
+    Example,
+    ExampleMix,
+    agreement_by_domain,
+    distillation_loss,
+)
+from cosine_node.training.loop import Plan, Training, train
+from cosine_node.training.new_drafter import adopt
+from cosine_node.training.questions import read_questions
+from cosine_node.training.target_source import TEMPERATURE, Say, TargetSource, ask_all, prompts_of, readings_of
+from cosine_protocol.errors import UsageError
+
+RECORD: Final = "training.json"
+"""The file of a finished drafter that says how it was made and how often it agrees."""
+POOL_TOKENS: Final = 4096
+"""A choice: more than any answer and its prompt have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSettings:
+    """The texts, answers and steps that one drafter is made of, and the folders of its making.
+
+    Answers are kept in `work` and asked for once, whichever drafters learn from them. `shares` weigh the domains;
+    all answers count alike if there are none. `init` is a drafter to go on from.
+    """
+
+    target: str
+    texts: Path
+    out: Path
+    work: Path
+    plan: Plan
+    answers: int
+    read: int
+    held_out: int
+    longest_prompt: int
+    longest_reading: int
+    known_tokens: int
+    shares: Mapping[str, float] = field(default_factory=dict)
+    init: Path | None = None
+    batch_rows: int
+    seed: int
+    device: str
+    threads: int | None = None
+
+
+def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> dict[str, Any]:
+    """Make the folder of a drafter; the record of its training. What was interrupted goes on from where it was.
+
+    Raises `UsageError`.
+    """
+    if (settings.out / RECORD).is_file():
+        raise UsageError(f"{settings.out} holds a drafter that is finished; give another folder with --out.")
+    if settings.init is not None and DraftVocabulary.read(settings.init) is None:
+        raise UsageError(f"{settings.init} is no drafter that was trained so: it has no draft vocabulary.")
+    device = resolve_device(settings.device)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    learned, held_out = _answers(settings, source, say)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    vocabulary, drafter = _beginning(settings, learned, source)
+    say(f"{len(learned)} answers; the drafter knows {len(vocabulary.target_ids)} tokens")
+    mix = ExampleMix(
+        [Example.of(answer, vocabulary) for answer in learned],
+        shares=settings.shares,
+        rows=settings.batch_rows,
+        seed=settings.seed,
+        device=str(device),
+    )
+    checkpoint = settings.out / "checkpoint.pt"
+    run = train(
+        drafter.to(device).train(),
+        mix.batch,
+        distillation_loss,
+        settings.plan,
+        device=device.type,
+        checkpoint=checkpoint,
+        say=say,
+    )
+    drafter.to(torch.bfloat16).save_pretrained(settings.out)
+    say("measuring along held-out answers")
+    record = _record(settings, drafter, vocabulary, learned, run)
+    record["agreement"] = measured_agreement(
+        settings.out, held_out, vocab_tokens=source.codec.vocab_tokens, device=str(device)
+    )
+    (settings.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (settings.out / "README.md").write_text(drafter_card(settings.out.name, record), "utf-8")
+    checkpoint.unlink()
+    return record
+
+
+def measured_agreement(
+    drafter: Path, answers: Sequence[Answer], *, vocab_tokens: int, device: str
+) -> dict[str, dict[str, dict[str, float]]]:
+    """First choices that were right, of the drafter in a folder and of copying alone, by domain and temperature."""
+    vocabulary = DraftVocabulary.read(drafter)
+    inner = load_engine(str(drafter), pool_tokens=POOL_TOKENS, device=device, vocabulary=vocabulary)
+    model = inner if vocabulary is None else ReducedVocabularyEngine(inner, vocabulary, vocab_tokens=vocab_tokens)
+    copying = NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS)
+    measured: dict[str, dict[str, dict[str, float]]] = {}
+    for temperature in sorted({answer.sampling.temperature for answer in answers}):
+        along = [answer for answer in answers if answer.sampling.temperature == temperature]
+        copied = agreement_by_domain(copying, along)
+        for domain, agreement in agreement_by_domain(model, along).items():
+            measured.setdefault(domain, {})[f"{temperature:g}"] = _figures(agreement, copied[domain])
+    return measured
+
+
+def _figures(drafter: DraftAgreement, copying: DraftAgreement) -> dict[str, float]:
+    return {
+        "drafter": round(drafter.share, 3),
+        "copying": round(copying.share, 3),
+        "tokens": drafter.tokens,
+    }
+
+
+def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple[list[Answer], list[Answer]]:
+    """The answers to learn from, and those to questions that are held out, each greedy and sampled."""
+    _claim(settings.work, settings.target)
+    questions = read_questions(settings.texts)
+    domains = {question.domain for question in questions}
+    if unknown := set(settings.shares) - domains:
+        raise UsageError(f"{settings.texts} has no texts of the domain {min(unknown)!r}.")
+    asked = {domain for domain in domains if settings.shares.get(domain, not settings.shares)}
+    own = [question for question in questions if not question.is_held_out and question.domain in asked]
+    learned = prompts_of(
+        own,
+        source.codec,
+        answers=settings.answers,
+        longest_prompt=settings.longest_prompt,
+        is_asked_twice=False,
+    )
+    held_out = prompts_of(
+        [question for question in questions if question.is_held_out],
+        source.codec,
+        answers=2 * settings.held_out,
+        longest_prompt=settings.longest_prompt,
+        is_asked_twice=True,
+    )
+    if not learned or not held_out:
+        raise UsageError(
+            f"{settings.texts} has no questions of at most {settings.longest_prompt} tokens, or none that are held "
+            "out; give more texts, or a greater --longest-prompt."
+        )
+    read = readings_of(
+        own,
+        source.codec,
+        readings=settings.read,
+        longest_prompt=settings.longest_prompt,
+        longest_answer=settings.longest_reading,
+    )
+    work = settings.work
+    answers = ask_all(learned, work / "answers", lambda prompts: source.target().answers(prompts), say)
+    readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
+    measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
+    return answers + readings, measured
+
+
+def _claim(work: Path, target: str) -> None:
+    """Mark a folder of answers as those of a target. Raises `UsageError` if they are another's."""
+    marker = work / "target.txt"
+    if marker.is_file() and marker.read_text("utf-8") != target:
+        raise UsageError(f"{work} holds the answers of {marker.read_text('utf-8')}; give another --work.")
+    work.mkdir(parents=True, exist_ok=True)
+    marker.write_text(target, "utf-8")
+
+
+def _beginning(
+    settings: DrafterSettings, learned: Sequence[Answer], source: TargetSource
+) -> tuple[DraftVocabulary, Any]:
+    """The vocabulary and the model that training begins with; the vocabulary is in the drafter's folder then."""
+    # That of an interrupted training is kept: its checkpoint belongs to it.
+    vocabulary = DraftVocabulary.read(settings.out)
+    if vocabulary is None:
+        vocabulary = most_frequent(learned, tokens=settings.known_tokens, shares=settings.shares)
+    drafter = source.new_drafter(vocabulary)
+    if settings.init is not None and (earlier := DraftVocabulary.read(settings.init)) is not None:
+        adopt(drafter, load_model(str(settings.init), dtype=torch.float32), vocabulary, earlier)
+    vocabulary.write(settings.out)
+    return vocabulary, drafter
+
+
+def _record(
+    settings: DrafterSettings, drafter: Any, vocabulary: DraftVocabulary, learned: Sequence[Answer], run: Training
+) -> dict[str, Any]:
+    domains = sorted({answer.domain for answer in learned})
+    plan = {
+        name: value for name, value in asdict(settings.plan).items() if not name.startswith(("budget", "report"))
+    }
+    return {
+        "target": settings.target,
+        "method": "forward KL" if learned[0].likely_ids.shape[1] else "cross-entropy with the text",
+        "parameters": sum(parameter.numel() for parameter in drafter.parameters()),
+        "known_tokens": len(vocabulary.target_ids),
+        "answers": {domain: sum(answer.domain == domain for answer in learned) for domain in domains},
+        "answer_tokens": sum(len(answer.tokens) for answer in learned),
+        "sampled_at": TEMPERATURE,
+        "shares": dict(settings.shares),
+        "init": settings.init.name if settings.init else None,
+        "steps": run.steps,
+        "minutes": round(run.minutes, 2),
+        "device": drafter.device.type,
+        "threads": torch.get_num_threads(),
+        "batch_rows": settings.batch_rows,
+        "seed": settings.seed,
+        **plan,
+    }

@@ -1,0 +1,84 @@
+"""A drafter before its training: some layers of its target, or a new small model."""
+
+import copy
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+
+LAYER_NAME: Final = re.compile(r"^(.*\b(?:layers|h)\.)(\d+)(\..*)$")
+"""Parameters of a layer, as transformers names them in nearly all models."""
+
+
+def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabulary) -> Any:
+    """A model of the target's kind, in float32, that has these of its layers and the tokens of the vocabulary.
+
+    Negative layers count from the last. The reserved id begins as the mean of all tokens. Raises `UsageError`.
+    """
+    count = target.config.num_hidden_layers
+    if not layers or any(not -count <= layer < count for layer in layers):
+        raise UsageError(f"--layers must name some of the target's {count} layers, 0 to {count - 1}.")
+    chosen = [layer % count for layer in layers]
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = len(chosen)
+    config.vocab_size = vocabulary.reserved_id + 1
+    config.bos_token_id = config.eos_token_id = config.pad_token_id = None
+    if kinds := getattr(config, "layer_types", None):
+        config.layer_types = [kinds[layer] for layer in chosen]
+    # A mark of the file that the target was read from.
+    vars(config).pop("gguf_weights", None)
+    drafter: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
+    )
+    known = torch.tensor(vocabulary.target_ids)
+    weights = target.state_dict()
+    by_token = tables_by_token(drafter)
+    state = {}
+    for name, own in drafter.state_dict().items():
+        place = LAYER_NAME.match(name)
+        source = weights.get(f"{place[1]}{chosen[int(place[2])]}{place[3]}" if place else name)
+        if source is None:
+            raise UsageError(f"Drafters cannot be made of layers of a '{config.model_type}' model; give --width.")
+        source = source.float().cpu()
+        if name in by_token:
+            source = torch.cat([source[known], source.mean(0, keepdim=True)])
+        if source.shape != own.shape:
+            raise UsageError(f"Drafters cannot be made of layers of a '{config.model_type}' model; give --width.")
+        state[name] = source
+    drafter.load_state_dict(state)
+    return drafter
+
+
+@torch.no_grad()
+def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier: DraftVocabulary) -> None:
+    """Give a drafter what an `earlier` one of its shape has learned: all but the tokens that this one did not know.
+
+    Raises `UsageError` for one of another shape.
+    """
+    own = vocabulary.own_tokens(known_earlier.target_ids)
+    shared = [(new, old) for old, new in enumerate(own) if new != vocabulary.reserved_id]
+    shared.append((vocabulary.reserved_id, known_earlier.reserved_id))
+    new_rows, old_rows = (torch.tensor(rows) for rows in zip(*shared, strict=True))
+    weights, by_token = earlier.state_dict(), tables_by_token(drafter)
+    for name, weight in drafter.state_dict().items():
+        learned = weights.get(name)
+        if learned is None or learned.shape[name in by_token :] != weight.shape[name in by_token :]:
+            raise UsageError(
+                "The drafter to go on from has another shape; give the --layers or --width it began with."
+            )
+        if name in by_token:
+            weight[new_rows] = learned[old_rows]
+        else:
+            weight.copy_(learned)
+
+
+def tables_by_token(model: Any) -> frozenset[str]:
+    """The names of the parameters that have a row for each token."""
+    tables = [*model.get_input_embeddings().parameters(), *model.get_output_embeddings().parameters()]
+    named = model.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, weight in named if any(weight is table for table in tables))

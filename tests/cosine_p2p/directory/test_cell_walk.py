@@ -1,0 +1,102 @@
+"""A reader's way through the cells: everybody, or a fair sample near a place."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.directory.cell_walk import ELDERS_PART, CellWalk
+from cosine_p2p.directory.postings import MAX_DEPTH, hash_prefix
+from cosine_protocol import limits
+from cosine_protocol.records import NodeRecord
+from tests.cosine_p2p.samples import identity_of, record_of
+
+NODES = [record_of(identity_of(number), now_s=0.0) for number in range(1, 601)]
+PLACES = [f"{number:04x}" for number in range(0, 1 << 16, 1 << 8)]
+
+
+def cells_of(nodes: list[NodeRecord]) -> dict[str, dict[str, NodeRecord]]:
+    """Each node in the first cell on its way that has room."""
+    cells: dict[str, dict[str, NodeRecord]] = {}
+    for node in nodes:
+        place = hash_prefix(node.peer_id)
+        ways = (cells.setdefault(place[:depth], {}) for depth in range(MAX_DEPTH + 1))
+        next(cell for cell in ways if len(cell) < limits.MAX_CELL_OWNERS)[node.peer_id] = node
+    return cells
+
+
+ALL = cells_of(NODES)
+
+
+def walked(cells: dict[str, dict[str, NodeRecord]], place: str, wanted: int | None) -> tuple[set[str], int, int]:
+    """Whom a walk finds, how many cells it reads, and in how many steps."""
+    walk, read, steps = CellWalk(place, wanted), 0, 0
+    while prefixes := walk.next_prefixes():
+        steps += 1
+        read += len(prefixes)
+        for prefix in prefixes:
+            walk.note(prefix, cells.get(prefix, {}))
+    return {record.peer_id for record in walk.found()}, read, steps
+
+
+def test_everybody_is_found_level_by_level() -> None:
+    found, read, steps = walked(ALL, "0000", None)
+    assert found == {node.peer_id for node in NODES}
+    assert (read, steps) == (17, 2)
+
+
+@given(st.sampled_from(PLACES), st.integers(1, 700))
+def test_at_least_as_many_as_wanted_are_found_if_there_are(place: str, wanted: int) -> None:
+    found, _, _ = walked(ALL, place, wanted)
+    assert len(found) >= min(wanted, len(NODES))
+
+
+@given(st.sampled_from(PLACES))
+def test_the_nearest_are_found(place: str) -> None:
+    found, read, _ = walked(ALL, place, 10)
+    near = {node.peer_id for node in NODES if hash_prefix(node.peer_id).startswith(place[0])}
+    assert near <= found
+    assert found - near <= ALL[""].keys()
+    assert len(found - near) == 10 // ELDERS_PART
+    assert read == 2
+
+
+def test_all_nodes_are_found_about_as_often() -> None:
+    """Those in the first cell, which every reader reads, as those below it, and when the lot falls on them."""
+    wanted = 30
+    times = Counter(peer_id for place in PLACES for peer_id in walked(ALL, place, wanted)[0])
+    first = [times[peer_id] for peer_id in ALL[""]]
+    below = [times[node.peer_id] for node in NODES if node.peer_id not in ALL[""]]
+    of_lot = wanted // ELDERS_PART * len(PLACES) / len(first)
+    assert sum(first) / len(first) == pytest.approx(sum(below) / len(below) + of_lot, rel=0.1)
+    assert min(times.values()) > 0
+    assert len(times) == len(NODES)
+
+
+@given(st.sampled_from(PLACES))
+def test_whoever_fills_the_cells_below_does_not_hide_those_that_were_there_first(place: str) -> None:
+    """Every cell that is read below the first is full of strangers."""
+    stranger = {node.peer_id: node for node in NODES[-limits.MAX_CELL_OWNERS :]}
+    walk = CellWalk(place, 32)
+    while prefixes := walk.next_prefixes():
+        for prefix in prefixes:
+            walk.note(prefix, stranger if prefix else ALL[""])
+    found = {record.peer_id for record in walk.found()}
+    assert len(found & ALL[""].keys()) >= 32 // ELDERS_PART
+
+
+def test_cells_are_read_together_where_one_will_not_do() -> None:
+    _, read, steps = walked(ALL, "0000", 200)
+    assert read >= 5
+    assert steps <= 5
+
+
+def test_cells_full_at_every_depth_end_the_walk() -> None:
+    full = {node.peer_id: node for node in NODES[: limits.MAX_CELL_OWNERS]}
+    walk, read = CellWalk("0000", len(full) + 1), 0
+    while prefixes := walk.next_prefixes():
+        read += len(prefixes)
+        for prefix in prefixes:
+            walk.note(prefix, full)
+    assert read <= 512

@@ -1,0 +1,565 @@
+"""What may lie in the DHT, and how a directory finds its way through cells."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosine_p2p.directory.dht import DhtDirectory, MemoryCells, Placement
+from cosine_p2p.directory.postings import (
+    ENTRY_BYTES,
+    MAX_OWNER_CELLS,
+    MAX_RANGE_OWNERS,
+    MAX_REMEMBERED,
+    Posting,
+    PostingChecker,
+    RecordOpener,
+    RecordStore,
+    StoredValue,
+    dht_key,
+    subkey_bytes,
+)
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import LocalProtocolError, PeerLost
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
+from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+from tests.thoroughness import THOROUGH
+
+NOW_S = 1_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = NOW_S
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def cell_of(record: NodeRecord, *, name: str = TARGET, depth: int = 0, network: str = NETWORK) -> str:
+    return cell_key(network=network, role=record.role, target=name, owner=record.peer_id, depth=depth)
+
+
+def accepts(
+    record: NodeRecord,
+    signer: Identity,
+    *,
+    cell: str | None = None,
+    key_cell: str | None = None,
+    owner: str | None = None,
+    expires_at_s: float | None = None,
+) -> bool:
+    cell = cell_of(record) if cell is None else cell
+    return PostingChecker(NETWORK, RecordOpener()).accepts(
+        key=dht_key(cell if key_cell is None else key_cell),
+        subkey=subkey_bytes(record.peer_id if owner is None else owner),
+        value=encode_body(StoredValue(cell, seal_record(record, signer, key=cell))),
+        expires_at_s=record.expires_at_s if expires_at_s is None else expires_at_s,
+        now_s=NOW_S,
+    )
+
+
+OWNER, THIEF = identity_of(1), identity_of(2)
+GOOD = record_of(OWNER, now_s=NOW_S)
+
+
+@pytest.mark.parametrize("depth", range(5))
+@pytest.mark.parametrize("name", [TARGET, GOOD.target_digest.hex()])
+def test_a_good_record_is_stored(name: str, depth: int) -> None:
+    assert accepts(GOOD, OWNER, cell=cell_of(GOOD, name=name, depth=depth))
+
+
+def test_only_the_owner_writes_under_its_name() -> None:
+    assert not accepts(GOOD, THIEF)
+    assert not accepts(GOOD, OWNER, owner=THIEF.peer_id)
+    assert not accepts(record_of(THIEF, now_s=NOW_S), OWNER, owner=OWNER.peer_id)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        cell_of(GOOD, network="other"),
+        cell_of(GOOD, name="another/model"),
+        cell_of(GOOD, depth=5),
+        cell_name(network=NETWORK, role="verifier", target=TARGET, prefix=""),
+        cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="ABC"),
+        cell_of(GOOD, depth=1)[:-1] + ("0" if cell_of(GOOD, depth=1)[-1] != "0" else "1"),
+        "anything",
+        "",
+    ],
+)
+def test_a_record_stays_in_its_own_cells(cell: str) -> None:
+    assert not accepts(GOOD, OWNER, cell=cell)
+
+
+def test_a_record_for_one_cell_does_not_fit_another() -> None:
+    assert not accepts(GOOD, OWNER, key_cell=cell_of(GOOD, depth=1))
+
+
+def test_lifetimes_are_bounded() -> None:
+    assert not accepts(GOOD, OWNER, expires_at_s=GOOD.expires_at_s + 1)
+    assert accepts(GOOD, OWNER, expires_at_s=GOOD.expires_at_s - 1)
+    late = record_of(OWNER, now_s=NOW_S + 30, lifetime_s=limits.MAX_RECORD_TTL_S)
+    assert not accepts(late, OWNER)
+    future = record_of(OWNER, now_s=NOW_S + limits.MAX_RECORD_SKEW_S + 1)
+    assert not accepts(future, OWNER)
+    lapsed = record_of(OWNER, now_s=NOW_S - 400)
+    assert not accepts(lapsed, OWNER)
+    just_lapsed = record_of(OWNER, now_s=NOW_S - 310)
+    assert accepts(just_lapsed, OWNER)
+    assert not accepts(GOOD, OWNER, expires_at_s=float("inf"))
+    assert not accepts(GOOD, OWNER, expires_at_s=float("nan"))
+
+
+@given(st.binary(max_size=300), st.binary(max_size=80), st.floats())
+def test_no_bytes_confuse_the_check(value: bytes, subkey: bytes, expires_at_s: float) -> None:
+    checker = PostingChecker(NETWORK, RecordOpener())
+    assert not checker.accepts(
+        key=dht_key(cell_of(GOOD)), subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=NOW_S
+    )
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_one_changed_byte_is_refused(data: st.DataObject) -> None:
+    cell = cell_of(GOOD)
+    value = bytearray(encode_body(StoredValue(cell, seal_record(GOOD, OWNER, key=cell))))
+    place = data.draw(st.integers(0, len(value) - 1))
+    value[place] ^= data.draw(st.integers(1, 255))
+    assert not PostingChecker(NETWORK, RecordOpener()).accepts(
+        key=dht_key(cell),
+        subkey=subkey_bytes(OWNER.peer_id),
+        value=bytes(value),
+        expires_at_s=GOOD.expires_at_s,
+        now_s=NOW_S,
+    )
+
+
+def test_a_remembered_record_still_lapses() -> None:
+    opener, cell = RecordOpener(), cell_of(GOOD)
+    checker = PostingChecker(NETWORK, opener)
+    value = encode_body(StoredValue(cell, seal_record(GOOD, OWNER, key=cell)))
+
+    def at(now_s: float) -> bool:
+        return checker.accepts(
+            key=dht_key(cell),
+            subkey=subkey_bytes(OWNER.peer_id),
+            value=value,
+            expires_at_s=GOOD.expires_at_s,
+            now_s=now_s,
+        )
+
+    times = (NOW_S, NOW_S + 299, NOW_S - 61, NOW_S + 361)
+    assert [at(now_s) for now_s in times] == [True, True, False, False]
+    assert [passes_unremembered(now_s) for now_s in times] == [True, True, False, False]
+
+
+def passes_unremembered(now_s: float) -> bool:
+    """The same without a memory."""
+    cell = cell_of(GOOD)
+    return PostingChecker(NETWORK, RecordOpener()).accepts(
+        key=dht_key(cell),
+        subkey=subkey_bytes(OWNER.peer_id),
+        value=encode_body(StoredValue(cell, seal_record(GOOD, OWNER, key=cell))),
+        expires_at_s=GOOD.expires_at_s,
+        now_s=now_s,
+    )
+
+
+def posting(number: int, *, sequence: int = 1, lifetime_s: float = 300.0, now_s: float = NOW_S) -> Posting:
+    record = record_of(identity_of(number), now_s=now_s, sequence=sequence, lifetime_s=lifetime_s)
+    data = b"%d/%d/%f" % (number, sequence, now_s)
+    return Posting(record.peer_id, data, data, record, record.expires_at_s)
+
+
+PLAIN = {number: posting(number) for number in range(1, 41)}
+
+
+def test_the_store_keeps_the_newest_of_each_owner() -> None:
+    store = RecordStore()
+    assert store.put(b"k", posting(1, sequence=5), NOW_S)
+    assert store.put(b"k", posting(1, sequence=5), NOW_S)
+    assert not store.put(b"k", posting(1, sequence=4, lifetime_s=600), NOW_S)
+    assert store.put(b"k", posting(1, sequence=6, lifetime_s=1), NOW_S)
+    assert [held.record.sequence for held in store.get(b"k", NOW_S)] == [6]
+
+
+def test_a_goodbye_cannot_be_undone_by_a_replay() -> None:
+    store = RecordStore()
+    store.put(b"k", posting(1, sequence=5), NOW_S)
+    store.put(b"k", posting(1, sequence=6, lifetime_s=1), NOW_S)
+    later_s = NOW_S + 2
+    assert not store.get(b"k", later_s)
+    assert not store.put(b"k", posting(1, sequence=5), later_s)
+    assert store.put(b"k", posting(2, now_s=later_s), later_s)
+    assert len(store.get(b"k", later_s)) == 1
+
+
+def test_the_65th_owner_is_refused_until_one_lapses() -> None:
+    store = RecordStore()
+    for number in range(1, 65):
+        assert store.put(b"k", posting(number, lifetime_s=300 if number > 1 else 10), NOW_S)
+    assert not store.put(b"k", posting(65), NOW_S)
+    assert store.put(b"k", posting(64, sequence=2), NOW_S)
+    assert store.put(b"other", posting(65), NOW_S)
+    assert store.put(b"k", posting(65), NOW_S + 11)
+
+
+def test_no_address_range_fills_a_cell() -> None:
+    store = RecordStore()
+    taken = [store.put(b"k", posting(number), NOW_S, source="203.0.113.0/24") for number in range(1, 100)]
+    assert taken == [True] * MAX_RANGE_OWNERS + [False] * (99 - MAX_RANGE_OWNERS)
+    assert store.put(b"k", posting(100), NOW_S, source="198.51.100.0/24")
+
+
+def test_in_a_full_cell_the_largest_range_gives_its_youngest_place_to_a_smaller_one() -> None:
+    store = RecordStore()
+    for number in range(1, 65):
+        assert store.put(b"k", posting(number), NOW_S, source="one" if number <= 32 else "two")
+    assert store.put(b"k", posting(65), NOW_S, source="three")
+    owners = {held.owner for held in store.get(b"k", NOW_S)}
+    assert len(owners) == 64
+    # The youngest of the first range, not its oldest.
+    assert posting(32).owner not in owners
+    assert posting(1).owner in owners
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=120))
+def test_the_store_keeps_its_bounds_and_its_counts(puts: list[tuple[int, int]]) -> None:
+    """Random owners and cells, five ranges, and room for thirty records in all."""
+    store = RecordStore(max_bytes=30 * (ENTRY_BYTES + 40))
+    for number, cell in puts:
+        store.put(b"%d" % cell, PLAIN[number], NOW_S, source=f"range {number % 5}" if number % 7 else "")
+        held = [(key, each) for key in store.all_keys() for each in store.get(key, NOW_S)]
+        assert store.stored_bytes == sum(len(each.value) + ENTRY_BYTES for _, each in held)
+        assert store.stored_bytes <= 30 * (ENTRY_BYTES + 40)
+        assert {key: len(owners) for key, owners in store._sources.items()} == Counter(
+            store._cells[key][each.owner].source for key, each in held
+        )
+
+
+def test_a_range_of_its_own_is_never_displaced_by_others_that_have_no_more() -> None:
+    store = RecordStore()
+    for number in range(1, 65):
+        assert store.put(b"k", posting(number), NOW_S, source=f"range {number}")
+    assert not store.put(b"k", posting(65), NOW_S, source="range 65")
+    assert {held.owner for held in store.get(b"k", NOW_S)} == {posting(number).owner for number in range(1, 65)}
+
+
+def test_one_identity_with_invented_targets_fills_eight_places() -> None:
+    store = RecordStore()
+    for number in range(1000):
+        store.put(b"%d" % number, posting(1), NOW_S)
+    assert len(store.all_keys()) == MAX_OWNER_CELLS
+    later_s = NOW_S + 301
+    assert store.put(b"new", posting(1, now_s=later_s), later_s)
+
+
+def test_a_full_store_takes_from_the_range_that_has_most() -> None:
+    store = RecordStore(max_bytes=40 * (ENTRY_BYTES + 40))
+    flooding = [store.put(b"%d" % number, posting(number), NOW_S, source="flooder") for number in range(1, 60)]
+    assert 39 <= sum(flooding) <= 41
+    assert all(store.put(b"honest", posting(number), NOW_S, source="honest") for number in range(60, 70))
+    assert len(store.get(b"honest", NOW_S)) == 10
+    assert store.stored_bytes <= 40 * (ENTRY_BYTES + 40)
+
+
+@pytest.mark.parametrize(("ranges", "least_of_60"), [(1, 60), pytest.param(1000, 20, marks=THOROUGH)])
+def test_an_honest_node_is_found_beside_704_records_made_in_a_second(ranges: int, least_of_60: int) -> None:
+    """From one address range it is in every sample; from more it is drawn by lot, among the oldest."""
+    clock = Clock()
+    source_of: dict[str, str] = {}
+    cells = MemoryCells(network=NETWORK, clock=clock, source_of=lambda owner: source_of.get(owner, "honest"))
+    fill(cells, clock, [1])
+    for number in range(2, 706):
+        source_of[identity_of(number).peer_id] = f"range {number % ranges}"
+    opener = RecordOpener()
+
+    async def flood() -> None:
+        for number in range(2, 706):
+            record = record_of(identity_of(number), now_s=clock())
+            with contextlib.suppress(PeerLost):
+                await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
+
+    asyncio.run(flood())
+    reader = directory(cells, 0, clock, opener=opener)
+    finds = [asyncio.run(reader.find(Role.DRAFTER, TARGET, wanted=32)) for _ in range(60)]
+    assert sum(OWNER.peer_id in {record.peer_id for record in found} for found in finds) >= least_of_60
+
+
+def test_the_store_is_bounded_and_recovers() -> None:
+    store = RecordStore(max_bytes=10 * (ENTRY_BYTES + 40))
+    kept = [store.put(b"%d" % number, posting(number), NOW_S) for number in range(1, 40)]
+    assert 9 <= sum(kept) <= 11
+    assert store.stored_bytes <= 10 * (ENTRY_BYTES + 40)
+    later_s = NOW_S + 1000
+    assert store.put(b"new", posting(50, now_s=later_s), later_s)
+    assert len(store.all_keys()) == 1
+    assert store.stored_bytes < 2 * (ENTRY_BYTES + 40)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_store_against_a_plain_model(seed: int) -> None:
+    """Random puts over time; `alive` is what an owner said last, as the rules read."""
+    rng, store, now_s = random.Random(seed), RecordStore(), NOW_S
+    said: dict[tuple[bytes, int], Posting] = {}
+    for _ in range(400):
+        now_s += rng.choice((0.0, 1.0, 20.0))
+        key, number = rng.choice((b"a", b"b")), rng.randint(1, 90)
+        new = posting(number, sequence=rng.randint(1, 9), lifetime_s=rng.choice((5.0, 300.0)), now_s=now_s)
+        if store.put(key, new, now_s):
+            before = said.get((key, number))
+            if before is not None and before.expires_at_s >= now_s:
+                assert new.record.sequence > before.record.sequence or new == before
+            said[key, number] = new
+        for cell in (b"a", b"b"):
+            alive = {p.owner for (k, _), p in said.items() if k == cell and p.expires_at_s >= now_s}
+            assert {held.owner for held in store.get(cell, now_s)} == alive
+            assert len(alive) <= limits.MAX_CELL_OWNERS
+
+
+def directory(cells: MemoryCells, number: int, clock: Clock, *, opener: RecordOpener | None = None) -> DhtDirectory:
+    return DhtDirectory(cells, identity_of(number), network=NETWORK, clock=clock, opener=opener)
+
+
+def fill(cells: MemoryCells, clock: Clock, numbers: Sequence[int]) -> None:
+    opener = RecordOpener()
+
+    async def announce_all() -> None:
+        for number in numbers:
+            record = record_of(identity_of(number), now_s=clock())
+            await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
+
+    asyncio.run(announce_all())
+
+
+def found(cells: MemoryCells, clock: Clock, target: str = TARGET) -> list[NodeRecord]:
+    return asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, target))
+
+
+def test_records_are_found_by_name_and_by_digest() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    record = record_of(OWNER, now_s=NOW_S)
+    names = [TARGET, record.target_digest.hex()]
+    asyncio.run(directory(cells, 1, clock).announce(record, names))
+    assert [found(cells, clock, name) for name in names] == [[record], [record]]
+    assert found(cells, clock, "else") == []
+
+
+def test_a_sample_is_enough_and_costs_little() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    fill(cells, clock, range(1, 301))
+    cells.reads = 0
+    sample = asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))
+    assert 20 <= len(sample) < 100
+    assert cells.reads <= 4
+
+
+def test_a_small_network_is_found_whole() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 41))
+    assert len(asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))) == 40
+
+
+def test_look_ups_differ_and_a_reader_repeats_them() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 301))
+
+    def look_ups() -> list[set[str]]:
+        reader = directory(cells, 0, clock)
+        finds = [asyncio.run(reader.find(Role.DRAFTER, TARGET, wanted=10)) for _ in range(4)]
+        return [{record.peer_id for record in found} for found in finds]
+
+    first = look_ups()
+    assert first == look_ups()
+    assert len(set(map(frozenset, first))) > 1
+
+
+def test_a_writer_stays_in_its_cell_for_a_while_and_then_looks_for_room_above() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    fill(cells, clock, range(1, 70))
+    owner = identity_of(69)
+    writer = directory(cells, 69, clock)
+
+    def announce() -> tuple[int, bool]:
+        """Cells read, and whether the record lies in the first cell."""
+        cells.reads = 0
+        asyncio.run(writer.announce(record_of(owner, now_s=clock(), sequence=int(1000 * clock())), [TARGET]))
+        held = cells.store.get(dht_key(cell_of(GOOD)), clock())
+        return cells.reads, owner.peer_id in {posting.owner for posting in held}
+
+    clock.now_s += 1
+    assert announce() == (1, False)
+    clock.now_s += 30
+    assert announce() == (0, False)
+    clock.now_s += 280
+    assert announce() == (0, True)
+
+
+def test_another_name_cannot_be_announced() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    with pytest.raises(LocalProtocolError, match="else"):
+        asyncio.run(directory(cells, 1, clock).announce(GOOD, ["else"]))
+
+
+def test_full_cells_split_and_everybody_is_found() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 301))
+    assert {record.peer_id for record in found(cells, clock)} == {
+        identity_of(number).peer_id for number in range(1, 301)
+    }
+    assert len(cells.store.all_keys()) == 17
+
+
+def test_a_writer_returns_to_the_first_cell_with_room() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 70))
+    clock.now_s += 301
+    fill(cells, clock, [69])
+    root = dht_key(cell_of(GOOD))
+    assert [held.owner for held in cells.store.get(root, clock())] == [identity_of(69).peer_id]
+
+
+def test_a_goodbye_leaves_the_directory() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, [1])
+    goodbye = record_of(OWNER, now_s=NOW_S, sequence=int(NOW_S * 1000) + 1, lifetime_s=1.0)
+    asyncio.run(directory(cells, 1, clock).announce(goodbye, [TARGET]))
+    clock.now_s += 2
+    assert found(cells, clock) == []
+
+
+class LyingCells(MemoryCells):
+    """Reads hold whatever is planted beside what is stored."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(network=NETWORK, clock=clock)
+        self.planted: dict[str, bytes] = {}
+        self.reads = 0
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        self.reads += len(cells)
+        honest = await super().read(cells)
+        return {cell: {**records, **self.planted} for cell, records in honest.items()}
+
+
+def test_bad_records_are_dropped_and_counted() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    fill(cells, clock, [1])
+    cell = cell_of(GOOD)
+    cells.planted = {
+        THIEF.peer_id: seal_record(GOOD, THIEF, key=cell),
+        identity_of(3).peer_id: b"junk",
+        "nobody": b"",
+    }
+    reader = directory(cells, 0, clock)
+    assert len(asyncio.run(reader.find(Role.DRAFTER, TARGET))) == 1
+    assert reader.dropped == 3
+
+
+def test_junk_does_not_make_a_cell_full() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    cells.planted = {f"peer {number}": b"junk" for number in range(1000)}
+    assert found(cells, clock) == []
+    assert cells.reads == 1
+
+
+def test_reading_is_bounded() -> None:
+    clock = Clock()
+
+    class Endless(LyingCells):
+        """Every cell is full of good records: an attacker with keys enough for each."""
+
+        async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+            self.reads += len(cells)
+            return {cell: dict.fromkeys(map(str, range(64)), b"") for cell in cells}
+
+    class Trusting(DhtDirectory):
+        def _opened(self, cell: str, records: Mapping[str, bytes]) -> dict[str, NodeRecord]:
+            return dict.fromkeys(records, GOOD)
+
+    cells = Endless(clock)
+    asyncio.run(Trusting(cells, OWNER, network=NETWORK, clock=clock).find(Role.DRAFTER, TARGET))
+    assert cells.reads == 512
+
+
+def test_a_network_that_takes_nothing_is_reported() -> None:
+    clock = Clock()
+    cells = MemoryCells(network="another", clock=clock)
+    with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it, 1 are needed"):
+        asyncio.run(directory(cells, 1, clock).announce(GOOD, [TARGET]))
+
+
+class FewHolders(MemoryCells):
+    """Of five nodes that are asked, so many hold what is written."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(network=NETWORK, clock=clock)
+        self.holders = 5
+        self.written: list[tuple[str, bool]] = []
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        self.written.append((cell, is_renewal))
+        await super().write(cell, owner, data, expires_at_s)
+        return Placement(holders=self.holders, asked=5)
+
+
+@pytest.mark.parametrize(("holders", "is_stored"), [(5, True), (3, True), (2, False), (0, False)])
+def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int, is_stored: bool) -> None:
+    clock = Clock()
+    cells = FewHolders(clock)
+    cells.holders = holders
+    writer = directory(cells, 1, clock)
+    if is_stored:
+        asyncio.run(writer.announce(GOOD, [TARGET]))
+    else:
+        with pytest.raises(PeerLost, match=f"{holders} of the 5 nodes that should hold our record have it, 3 are"):
+            asyncio.run(writer.announce(GOOD, [TARGET]))
+    assert writer.holders == holders
+    # Readers do not look below a cell that is not full, so no other one is tried.
+    assert cells.written == [(cell_of(GOOD), False)]
+
+
+def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
+    clock = Clock()
+    cells = FewHolders(clock)
+    writer = directory(cells, 1, clock)
+    asyncio.run(writer.announce(GOOD, [TARGET]))
+    cells.holders = 1
+    with pytest.raises(PeerLost):
+        asyncio.run(writer.announce(GOOD, [TARGET]))
+    assert cells.written == [(cell_of(GOOD), False), (cell_of(GOOD), True), (cell_of(GOOD), False)]
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_a_placement_is_enough_where_more_nodes_hold_the_record_than_do_not(asked: int, holders: int) -> None:
+    placement = Placement(holders=min(holders, asked), asked=asked)
+    assert placement.is_enough == (not asked or 2 * placement.holders > asked)
+
+
+def test_what_an_opener_remembers_is_bounded() -> None:
+    opener = RecordOpener()
+    opener._opened.update({number.to_bytes(4, "big"): GOOD for number in range(MAX_REMEMBERED)})
+    cell = cell_of(GOOD)
+    opener.open(seal_record(GOOD, OWNER, key=cell), cell=cell, owner=OWNER.peer_id, now_s=NOW_S)
+    assert len(opener._opened) == MAX_REMEMBERED

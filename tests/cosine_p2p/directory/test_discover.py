@@ -1,0 +1,276 @@
+"""A client without a DHT of its own: what it makes of the answers of nodes that are honest, gone, slow or lying."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.serving.discover_service import REUSE_S, DiscoverService
+from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.directory.discover import KEEP_LINKS_S, MAX_ASKED, DiscoverCells
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.records import Role, SignedRecord, cell_name, seal_record
+from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+
+NOW_S = 1_000_000.0
+CELL = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
+Reader = Callable[[str], Awaitable[Sequence[bytes]]]
+
+
+def sealed(number: int, *, cell: str = CELL, **changes: Any) -> bytes:
+    identity = identity_of(number)
+    return seal_record(record_of(identity, now_s=NOW_S, **changes), identity, key=cell)
+
+
+def forged(number: int, **changes: Any) -> bytes:
+    """A record in another's name, signed by somebody else."""
+    body = encode_body(record_of(identity_of(number), now_s=NOW_S, **changes))
+    liar = identity_of(99)
+    return encode_body(SignedRecord(body, liar.sign(kind="record", digest=b"\0" * limits.DIGEST_BYTES, body=body)))
+
+
+def telling(*records: bytes) -> Reader:
+    async def read(cell: str) -> Sequence[bytes]:
+        return records if cell == CELL else ()
+
+    return read
+
+
+async def never(cell: str) -> Sequence[bytes]:
+    await asyncio.sleep(3600)
+    return ()
+
+
+class World:
+    """Nodes that answer discover, and a client that knows some of them."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork(one_way_s=0.01)
+        self.nodes: list[MemoryTransport] = []
+        self.asked: list[str] = []
+        self.noted: dict[str, tuple[str, ...]] = {}
+        self.client = self.network.join(identity_of(1000).peer_id)
+
+    async def node(self, peer_id: str, read: Reader) -> None:
+        async def noting(cell: str) -> Sequence[bytes]:
+            self.asked.append(peer_id)
+            return await read(cell)
+
+        node = self.network.join(peer_id)
+        await node.serve(DISCOVER, DiscoverService(noting, clock=asyncio.get_running_loop().time).handle)
+        self.nodes.append(node)
+
+    def cells(self, *initial_peers: str) -> DiscoverCells:
+        def note(peer_id: str, addresses: Sequence[str]) -> None:
+            self.noted[peer_id] = tuple(addresses)
+
+        opener = RecordOpener()
+        return DiscoverCells(self.client, initial_peers, opener=opener, note_addresses=note, clock=lambda: NOW_S)
+
+    async def close(self) -> None:
+        for each in (self.client, *self.nodes):
+            await each.close()
+
+
+def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        await scene(world)
+        await world.close()
+
+    run_virtual(run())
+
+
+async def read(cells: DiscoverCells) -> dict[str, bytes]:
+    found = await cells.read([CELL])
+    await cells.close()
+    return dict(found[CELL])
+
+
+def test_answers_are_put_together_with_the_newest_of_each_owner() -> None:
+    async def scene(world: World) -> None:
+        old, new = sealed(1, sequence=1), sealed(1, sequence=2)
+        await world.node("a", telling(old, sealed(2)))
+        await world.node("b", telling(new))
+        await world.node("c", telling())
+        found = await read(world.cells("a", "b", "c"))
+        assert found == {identity_of(1).peer_id: new, identity_of(2).peer_id: sealed(2)}
+
+    play(scene)
+
+
+def test_a_forged_later_record_does_not_hide_the_true_one() -> None:
+    async def scene(world: World) -> None:
+        await world.node("liar", telling(forged(1, sequence=1 << 50), b"rubbish", sealed(3, cell="another/cell")))
+        await world.node("honest", telling(sealed(1)))
+        assert await read(world.cells("liar", "honest")) == {identity_of(1).peer_id: sealed(1)}
+
+    play(scene)
+
+
+def test_addresses_are_noted_of_proven_records_only() -> None:
+    async def scene(world: World) -> None:
+        await world.node("a", telling(sealed(1, addresses=("/ip4/192.0.2.1/tcp/1",)), forged(2)))
+        await read(world.cells("a"))
+        assert world.noted == {identity_of(1).peer_id: ("/ip4/192.0.2.1/tcp/1",)}
+
+    play(scene)
+
+
+def test_nodes_met_on_the_way_are_asked_too() -> None:
+    """One initial peer that withholds most does not decide what a client sees."""
+
+    async def scene(world: World) -> None:
+        met = identity_of(1).peer_id
+        await world.node("withholding", telling(sealed(1)))
+        await world.node(met, telling(sealed(1), sealed(2), sealed(3)))
+        found = await read(world.cells("withholding"))
+        assert set(found) == {identity_of(number).peer_id for number in (1, 2, 3)}
+
+    play(scene)
+
+
+@pytest.mark.parametrize("bad", ["gone", "silent"])
+def test_a_node_that_is_gone_or_silent_costs_its_own_answer(bad: str) -> None:
+    async def scene(world: World) -> None:
+        await world.node("honest", telling(sealed(1)))
+        if bad == "silent":
+            await world.node("silent", never)
+        cells = world.cells(bad, "honest")
+        began_s = asyncio.get_running_loop().time()
+        assert set((await cells.read([CELL]))[CELL]) == {identity_of(1).peer_id}
+        # The owner of the record is asked as well; nobody serves there.
+        assert asyncio.get_running_loop().time() - began_s < 2.5
+        await cells.close()
+
+    play(scene)
+
+
+def test_who_failed_is_asked_last_the_next_time() -> None:
+    async def scene(world: World) -> None:
+        names = ("dead", "a", "b", "c")
+        for name in names[1:]:
+            await world.node(name, telling(sealed(1)))
+        cells = world.cells(*names)
+        await cells.read([CELL])
+        world.asked.clear()
+        await world.node("dead", telling())
+        # A node gives what it has just read once more, without reading it again.
+        await asyncio.sleep(REUSE_S + 1.0)
+        await cells.read([CELL])
+        assert world.asked == ["a", "b", "c"]
+        await cells.close()
+
+    play(scene)
+
+
+def test_if_nobody_answers_the_reason_of_each_is_told() -> None:
+    async def refusing(cell: str) -> Sequence[bytes]:
+        raise PeerLost("dht", "broken")
+
+    async def babbling(stream: Stream) -> None:
+        await stream.write(b"\xff" * 64)
+
+    async def scene(world: World) -> None:
+        await world.node("refusing", refusing)
+        babbler = world.network.join("babbler")
+        await babbler.serve(DISCOVER, babbling)
+        cells = world.cells("refusing", "babbler", *(f"nobody-{number}" for number in range(9)))
+        with pytest.raises(PeerLost, match="no node answered") as caught:
+            await cells.read([CELL])
+        reason = str(caught.value)
+        assert "\n" not in reason
+        assert "refusing: it refused" in reason and "babbler: it broke the protocol" in reason
+        assert reason.count("nobody-") == MAX_ASKED - 2
+        await cells.close()
+        await babbler.close()
+
+    play(scene)
+
+
+def test_several_cells_are_asked_for_at_once() -> None:
+    async def scene(world: World) -> None:
+        names = [cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit) for digit in "0123"]
+
+        async def slow(cell: str) -> Sequence[bytes]:
+            await asyncio.sleep(0.1)
+            return [sealed(1, cell=cell)]
+
+        await world.node("a", slow)
+        cells = world.cells("a")
+        assert [list(found) for found in (await cells.read(names)).values()] == [[identity_of(1).peer_id]] * 4
+        await cells.close()
+
+    play(scene)
+
+
+def test_links_are_kept_between_look_ups_and_given_up_when_idle() -> None:
+    async def scene(world: World) -> None:
+        streams = 0
+
+        async def counting(stream: Stream) -> None:
+            nonlocal streams
+            streams += 1
+            await DiscoverService(telling()).handle(stream)
+            streams -= 1
+
+        node = world.network.join("a")
+        await node.serve(DISCOVER, counting)
+        cells = world.cells("a")
+        await asyncio.gather(cells.read([CELL]), cells.read([CELL]))
+        await cells.read([CELL])
+        assert streams == 1
+        await asyncio.sleep(KEEP_LINKS_S + 5)
+        assert streams == 0
+        await cells.read([CELL])
+        await cells.close()
+        await asyncio.sleep(1)
+        assert streams == 0
+        await node.close()
+
+    play(scene)
+
+
+def test_a_directory_reads_through_them_with_all_its_checks() -> None:
+    """Full cells are walked down; what belongs elsewhere is dropped."""
+
+    async def scene(world: World) -> None:
+        owners = range(1, limits.MAX_CELL_OWNERS + 1)
+        deep = {}
+        for digit in "0123456789abcdef":
+            deep[cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit)] = digit
+
+        async def walk(cell: str) -> Sequence[bytes]:
+            if cell == CELL:
+                return [sealed(number) for number in owners]
+            return [sealed(number, cell=cell) for number in range(200, 203)] if cell in deep else ()
+
+        await world.node("a", walk)
+        cells = world.cells("a")
+        directory = DhtDirectory(cells, identity_of(1000), network=NETWORK, clock=lambda: NOW_S)
+        found = {record.peer_id for record in await directory.find(Role.DRAFTER, TARGET)}
+        assert found == {identity_of(number).peer_id for number in (*owners, 200, 201, 202)}
+        # Three owners in sixteen cells, each belonging in one.
+        assert directory.dropped == 3 * 15
+        await cells.close()
+
+    play(scene)
+
+
+def test_nothing_is_written_and_long_names_are_refused() -> None:
+    async def scene(world: World) -> None:
+        cells = world.cells("a")
+        assert not (await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)).is_enough
+        with pytest.raises(UsageError, match="too long"):
+            await cells.read(["x" * (limits.MAX_NAME_BYTES + 1)])
+        await cells.close()
+
+    play(scene)

@@ -1,0 +1,121 @@
+"""Paths of one look-up share no node, end, and find what one path among hostile nodes would not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.directory.cell_walk import DisjointPaths
+from tests.cosine_p2p.kademlia import Kademlia
+from tests.thoroughness import THOROUGH
+
+IDS = st.integers(0, 255)
+NETWORKS = st.dictionaries(IDS, st.lists(IDS, max_size=12), max_size=60)
+
+
+@given(NETWORKS, st.lists(IDS, max_size=12), st.lists(IDS, max_size=4), IDS, st.integers(1, 4), st.integers(1, 9))
+def test_no_node_is_asked_twice_and_a_look_up_ends(
+    network: dict[int, list[int]], starts: list[int], anchors: list[int], key: int, paths: int, width: int
+) -> None:
+    """Whatever nodes answer; those missing in the network are silent."""
+    way = DisjointPaths(key, starts=starts, anchors=anchors, excluded=[7], paths=paths, width=width)
+    asked: list[int] = []
+    while nodes := [(path, node) for path in way.paths if (node := way.next_node(path)) is not None]:
+        for _, node in nodes:
+            asked.append(node)
+            if node in network:
+                way.note_answer(node, network[node])
+            else:
+                way.note_silence(node)
+    assert len(asked) == len(set(asked))
+    assert 7 not in asked
+    assert set(anchors) - {7} <= set(asked)
+    assert way.answered.keys() == set(asked) & network.keys()
+    reached = [node for path in way.paths for node in way.nearest(path)]
+    assert sorted(reached) == sorted(way.answered)
+
+
+@given(st.sets(IDS, min_size=1, max_size=40), IDS)
+def test_one_path_finds_the_nearest_of_an_honest_network(ids: set[int], key: int) -> None:
+    """Each node tells the five it knows nearest to the key; everybody knows everybody."""
+    near = sorted(ids, key=lambda node: node ^ key)
+    way = DisjointPaths(key, starts=[near[-1]], paths=1, width=5)
+    while (node := way.next_node(0)) is not None:
+        way.note_answer(node, near[:5])
+    assert way.nearest(0)[:5] == near[:5]
+
+
+def test_a_silent_node_gives_its_place_to_the_next() -> None:
+    way = DisjointPaths(0, starts=[1, 2, 3], paths=1, width=1)
+    assert way.next_node(0) == 1
+    assert way.next_node(0) is None
+    way.note_silence(1)
+    assert way.next_node(0) == 2
+    way.note_answer(2, [])
+    assert way.next_node(0) is None
+
+
+def test_peers_that_the_user_named_are_asked_first_on_paths_of_their_own() -> None:
+    way = DisjointPaths(0, starts=range(1, 30), anchors=[200, 201], paths=2, width=3)
+    assert [way.next_node(path) for path in way.paths] == [200, 201]
+
+
+def test_the_neighbours_of_a_single_known_peer_begin_the_other_paths() -> None:
+    way = DisjointPaths(0, starts=[], anchors=[200], paths=3, width=5)
+    assert [way.next_node(path) for path in way.paths] == [200, None, None]
+    way.note_answer(200, [1, 2, 3, 4])
+    assert [way.next_node(path) for path in way.paths] == [1, 2, 3]
+    way.note_answer(2, [5])
+    assert [way.next_node(path) for path in way.paths] == [4, 5, None]
+
+
+def test_a_path_that_hears_of_hostile_nodes_alone_spoils_no_other() -> None:
+    hostile = range(1, 21)
+    way = DisjointPaths(0, starts=[100, 101, 102], paths=3, width=5)
+    told = {100: hostile, 101: [50, 51], 102: [60, 61], **dict.fromkeys(hostile, hostile)}
+    asked: list[list[int]] = [[], [], []]
+    for _ in range(20):
+        for path in way.paths:
+            node = way.next_node(path)
+            if node is not None:
+                asked[path].append(node)
+                way.note_answer(node, told.get(node, []))
+    assert asked == [[100, 1, 2, 3, 4, 5], [101, 50, 51], [102, 60, 61]]
+
+
+def found_share(paths: int, share: float, *, keys_each: int, seeds: int) -> tuple[float, float]:
+    """The share of look-ups that meet an honest node which keeps a record, and the nodes that each asked."""
+    found, asked, times = 0, 0, 0
+    for seed in range(seeds):
+        network = Kademlia(nodes=300, hostile_share=share, keys_each=keys_each, seed=seed)
+        for _ in range(10):
+            writer, reader = network.two_honest()
+            holders = network.holders(network.look_up(writer, paths=paths))
+            looked = network.look_up(reader, paths=paths)
+            found += any(not holders.isdisjoint(path) for path in looked.paths)
+            asked += looked.asked
+            times += 1
+    return found / times, asked / times
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.5])
+def test_hostile_nodes_at_places_of_chance_hide_nothing(share: float) -> None:
+    assert found_share(3, share, keys_each=1, seeds=1)[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("share", "one_path", "three_paths"),
+    [
+        pytest.param(0.1, 0.90, 1.00, marks=THOROUGH),
+        (0.2, 0.50, 0.95),
+        pytest.param(0.3, 0.20, 0.70, marks=THOROUGH),
+        pytest.param(0.5, 0.05, 0.25, marks=THOROUGH),
+    ],
+)
+def test_three_paths_find_what_hostile_nodes_near_the_key_hide_from_one(
+    share: float, one_path: float, three_paths: float
+) -> None:
+    """Each hostile node has made twenty keys and kept the one nearest to the cell."""
+    assert found_share(1, share, keys_each=20, seeds=20)[0] <= one_path
+    found, asked = found_share(3, share, keys_each=20, seeds=20)
+    assert found >= three_paths
+    assert asked < 40

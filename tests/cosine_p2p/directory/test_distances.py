@@ -1,0 +1,150 @@
+"""What was measured counts before what is claimed, along the way that drafts will go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cosine_p2p.directory.distances import FORGOTTEN_S, MAX_PAIRS, Distances
+from cosine_p2p.transport.link import PeerLink
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.records import NodeRecord
+from tests.cosine_p2p.samples import identity_of, record_of
+
+NOW_S = 1000.0
+
+
+@dataclass(slots=True)
+class MeasuredLinks:
+    """Links that are open to some peers, with their round-trip times."""
+
+    rtts_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    async def get(self, peer_id: str, protocol: str) -> PeerLink:
+        raise NotImplementedError
+
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
+        rtt_s = self.rtts_s.get((peer_id, protocol))
+        return None if rtt_s is None else cast(PeerLink, SimpleNamespace(rtt_s=rtt_s))
+
+
+def at(ms: float, *, error_permille: int = 50) -> NetworkCoordinate:
+    """So far from the origin, on one line for all."""
+    return NetworkCoordinate(round(1000 * ms), 0, 0, 0, error_permille)
+
+
+def record(number: int, place: NetworkCoordinate | None = None) -> NodeRecord:
+    return record_of(identity_of(number), now_s=NOW_S, coordinate=place)
+
+
+def distances() -> Distances:
+    return Distances(Random(0).random)
+
+
+VERIFIER = record(1, at(100))
+NEAR, FAR, SILENT, UNSURE = record(2, at(90)), record(3, at(10)), record(4), record(5, at(100, error_permille=900))
+DRAFTERS = [NEAR, FAR, SILENT, UNSURE]
+NO_LINKS = MeasuredLinks()
+
+
+def test_a_verifier_that_coordinates_is_as_far_as_the_records_say() -> None:
+    known = distances().by_verifier(DRAFTERS, VERIFIER, NO_LINKS, now_s=NOW_S)
+    assert known == pytest.approx({NEAR.peer_id: 0.01, FAR.peer_id: 0.09})
+
+
+def test_what_the_verifier_measured_counts_before_a_false_claim_at_that_verifier_until_it_is_old() -> None:
+    """A drafter that claims to be next door is asked once on its word."""
+    liar, other_verifier = record(6, at(100)), record(7, at(100))
+    known = distances()
+    known.note_told(VERIFIER.peer_id, liar.peer_id, 0.25, now_s=NOW_S)
+
+    def of_liar(verifier: NodeRecord, now_s: float) -> float:
+        return known.by_verifier([liar, NEAR], verifier, NO_LINKS, now_s=now_s)[liar.peer_id]
+
+    assert of_liar(VERIFIER, NOW_S) == 0.25
+    assert of_liar(other_verifier, NOW_S) == of_liar(VERIFIER, NOW_S + FORGOTTEN_S) == 0.0
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+def test_what_is_no_distance_is_not_taken_from_a_verifier(rtt_s: float) -> None:
+    known = distances()
+    known.note_told(VERIFIER.peer_id, FAR.peer_id, rtt_s, now_s=NOW_S)
+    assert known.state(NOW_S)["told"] == []
+
+
+def test_where_nobody_says_where_it_is_the_client_s_own_links_count() -> None:
+    links = MeasuredLinks({(SILENT.peer_id, DRAFT): 0.03})
+    assert distances().by_verifier([SILENT], record(1), links, now_s=NOW_S) == {SILENT.peer_id: 0.03}
+
+
+def settled_at_origin(known: Distances) -> None:
+    """Let the client measure that it is at the origin of the line."""
+    beacons = [record(20, at(0)), record(21, NetworkCoordinate(0, 50_000, 0, 0, 50)), VERIFIER, FAR]
+    links = MeasuredLinks(
+        {(beacon.peer_id, VERIFY): rtt for beacon, rtt in zip(beacons, (0.001, 0.05, 0.1, 0.01), strict=True)}
+    )
+    for _ in range(100):
+        known.measured(beacons, links, VERIFY)
+
+
+def test_where_the_client_coordinates_drafts_go_past_it_and_its_own_link_counts_before_a_claim() -> None:
+    known = distances()
+    settled_at_origin(known)
+    liar = record(8, at(0))
+    links = MeasuredLinks({(VERIFIER.peer_id, VERIFY): 0.1, (liar.peer_id, DRAFT): 0.2})
+    ways_s = known.by_client([NEAR, FAR, SILENT, liar], VERIFIER, links)
+    assert ways_s == pytest.approx(
+        {NEAR.peer_id: 0.09 + 0.1, FAR.peer_id: 0.01 + 0.1, liar.peer_id: 0.2 + 0.1}, abs=0.01
+    )
+
+
+def test_a_client_that_does_not_know_its_place_knows_its_open_links_only() -> None:
+    links = MeasuredLinks({(FAR.peer_id, DRAFT): 0.02})
+    assert distances().by_client(DRAFTERS, VERIFIER, links) == {FAR.peer_id: 0.02}
+    assert distances().to_verifier(VERIFIER, NO_LINKS) is None
+
+
+def test_a_verifier_s_distance_is_measured_where_a_link_is_open_and_else_estimated() -> None:
+    known = distances()
+    settled_at_origin(known)
+    assert known.to_verifier(VERIFIER, NO_LINKS) == pytest.approx(0.1, abs=0.01)
+    assert known.to_verifier(VERIFIER, MeasuredLinks({(VERIFIER.peer_id, VERIFY): 0.12})) == 0.12
+
+
+def test_links_to_the_nodes_found_last_are_measured_once_more_at_the_end() -> None:
+    known, links = distances(), MeasuredLinks()
+    known.measured([FAR], links, DRAFT)
+    before = known.place.coordinate
+    known.measure_again(MeasuredLinks({(FAR.peer_id, DRAFT): 0.05}))
+    assert known.place.coordinate != before
+
+
+def test_the_next_process_knows_the_place_and_what_was_told() -> None:
+    known, again = distances(), distances()
+    settled_at_origin(known)
+    known.note_told("verifier", "drafter", 0.05, now_s=NOW_S)
+    again.restore(known.state(NOW_S + 5.0), now_s=3.0, away_s=2.0)
+    assert again.place.coordinate == known.place.coordinate
+    assert again.state(3.0)["told"] == [["verifier", "drafter", 0.05, 7.0]]
+
+
+BROKEN_TOLD: list[Any] = [["a", "b", 0.1], ["a", "b", -1.0, 0.0], [1, "b", 0.1, 0.0], ["a", "b", 0.1, -1.0], None]
+
+
+@pytest.mark.parametrize("state", [None, [], {"place": 1}, {"place": None, "told": BROKEN_TOLD}])
+def test_what_is_broken_is_left_out(state: Any) -> None:
+    known = distances()
+    known.restore(state, now_s=0.0, away_s=0.0)
+    assert known.state(0.0) == distances().state(0.0)
+
+
+def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
+    known = distances()
+    for number in range(MAX_PAIRS + 1):
+        known.note_told("verifier", str(number), 0.05, now_s=float(number))
+    told = known.state(0.0)["told"]
+    assert len(told) == MAX_PAIRS and told[0][1] == "1"

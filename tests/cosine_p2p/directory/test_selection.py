@@ -1,0 +1,271 @@
+"""Whom to ask: pure decisions over records."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.directory.selection import (
+    EXPLORE_EVERY,
+    NEAR_EQUAL,
+    PUPIL_EVERY,
+    Offer,
+    offers_of,
+    pick_drafters,
+    pick_pupil,
+    rank_verifiers,
+)
+from cosine_protocol.records import NodeRecord
+from tests.cosine_p2p.samples import identity_of, record_of
+
+PEERS = [identity_of(number) for number in range(20)]
+DIGEST = b"\x02" * 32
+
+
+def record(number: int, **changes: Any) -> NodeRecord:
+    return record_of(PEERS[number], now_s=0.0, **changes)
+
+
+def ranked(records: Iterable[NodeRecord], *, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
+    return rank_verifiers(records, chance=random.Random(seed).random, **options)
+
+
+def picked(records: Iterable[NodeRecord], *, limit: int, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
+    chance = random.Random(seed).random
+    return pick_drafters(records, tokenizer_digest=DIGEST, limit=limit, chance=chance, **options)
+
+
+def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -> None:
+    full = record(0, load_requests=4, pass_us=1)
+    slow = record(1, pass_us=900)
+    busy = record(2, load_requests=3, pass_us=300)
+    fast = record(3, pass_us=100)
+    assert ranked([full, slow, busy, fast]) == (fast, busy, slow, full)
+
+
+def test_a_node_without_capacity_is_full() -> None:
+    closed = record(0, capacity_requests=0, pass_us=0)
+    assert ranked([closed, record(1)]) == (record(1), closed)
+
+
+def test_a_known_round_trip_counts_and_an_unknown_one_is_taken_to_be_usual() -> None:
+    far, usual, unknown, near = (record(number, pass_us=10_000) for number in range(4))
+    rtts_s = {far.peer_id: 0.2, usual.peer_id: 0.05, near.peer_id: 0.01}
+    order = ranked([far, usual, unknown, near], rtts_s=rtts_s)
+    assert (order[0], set(order[1:3]), order[3]) == (near, {usual, unknown}, far)
+
+
+def test_near_equals_come_in_random_order() -> None:
+    near_equal = [record(number, pass_us=1000 + 10 * number) for number in range(8)]
+    first = Counter(ranked(near_equal, seed=seed)[0].peer_id for seed in range(400))
+    assert len(first) == 8
+    assert max(first.values()) < 2 * 400 / 8
+
+
+@pytest.mark.parametrize("choose", [ranked, partial(picked, limit=1)])
+def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callable[..., Any]) -> None:
+    nodes = [record(number, pass_us=60_000, capacity_requests=16) for number in range(len(PEERS))]
+    load = Counter(choose(nodes, seed=seed)[0].peer_id for seed in range(5 * len(PEERS)))
+    assert max(load.values()) < 16
+
+
+def test_with_more_expertise_than_drafters_none_is_always_left_out() -> None:
+    experts = [record(number, expertise=(f"domain {number}",)) for number in range(len(PEERS))]
+    chosen = {drafter.peer_id for seed in range(60) for drafter in picked(experts, limit=4, seed=seed)}
+    assert chosen == {expert.peer_id for expert in experts}
+
+
+def test_load_is_a_share_of_capacity() -> None:
+    small = record(0, load_requests=2, capacity_requests=2)
+    large = record(1, load_requests=4, capacity_requests=64)
+    assert ranked([small, large]) == (large, small)
+
+
+def test_only_verifiers_of_the_numerics_asked_for_are_asked() -> None:
+    first, other, second = record(0, pass_us=1), record(1, pass_us=2, numerics="bfloat16"), record(2, pass_us=3)
+    assert ranked([second, other, first]) == (first, other, second)
+    assert ranked([second, other, first], numerics="bfloat16") == (other,)
+    assert ranked([second, first], numerics="int4") == ()
+
+
+def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
+    fast, slow = record(0, pass_us=1), record(1, pass_us=900)
+    assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
+
+
+def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() -> None:
+    """Of those measured; and of what all announce where nobody was."""
+    liar, fast, usual, slow = (record(number, pass_us=us) for number, us in enumerate((1, 10_000, 60_000, 90_000)))
+    measured = {fast.peer_id: 0.01, usual.peer_id: 0.06, slow.peer_id: 0.09}
+    orders = [ranked([liar, fast, usual, slow], seed=seed, passes_s=measured) for seed in range(200)]
+    explored = sum(order[0] is liar for order in orders)
+    assert 0 < explored < 2 * len(orders) / EXPLORE_EVERY
+    assert {order for order in orders if order[0] is not liar} == {(fast, usual, liar, slow)}
+    firsts = {ranked([liar, fast, usual, slow], seed=seed)[0] for seed in range(50)}
+    assert firsts == {liar, fast}
+
+
+def test_those_measured_come_before_near_equals_that_were_not() -> None:
+    known, strange = record(0, pass_us=60_000), record(1, pass_us=60_000)
+    orders = {ranked([strange, known], seed=seed, passes_s={known.peer_id: 0.06}) for seed in range(100)}
+    assert orders == {(known, strange)}
+
+
+def test_what_was_measured_counts_before_what_is_announced() -> None:
+    boaster, modest = record(0, pass_us=1), record(1, pass_us=3_600_000_000)
+    assert ranked([boaster, modest], passes_s={boaster.peer_id: 3.5, modest.peer_id: 0.06}) == (modest, boaster)
+
+
+@given(
+    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 3600.0), min_size=1, max_size=6),
+    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 10.0), min_size=6, max_size=6),
+    st.integers(0, 99),
+)
+def test_whatever_was_measured_all_are_ranked(
+    passes_s: list[float | None], rtts_s: list[float | None], seed: int
+) -> None:
+    """Between the commits of a stepped request may lie less than the round trip, so that 0 is left for a pass."""
+    records = [record(number, pass_us=number) for number in range(len(passes_s))]
+    measured = {PEERS[n].peer_id: seconds for n, seconds in enumerate(passes_s) if seconds is not None}
+    known = {PEERS[n].peer_id: seconds for n, seconds in enumerate(rtts_s) if seconds is not None}
+    assert set(ranked(records, seed=seed, passes_s=measured, rtts_s=known)) == set(records)
+
+
+def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
+    honest = [record(number, pass_us=60_000) for number in range(3)]
+    absurd = [
+        record(3, pass_us=3_600_000_000),
+        record(4, load_requests=1 << 20, capacity_requests=1),
+        record(5, load_requests=0, capacity_requests=0),
+    ]
+    for measured in ({}, {honest[0].peer_id: 0.06}):
+        assert set(ranked([*absurd, *honest], passes_s=measured)[:3]) == set(honest)
+
+
+def test_nobody_explores_one_that_failed_or_is_full() -> None:
+    known, failed, full = record(0), record(1, pass_us=1), record(2, pass_us=1, load_requests=4)
+    for seed in range(50):
+        order = ranked([failed, full, known], seed=seed, passes_s={known.peer_id: 0.1}, avoided={failed.peer_id})
+        assert order[0] is known
+
+
+def offered(*records: NodeRecord, prompt_tokens: int = 100, wanted_tokens: int = 200) -> list[Offer]:
+    return offers_of(records, prompt_tokens=prompt_tokens, wanted_tokens=wanted_tokens)
+
+
+def test_numerics_of_its_own_make_a_record_an_offer_of_its_own() -> None:
+    liar, honest = record(0, numerics="float16"), [record(1), record(2)]
+    assert offered(liar, *honest) == [Offer("float16", 200, (liar,)), Offer("float32", 200, tuple(honest))]
+
+
+def test_a_short_context_shortens_nobody_else_s_text() -> None:
+    liar, honest = record(0, context_tokens=101), record(1, context_tokens=1024)
+    assert offered(liar, honest) == [Offer("float32", 200, (honest,)), Offer("float32", 1, (liar,))]
+
+
+def test_where_all_contexts_are_short_most_of_the_room_is_taken() -> None:
+    records = [record(number, context_tokens=context) for number, context in enumerate((101, 200, 220))]
+    assert offered(*records) == [Offer("float32", 100, (records[1], records[2]))]
+
+
+def test_nobody_offers_a_context_that_the_prompt_fills() -> None:
+    assert offered(record(0, context_tokens=100)) == []
+
+
+def test_only_those_asked_for_and_trusted_may_serve() -> None:
+    records = [record(number) for number in range(3)]
+    assert ranked(records, only=PEERS[1].peer_id) == (records[1],)
+    assert ranked(records, trust=(PEERS[2].peer_id,)) == (records[2],)
+    assert ranked(records, only=PEERS[1].peer_id, trust=(PEERS[2].peer_id,)) == ()
+
+
+def test_drafters_differ_in_expertise_before_any_repeats() -> None:
+    code = [record(number, expertise=("code",), pass_us=2**number) for number in range(3)]
+    maths = record(3, expertise=("math",), pass_us=9)
+    assert picked([*code, maths], limit=3) == (code[0], maths, code[1])
+
+
+def test_drafters_of_another_tokenizer_or_without_trust_are_left_out() -> None:
+    ours, other = record(0), record(1, tokenizer_digest=b"\x03" * 32)
+    assert picked([ours, other], limit=4) == (ours,)
+    assert picked([ours, other], limit=4, trust=("nobody",)) == ()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whoever_is_chosen_is_near_the_best_of_those_left(seed: int) -> None:
+    rng = random.Random(seed)
+    records = [
+        record(
+            number,
+            expertise=tuple(rng.sample(["code", "math", "law"], rng.randrange(3))),
+            load_requests=rng.randrange(6),
+            pass_us=rng.randrange(1, 3000),
+            numerics=rng.choice(["float32", "bfloat16"]),
+        )
+        for number in range(len(PEERS))
+    ]
+    order = ranked(records, seed=seed, passes_s={record.peer_id: record.pass_us / 1e6 for record in records})
+    assert set(order) == set(records), f"seed {seed}"
+    for index, first in enumerate(order):
+        left = order[index:]
+        assert is_full(first) <= all(map(is_full, left)), f"seed {seed}"
+        if not is_full(first):
+            assert wait_us(first) <= NEAR_EQUAL * min(wait_us(r) for r in left if not is_full(r)), f"seed {seed}"
+    limit = rng.randrange(8)
+    chosen = picked(records, limit=limit, seed=seed)
+    assert len({drafter.peer_id for drafter in chosen}) == limit, f"seed {seed}"
+    kinds = Counter(drafter.expertise for drafter in chosen)
+    assert len(kinds) == min(limit, len({r.expertise for r in records})), f"seed {seed}"
+
+
+def is_full(record: NodeRecord) -> bool:
+    return record.load_requests >= record.capacity_requests
+
+
+def wait_us(record: NodeRecord) -> float:
+    return record.pass_us * (1 + record.load_requests / record.capacity_requests)
+
+
+@given(st.permutations(range(6)), st.integers(0, 99))
+def test_the_order_of_records_favours_nobody(order: list[int], seed: int) -> None:
+    """Whoever comes first in it is not chosen first more often than chance says."""
+    nodes = [record(number) for number in order]
+    first = Counter(ranked(nodes, seed=100 * seed + turn)[0].peer_id for turn in range(120))
+    assert first[nodes[0].peer_id] < 50
+
+
+def test_among_near_equal_drafters_those_with_a_level_come_first_but_not_always() -> None:
+    fast, first, second, plain = record(0, pass_us=500), *(record(number, pass_us=1000) for number in (1, 2, 3))
+    levels = {first.peer_id: 2, second.peer_id: 1}
+    orders = Counter(picked([plain, second, first, fast], limit=4, seed=seed, levels=levels) for seed in range(200))
+    assert {order[0] for order in orders} == {fast}, "a level is worth less than a shorter way"
+    assert 200 * (1 - 2 / EXPLORE_EVERY) < orders[fast, first, second, plain] < 200
+
+
+def test_a_full_drafter_is_last_whatever_it_has_earned() -> None:
+    full, free = record(0, load_requests=4), record(1)
+    assert picked([full, free], limit=2, levels={full.peer_id: 2}) == (free, full)
+
+
+def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:
+    verifier, asked = record(0), record(1, learns=True)
+    fitting = [record(2, learns=True), record(3, learns=True)]
+    others = [
+        record(4),
+        record(5, learns=False),
+        record(6, learns=True, target_digest=bytes(32)),
+        record(7, learns=True, tokenizer_digest=bytes(32)),
+        record(8, learns=True, load_requests=4),
+    ]
+    found = [asked, *others, *fitting]
+    for trust, expected in (((), fitting), ((fitting[1].peer_id, others[0].peer_id), fitting[1:])):
+        chance = random.Random(0).random
+        picks = [pick_pupil(found, verifier, asked=[asked], chance=chance, trust=trust) for _ in range(300)]
+        counts = Counter(pick.peer_id for pick in picks if pick is not None)
+        assert set(counts) == {one.peer_id for one in expected}
+        assert 0 < counts.total() < 2 * len(picks) / PUPIL_EVERY

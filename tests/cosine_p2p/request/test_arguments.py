@@ -1,0 +1,95 @@
+"""Kinds of arguments: what they take, and the sentence that says what they do not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.request.options import (
+    FLAG,
+    SECONDS,
+    STOP,
+    TOKEN_IDS,
+    ArgumentKind,
+    plain_number,
+    read_argument,
+    refuse_unknown,
+    text,
+    texts,
+    whole,
+)
+from cosine_protocol.errors import UsageError
+
+KINDS: dict[str, ArgumentKind[Any]] = {
+    "flag": FLAG,
+    "seconds": SECONDS,
+    "stop": STOP,
+    "token ids": TOKEN_IDS,
+    "text": text("a name"),
+    "texts": texts("names"),
+    "whole": whole(1, 5),
+}
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),
+    lambda below: st.one_of(st.lists(below), st.dictionaries(st.text(), below), st.tuples(below)),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(value=VALUES)
+def test_a_value_is_taken_or_refused_by_name(kind: str, value: Any) -> None:
+    try:
+        read_argument("it", value, KINDS[kind])
+    except UsageError as refused:
+        assert str(refused).startswith(f"it must be {KINDS[kind].meaning}, not ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [
+        ("flag", True, True),
+        ("flag", np.False_, False),
+        ("seconds", 3, 3.0),
+        ("seconds", float("inf"), float("inf")),
+        ("stop", "END", ("END",)),
+        ("stop", ["a", "b"], ("a", "b")),
+        ("token ids", {7}, (7,)),
+        ("token ids", np.array([7]), (7,)),
+        ("text", "main", "main"),
+        ("texts", ("a", "b"), ("a", "b")),
+        ("whole", 5, 5),
+        ("whole", np.int16(1), 1),
+    ],
+)
+def test_what_is_read(kind: str, value: Any, read: Any) -> None:
+    found = read_argument("it", value, KINDS[kind])
+    assert (found, type(found)) == (read, type(read))
+
+
+def test_bounds_are_told() -> None:
+    for value in (0, 6):
+        with pytest.raises(UsageError, match=f"^it must be a whole number from 1 to 5, not {value}.$"):
+            read_argument("it", value, KINDS["whole"])
+
+
+def test_advice_follows_where_a_mistake_is_common() -> None:
+    with pytest.raises(UsageError, match=r"not 'a'; write \['a'\]\.$"):
+        read_argument("it", "a", KINDS["texts"])
+    with pytest.raises(UsageError, match=r"not b'a'; decode bytes to text first\.$"):
+        read_argument("it", b"a", KINDS["text"])
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    refuse_unknown("stop", ["stop", "seed"])
+    with pytest.raises(UsageError, match=r"^There is no option 'stpo'; there is stop\.$"):
+        refuse_unknown("stpo", ["stop", "seed"])
+    with pytest.raises(UsageError, match=r"^There is no thing 'x'; there is stop, seed\.$"):
+        refuse_unknown("x", ["stop", "seed"], what="thing")
+
+
+def test_truth_values_are_no_numbers() -> None:
+    with pytest.raises(TypeError):
+        plain_number(True)

@@ -1,0 +1,216 @@
+"""Among drafters that are as good, those are asked whose drafts have the shortest way."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.directory.distances import Distances
+from cosine_p2p.directory.recent_finds import RecentFinds
+from cosine_p2p.directory.selection import PUPIL_EVERY
+from cosine_p2p.request.options import DEFAULTS, ClientOptions, merge_options
+from cosine_p2p.session.drafter_search import MAX_ASKED_DRAFTERS, AskedDrafters, DrafterSearch
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.mandates import Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+
+NOW_S = 1000.0
+CLIENT = identity_of(100)
+
+
+def at(ms: float) -> NetworkCoordinate:
+    return NetworkCoordinate(round(1000 * ms), 0, 0, 0, 50)
+
+
+VERIFIER = record_of(identity_of(99), now_s=NOW_S, pass_us=60_000, coordinate=at(100))
+NEAR_VERIFIER = [record_of(identity_of(number), now_s=NOW_S, coordinate=at(95)) for number in range(10)]
+NEAR_CLIENT = [record_of(identity_of(number), now_s=NOW_S, coordinate=at(5)) for number in range(10, 20)]
+EVERYBODY = [*NEAR_CLIENT, *NEAR_VERIFIER]
+
+
+class Shown:
+    """The levels that receipts give, and what they were asked for."""
+
+    def __init__(self, levels: dict[str, int] | None = None) -> None:
+        self.given = levels or {}
+        self.has_read = False
+
+    def read(self) -> None:
+        self.has_read = True
+
+    def levels(self, drafters: Sequence[NodeRecord], *, target_digest: bytes, now_s: float) -> dict[str, int]:
+        assert target_digest == VERIFIER.target_digest
+        return self.given
+
+
+@dataclass(slots=True)
+class Scene:
+    """A client at the origin that has measured where it is."""
+
+    strategy: str = "cosine"
+    options: dict[str, Any] = field(default_factory=dict)
+    directory: MemoryDirectory = field(default_factory=MemoryDirectory)
+    mandates: Mandates | None = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
+    failures: PeerFailures = field(default_factory=PeerFailures)
+    distances: Distances = field(default_factory=lambda: Distances(Random(0).random))
+    shown: Any = field(default_factory=Shown)
+
+    def __post_init__(self) -> None:
+        for _ in range(100):
+            for x_us, y_us, rtt_s in ((0, 0, 0.001), (100_000, 0, 0.1), (0, 50_000, 0.05), (0, -50_000, 0.05)):
+                self.distances.place.note_rtt(NetworkCoordinate(x_us, y_us, 0, 0, 50), rtt_s)
+
+    @property
+    def search(self) -> DrafterSearch:
+        links = Links(MemoryNetwork().join(CLIENT.peer_id))
+        options: ClientOptions = {"target": TARGET, **self.options}  # type: ignore[typeddict-item]
+        return DrafterSearch(
+            finds=RecentFinds(self.directory, links, lambda: NOW_S),
+            links=links,
+            mandates=self.mandates,
+            failures=self.failures,
+            distances=self.distances,
+            shown=self.shown,
+            strategy=STRATEGIES[self.strategy],
+            options=merge_options(DEFAULTS, options, ClientOptions),
+        )
+
+    def asked(self, found: list[NodeRecord], *, seed: int = 0) -> AskedDrafters:
+        return self.search.choose(found, VERIFIER, chance=Random(seed).random, now_s=NOW_S)
+
+    def chosen(self, found: list[NodeRecord], *, seed: int = 0) -> set[str]:
+        return ids(self.asked(found, seed=seed).records)
+
+
+def ids(records: Iterable[NodeRecord]) -> set[str]:
+    return {record.peer_id for record in records}
+
+
+@pytest.mark.parametrize("coordination", ["verifier", "auto"])
+def test_where_the_verifier_coordinates_its_neighbours_are_asked(coordination: str) -> None:
+    chosen = Scene(options={"coordination": coordination}).chosen(EVERYBODY)
+    assert chosen <= ids(NEAR_VERIFIER) and len(chosen) == MAX_ASKED_DRAFTERS
+
+
+@pytest.mark.parametrize("scene", [Scene(options={"coordination": "client"}), Scene(mandates=None)])
+def test_where_the_client_coordinates_its_own_neighbours_are_asked(scene: Scene) -> None:
+    chosen = scene.chosen(EVERYBODY)
+    assert chosen <= ids(NEAR_CLIENT) and len(chosen) == MAX_ASKED_DRAFTERS
+
+
+def test_without_coordinates_all_have_the_same_chance() -> None:
+    silent = [record_of(identity_of(number), now_s=NOW_S) for number in range(20)]
+    first = set().union(*(Scene().chosen(silent, seed=seed) for seed in range(30)))
+    assert first == ids(silent)
+
+
+def test_a_liar_next_door_is_preferred_only_until_its_verifier_has_measured_it() -> None:
+    scene = Scene(options={"coordination": "verifier", "max_drafters": 1})
+    liar = record_of(identity_of(50), now_s=NOW_S, coordinate=at(100))
+    assert scene.chosen([liar, *NEAR_VERIFIER]) == {liar.peer_id}
+    scene.distances.note_told(VERIFIER.peer_id, liar.peer_id, 0.2, now_s=NOW_S)
+    assert scene.chosen([liar, *NEAR_VERIFIER]) <= ids(NEAR_VERIFIER)
+
+
+def test_a_claim_takes_one_place_of_its_expertise_and_none_of_another_s() -> None:
+    scene = Scene(options={"coordination": "verifier", "max_drafters": 2})
+    liar = record_of(identity_of(50), now_s=NOW_S, coordinate=at(100), expertise=("code",))
+    other = record_of(identity_of(51), now_s=NOW_S, coordinate=at(0), expertise=("math",))
+    assert other.peer_id in scene.chosen([liar, *NEAR_VERIFIER, other])
+
+
+def test_those_that_failed_lately_are_left_out() -> None:
+    scene = Scene()
+    scene.failures.note_failed(NEAR_VERIFIER[0].peer_id, now_s=NOW_S)
+    assert scene.chosen(NEAR_VERIFIER[:3]) == ids(NEAR_VERIFIER[1:3])
+
+
+class Down(MemoryDirectory):
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        raise PeerLost("dht", "down")
+
+
+@pytest.mark.parametrize(
+    "scene", [Scene(strategy="plain"), Scene(options={"max_drafters": 0}), Scene(directory=Down())]
+)
+def test_nobody_is_found_where_nobody_is_wanted_or_nobody_answers(scene: Scene) -> None:
+    async def run() -> list[NodeRecord]:
+        await scene.directory.announce(NEAR_CLIENT[0], [TARGET])
+        return await scene.search.look_up(TARGET)
+
+    assert asyncio.run(run()) == []
+
+
+def test_drafters_of_the_target_are_found() -> None:
+    scene = Scene()
+
+    async def run() -> list[NodeRecord]:
+        await scene.directory.announce(NEAR_CLIENT[0], [TARGET])
+        return await scene.search.look_up(TARGET)
+
+    assert asyncio.run(run()) == [NEAR_CLIENT[0]]
+
+
+def test_what_drafters_earned_decides_among_equals_only() -> None:
+    earned = {record.peer_id: 1 for record in NEAR_CLIENT[:MAX_ASKED_DRAFTERS] + NEAR_VERIFIER}
+    scene = Scene(options={"coordination": "client"}, shown=Shown(earned))
+    often = sum(scene.chosen(EVERYBODY, seed=seed) == ids(NEAR_CLIENT[:MAX_ASKED_DRAFTERS]) for seed in range(40))
+    assert often >= 30, "all but one request in eight or so"
+    assert Scene(mandates=None, shown=Shown(earned)).chosen(EVERYBODY) <= ids(NEAR_CLIENT)
+
+
+KINDS = ("code", "math", "medical")
+LEARNERS = [
+    record_of(identity_of(number), now_s=NOW_S, learns=True, expertise=(KINDS[number % 3],)) for number in range(20)
+]
+
+
+@pytest.mark.parametrize("seed", range(64))
+def test_who_shares_feedback_now_and_then_asks_one_that_learns_on_top(seed: int) -> None:
+    without = Scene().asked(LEARNERS, seed=seed)
+    shared = Scene(options={"share_feedback": True}).asked(LEARNERS, seed=seed)
+    assert without.pupil == 0
+    assert shared.records[:MAX_ASKED_DRAFTERS] == without.records
+    if shared.pupil:
+        assert shared.pupil == len(shared.records) == MAX_ASKED_DRAFTERS + 1
+        assert shared.records[-1] not in without.records
+    else:
+        assert shared == without
+
+
+def test_it_is_one_in_so_many_requests_and_not_always_the_same_one() -> None:
+    scene = Scene(options={"share_feedback": True})
+    asked = [scene.asked(LEARNERS, seed=seed) for seed in range(400)]
+    pupils = [one.records[-1].peer_id for one in asked if one.pupil]
+    assert 0.5 < len(pupils) * PUPIL_EVERY / len(asked) < 1.5
+    assert len(set(pupils)) > len(LEARNERS) / 2
+
+
+@pytest.mark.parametrize("seed", range(32))
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_it_is_never_more_than_the_user_says_and_replaces_no_only_one_of_its_kind(limit: int, seed: int) -> None:
+    options = {"max_drafters": limit}
+    without = Scene(options=options).asked(LEARNERS, seed=seed).records
+    shared = Scene(options=options | {"share_feedback": True}).asked(LEARNERS, seed=seed)
+    assert len(shared.records) == len(without) == limit
+    if shared.pupil:
+        assert limit > len(KINDS) and shared.pupil == limit
+        assert shared.records[:-1] == without[:-1]
+    else:
+        assert shared.records == without
+
+
+def test_nobody_is_asked_to_learn_who_does_not_or_where_nobody_drafts() -> None:
+    for found, limit in ((EVERYBODY, None), ([], None), (LEARNERS, 0), (LEARNERS[:5], None)):
+        scene = Scene(options={"share_feedback": True, "max_drafters": limit})
+        assert not any(scene.asked(found, seed=seed).pupil for seed in range(40))

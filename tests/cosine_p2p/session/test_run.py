@@ -1,0 +1,108 @@
+"""A generation under way can be looked at."""
+
+import random
+from contextlib import aclosing
+
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk, Generation, Progress
+from cosine_p2p.text.token_effects import TokenEffect
+from tests.swarm.reference import draft_engine, prompt_of, target_engine
+
+TOKENS = 48
+REPEATING_VOCAB_TOKENS = 2
+PROMPT = prompt_of(random.Random("run"))
+
+
+def looked_at() -> tuple[list[Progress], Generation]:
+    """The progress at every chunk and at the end, and the result."""
+
+    async def run() -> tuple[list[Progress], Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            client = await swarm.client()
+            generation = await client.start(PROMPT, max_new_tokens=TOKENS)
+            begun = generation.progress()
+            async with aclosing(generation.chunks()) as chunks:
+                seen = [generation.progress() async for _ in chunks]
+            return [begun, *seen, generation.progress()], generation.result()
+
+    seen, result = run_virtual(run())
+    return seen, result
+
+
+def test_progress_grows_into_the_result() -> None:
+    seen, result = looked_at()
+    first, last = seen[0], seen[-1]
+    assert (first.tokens, first.rounds, first.serving, first.drafters) == (0, 0, (), ())
+    assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
+    assert all(len(p.serving) == 1 for p in seen[1:-1])
+    assert (last.tokens, last.rounds, last.accepted) == (result.tokens, result.rounds, result.accepted)
+    assert last.drafters == result.drafters and last.tried == ()
+
+
+def test_the_latest_reasons_are_the_end_of_all_reasons() -> None:
+    seen, result = looked_at()
+    assert seen[-1].why and seen[-1].why == result.why[-len(seen[-1].why) :]
+    assert seen[-1].decisions == len(result.why)
+
+
+def chunks_without_drafters(strategy: str) -> tuple[list[Chunk], Generation]:
+    """The chunks of a text that repeats itself, so that a verifier may copy, and the result."""
+
+    async def run() -> tuple[list[Chunk], Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(ScriptedEngine(vocab_tokens=REPEATING_VOCAB_TOKENS))
+            client = await swarm.client()
+            generation = await client.start(LetterCodec().decode([0, 1]), max_new_tokens=TOKENS, strategy=strategy)
+            return [chunk async for chunk in generation.chunks()], generation.result()
+
+    return run_virtual(run())
+
+
+def test_a_pass_decodes_one_token_and_what_it_commits_before_that_is_copied() -> None:
+    chunks, result = chunks_without_drafters("cosine")
+    assert all(chunk.source == TARGET_SOURCE for chunk in chunks)
+    copied = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_copied)
+    assert copied and result.tokens - copied == result.rounds
+
+
+def test_plain_decoding_copies_nothing() -> None:
+    chunks, result = chunks_without_drafters("plain")
+    assert not any(chunk.is_copied for chunk in chunks) and result.tokens == result.rounds
+
+
+class CertainAtTheEnd(LetterCodec):
+    """Any token may change the text before it."""
+
+    def effect(self, token: int) -> TokenEffect:
+        return TokenEffect.OPEN
+
+
+def texts_of(codec: LetterCodec, stop: str) -> tuple[list[str], Generation]:
+    """The texts of the chunks that have any, and the result."""
+
+    async def run() -> tuple[list[str], Generation]:
+        async with SimulatedSwarm(codec=codec) as swarm:
+            await swarm.verifier(target_engine())
+            client = await swarm.client()
+            generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
+            texts = [chunk.text async for chunk in generation.chunks() if chunk.text]
+            return texts, generation.result()
+
+    return run_virtual(run())
+
+
+def test_a_stop_string_in_text_that_is_certain_at_the_end_alone_cuts_it_there() -> None:
+    _, whole = texts_of(LetterCodec(), "")
+    stop = whole.text[20:24]
+    expected = whole.text[: whole.text.index(stop)]
+    texts, result = texts_of(CertainAtTheEnd(), stop)
+    assert texts == [expected] == [result.text]
+    assert (result.finish_reason, result.token_ids) == ("stop", whole.token_ids)
+    texts, result = texts_of(LetterCodec(), stop)
+    assert "".join(texts) == expected == result.text
+    assert result.finish_reason == "stop" and result.tokens < whole.tokens

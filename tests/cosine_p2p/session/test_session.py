@@ -1,0 +1,574 @@
+"""A session believes no verifier that breaks the stream's own rules, and goes on without any peer that fails."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pytest
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.session import Session
+from cosine_p2p.session.verifier_dials import ASK_AGAIN_S, DIAL_NEXT_S
+from cosine_p2p.strategy.base import (
+    Action,
+    Committed,
+    DrafterLost,
+    DraftersAllowed,
+    DrafterStarted,
+    Event,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendVerify,
+    StrategyKind,
+    Tick,
+    VerifierOpened,
+    WakeAt,
+)
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.strategy.tree import Block
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_protocol import messages as m
+from cosine_protocol.audits import open_claim, sign_transcript
+from cosine_protocol.codec import encode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import GenerationFailed, PeerLost
+from cosine_protocol.messages import Transcript
+from cosine_protocol.protocols import DRAFT, VERIFY
+from tests.cosine_p2p.samples import identity_of, record_of, request_of
+
+VERIFIER = identity_of(1)
+STATS = m.PassStats(0, 1, 60_000, 0)
+REQUEST = request_of("client", max_new_tokens=3)
+D_0 = request_digest(REQUEST)
+NUMBER = 4
+DIAL_TIMEOUT_S = 3.0
+Script = Callable[[int], Iterable[m.Message]]
+Behaviour = Callable[[Channel, m.Message], Coroutine[None, None, None]]
+_E = TypeVar("_E")
+
+
+def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (), authors: bytes = b"") -> m.Commit:
+    digest = roll_digest(D_0, [*after, *tokens])
+    return m.Commit(number, len(after), tokens, digest, authors or bytes(len(tokens)), STATS)
+
+
+def signed(commit: m.Commit, *, first: int = 0, signer: int = 1, digest: bytes | None = None) -> m.Commit:
+    """A commit that carries a transcript."""
+    transcript = Transcript(first, commit.position + len(commit.tokens), digest or commit.digest)
+    return replace(commit, transcript=sign_transcript(identity_of(signer), transcript, d_0=D_0))
+
+
+def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
+    body = encode_body(m.Account(number, 0, len(tokens), roll_digest(D_0, tokens), ()))
+    return m.Final(body, identity_of(signer).sign(kind="final", digest=D_0, body=body))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a session: its tokens, its error, when it was over, and who is avoided from then on."""
+
+    session: Session
+    tokens: list[int]
+    error: str
+    seconds: float
+    failures: frozenset[str]
+
+
+def outcome(script: Script) -> tuple[Session, list[int], str]:
+    """Run a session against a verifier that answers `Open` with a script: its tokens and its error."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            for reply in (m.Opened(message.number, 60_000), *script(message.number)):
+                channel.post(reply)
+
+    done = played({1: behave})
+    return done.session, done.tokens, done.error
+
+
+def played(
+    verifiers: Mapping[int, Behaviour],
+    drafters: Mapping[int, Behaviour] = MappingProxyType({}),
+    *,
+    strategy: StrategyKind = STRATEGIES["plain"],
+    unreachable: tuple[int, ...] = (),
+    lost_drafters: tuple[int, ...] = (),
+    trial: SpeedTrial | None = None,
+    dials_held_back: int = 0,
+) -> Outcome:
+    """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first.
+
+    The first `dials_held_back` dials are not tried, as by a daemon that dialled a peer in vain a moment ago.
+    """
+
+    async def run() -> Outcome:
+        silent = {identity_of(n).peer_id for n in unreachable}
+        network = MemoryNetwork(is_reachable=lambda _, target: target not in silent, dial_timeout_s=DIAL_TIMEOUT_S)
+        for protocol, peers in ((VERIFY, verifiers), (DRAFT, drafters)):
+            for number, behave in peers.items():
+                await network.join(identity_of(number).peer_id).serve(protocol, _handler(protocol, behave))
+        transport = network.join("client")
+        held_back = iter(range(dials_held_back))
+        at_once = transport.dial
+
+        async def dial(peer_id: str, protocol: str) -> Stream:
+            if next(held_back, None) is not None:
+                raise PeerLost(peer_id, "it could not be reached a moment ago", retry_after_s=2.0)
+            return await at_once(peer_id, protocol)
+
+        transport.dial = dial  # type: ignore[method-assign]  # as if its daemon were of that mind
+        links = Links(transport)
+        job = Job(
+            number=NUMBER,
+            deadline_s=60.0,
+            request=REQUEST,
+            strategy=strategy,
+            verifiers=tuple(record_of(identity_of(n), now_s=0.0) for n in (*unreachable, *verifiers)),
+            drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
+            trial=trial,
+        )
+        failures = PeerFailures()
+        session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
+        tokens, error = list[int](), ""
+        try:
+            async for some in session.stream():
+                tokens += some.tokens
+        except GenerationFailed as failed:
+            error = str(failed)
+        seconds = asyncio.get_running_loop().time()
+        await links.close()
+        return Outcome(session, tokens, error, seconds, failures.avoided(seconds))
+
+    return run_virtual(run())
+
+
+def _handler(protocol: str, behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
+    """Serve a stream by a behaviour: each message starts a task of its own."""
+
+    async def handle(stream: Stream) -> None:
+        tasks: set[asyncio.Task[None]] = set()
+
+        def answer(channel: Channel, message: m.Message) -> None:
+            tasks.add(asyncio.ensure_future(behave(channel, message)))
+
+        try:
+            await serve_channel(stream, protocol, answer)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    return handle
+
+
+def timed(*replies: tuple[float, Callable[[int], m.Message]], seen: list[m.Message] | None = None) -> Behaviour:
+    """Answer `Open` with `Opened`, then each reply after its pause, in seconds."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if seen is not None:
+            seen.append(message)
+        if isinstance(message, m.Open):
+            channel.post(m.Opened(message.number, 60_000))
+            for pause_s, reply in replies:
+                await asyncio.sleep(pause_s)
+                channel.post(reply(message.number))
+
+    return behave
+
+
+async def _at_once(check: Callable[[], None]) -> None:
+    await asyncio.sleep(0)
+    check()
+
+
+class Scripted:
+    """A strategy that records its events and answers each with what a function says."""
+
+    def __init__(self, answer: Callable[[Event], Sequence[Action]] = lambda _: ()) -> None:
+        self.events: list[Event] = []
+        self._answer = answer
+
+    def kind(self, **options: Any) -> StrategyKind:
+        return StrategyKind(name="scripted", make=lambda _: self, **options)
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        self.events.append(event)
+        return list(self._answer(event))
+
+    def received(self, kind: type[_E]) -> list[_E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def test_a_stream_to_its_length() -> None:
+    session, tokens, error = outcome(
+        lambda n: (commit(n, (1,)), commit(n, (2, 3), after=(1,)), final(n, (1, 2, 3)))
+    )
+    assert (tokens, error, session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+    assert (session.counts.rounds, session.counts.near_ties) == (2, 2)
+    assert session.counts.tokens_by_verifier == {VERIFIER.peer_id: 3}
+
+
+def test_a_stream_is_kept_as_its_verifiers_signed_it() -> None:
+    first = timed(
+        (0.0, lambda n: signed(commit(n, (1,)))),
+        (0.0, lambda n: m.Error(n, 9, "gone", None)),
+    )
+    second = timed(
+        (0.0, lambda n: signed(commit(n, (2, 3), after=(1,)), first=1, signer=2)),
+        (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+    )
+    done = played({1: first, 2: second})
+    claims = done.session.signed.claims(REQUEST, done.tokens)
+    assert [(claim.author, claim.tokens, open_claim(claim).first) for claim in claims] == [
+        (identity_of(1).peer_id, (1,), 0),
+        (identity_of(2).peer_id, (1, 2, 3), 1),
+    ]
+
+
+def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
+    ends: tuple[float, Callable[[int], m.Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
+    silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})
+    honest = played({1: timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), ends)})
+    assert silent.tokens == honest.tokens == [1, 2, 3]
+    assert silent.failures == {VERIFIER.peer_id} and not honest.failures
+
+
+def test_a_stream_to_its_end_token() -> None:
+    session, tokens, _ = outcome(lambda n: (commit(n, (1, 9)), final(n, (1, 9))))
+    assert (tokens, session.finish) == ([1, 9], m.FinishReason.EOS)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (lambda n: (commit(n, (1,), after=(5,)),), "does not continue"),
+        (lambda n: (commit(n, ()),), "does not continue"),
+        (lambda n: (commit(n, (1, 2, 3, 4)),), "past the length"),
+        (lambda n: (commit(n, (1,), authors=b"\x01"),), "authors"),
+        (lambda n: (commit(n, (1, 2), authors=b"\x00"),), "authors"),
+        (lambda n: (m.Commit(n, 0, (1,), bytes(16), b"\x00", STATS),), "digest"),
+        (lambda n: (commit(n, (1,)), final(n, (1,))), "before its end"),
+        (lambda n: (commit(n, (1, 9)), final(n, (1,))), "before its end"),
+        (lambda n: (commit(n, (1, 9)), final(n, (1, 9), signer=2)), "signature"),
+        (lambda n: (signed(commit(n, (1,)), signer=2),), "the signature of a transcript"),
+        (lambda n: (signed(commit(n, (1,)), digest=bytes(16)),), "a transcript is not that of the stream"),
+        (lambda n: (signed(commit(n, (1,)), first=1),), "a transcript is not that of the stream"),
+        (lambda n: (m.Cancel(n),), "unexpected Cancel"),
+        (lambda n: (m.Error(n, 7, "full up", 2.0),), "refused: full up"),
+        (lambda n: (), "made no progress"),
+    ],
+)
+def test_what_a_verifier_may_not_do_is_named(script: Script, reason: str) -> None:
+    session, _, error = outcome(script)
+    assert reason in error
+    assert VERIFIER.peer_id in error
+    assert session.finish is None
+
+
+def test_a_verifier_that_leaves_after_the_last_token_has_done_its_work() -> None:
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: m.Error(n, 9, "shutting down", None)))
+    done = played({1: script, 2: timed()})
+    assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("is_stepped", [False, True])
+def test_an_account_that_never_comes_is_not_waited_for(is_stepped: bool) -> None:
+    kind = StrategyKind(name="plain", make=STRATEGIES["plain"].make, wants_drafters=False, is_stepped=is_stepped)
+    done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))}, strategy=kind)
+    assert (done.tokens, done.session.finish) == ([1, 9], m.FinishReason.EOS)
+    assert done.seconds < 6
+
+
+def test_verifiers_that_cannot_be_dialled_are_named() -> None:
+    done = played({}, unreachable=(8, 7))
+    assert done.tokens == []
+    for number in (8, 7):
+        assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in done.error
+
+
+def test_many_that_answer_no_dial_cost_little_more_than_one() -> None:
+    """Twelve tarpits in front of an honest verifier are dialled side by side, and avoided from then on."""
+    script = timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), (0.0, lambda n: final(n, (1, 2, 3))))
+    one = played({1: script}, unreachable=(20,))
+    done = played({1: script}, unreachable=tuple(range(20, 32)))
+    assert one.tokens == done.tokens == [1, 2, 3]
+    assert one.seconds < 1.0 and done.seconds <= 12 * DIAL_NEXT_S
+    assert one.failures == {identity_of(20).peer_id}
+    assert len(done.failures) >= 8
+
+
+def test_an_overloaded_verifier_is_asked_again_when_it_said() -> None:
+    opened = 0
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        nonlocal opened
+        if isinstance(message, m.Open):
+            opened += 1
+            busy = timed((0.0, lambda n: m.Error(n, 7, "full up", 2.5)))
+            free = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+            await (busy if opened == 1 else free)(channel, message)
+
+    done = played({1: behave})
+    assert (done.tokens, done.error, opened) == ([1, 2, 3], "", 2)
+    assert 2.5 <= done.seconds < 3
+
+
+def test_a_verifier_that_is_not_dialled_yet_is_waited_for_where_nobody_else_is() -> None:
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+    done = played({1: script}, dials_held_back=3)
+    assert (done.tokens, done.error) == ([1, 2, 3], "")
+    assert 6.0 <= done.seconds < 7.0
+    given_up = played({1: script}, dials_held_back=99)
+    assert given_up.tokens == []
+    assert "it could not be reached a moment ago" in given_up.error
+
+
+def test_the_only_verifier_is_asked_to_go_on_when_its_connection_was_lost() -> None:
+    opened: list[m.Open] = []
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            opened.append(message)
+            if len(opened) == 1:
+                await timed((0.0, lambda n: commit(n, (1,))))(channel, message)
+                await asyncio.sleep(0.1)
+                await channel.__aexit__()
+            else:
+                rest = timed((0.0, lambda n: commit(n, (2, 3), after=(1,))), (0.0, lambda n: final(n, (1, 2, 3))))
+                await rest(channel, message)
+
+    done = played({1: behave})
+    assert (done.tokens, done.error) == ([1, 2, 3], "")
+    assert [asked.committed for asked in opened] == [(), (1,)]
+    assert ASK_AGAIN_S <= done.seconds < ASK_AGAIN_S + 1.0
+
+
+class TestTwoVerifiers:
+    """Both serve the request at once; whatever one has committed first is the stream's."""
+
+    def test_tokens_are_yielded_once_and_each_verifier_keeps_its_own_place(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.2, lambda n: commit(n, (2,), after=(1,))))
+        second = timed(
+            (0.2, lambda n: commit(n, (1, 2))),
+            (0.3, lambda n: commit(n, (3,), after=(1, 2))),
+            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+        )
+        strategy = Scripted()
+        done = played({1: first, 2: second}, strategy=strategy.kind(verifiers=2))
+        assert (done.tokens, done.session.finish) == ([1, 2, 3], m.FinishReason.LENGTH)
+        by_verifier = done.session.counts.tokens_by_verifier
+        assert by_verifier == {identity_of(1).peer_id: 1, identity_of(2).peer_id: 2}
+        digests = {n: roll_digest(D_0, (1, 2, 3)[:n]) for n in (1, 2, 3)}
+        assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.received(Committed)] == [
+            (0, (1,), digests[1], 0),
+            (1, (2,), digests[2], 1),
+            (2, (), digests[2], 0),
+            (2, (3,), digests[3], 1),
+        ]
+        assert [opened.verifier for opened in strategy.received(VerifierOpened)] == [0, 1]
+
+    def test_both_may_finish_at_the_same_time(self) -> None:
+        scripts = {
+            signer: timed(
+                (0.1, lambda n: commit(n, (1, 2, 3))),
+                (0.0, partial(final, tokens=(1, 2, 3), signer=signer)),
+            )
+            for signer in (1, 2)
+        }
+        done = played(scripts, strategy=Scripted().kind(verifiers=2))
+        assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+
+    def test_one_that_fails_does_not_end_the_request(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
+        second = timed(
+            (1.0, lambda n: commit(n, (1, 2, 3))),
+            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+        )
+        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
+        assert (done.tokens, done.error) == ([1, 2, 3], "")
+        assert "gone" in done.session.counts.tried[0]
+
+    def test_one_that_contradicts_the_stream_goes(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.5, lambda n: commit(n, (2, 3), after=(1,))))
+        second = timed((0.2, lambda n: commit(n, (5,))))
+        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
+        assert done.tokens == [1, 2, 3]
+        assert "contradicts" in done.session.counts.tried[0]
+
+    def test_a_spare_takes_the_free_slot_from_the_present_end_of_the_stream(self) -> None:
+        opens: list[m.Message] = []
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
+        second = timed((0.3, lambda n: commit(n, (1,))))
+        third = timed((0.1, lambda n: commit(n, (2, 3), after=(1,))), seen=opens)
+        strategy = Scripted()
+        done = played({1: first, 2: second, 3: third}, strategy=strategy.kind(verifiers=2))
+        assert done.tokens == [1, 2, 3]
+        assert isinstance(opens[0], m.Open) and opens[0].committed == (1,)
+        assert [(o.verifier, o.position) for o in strategy.received(VerifierOpened)] == [(0, 0), (1, 0), (0, 1)]
+
+    def test_a_spare_that_answers_no_dial_holds_up_nobody(self) -> None:
+        script = timed(
+            (0.1, lambda n: commit(n, (1,))),
+            (0.1, lambda n: commit(n, (2, 3), after=(1,))),
+            (0.0, lambda n: final(n, (1, 2, 3))),
+        )
+        done = played({1: script}, strategy=Scripted().kind(verifiers=2), unreachable=(8,))
+        assert (done.tokens, done.error) == ([1, 2, 3], "")
+        assert done.seconds < DIAL_TIMEOUT_S
+
+    def test_a_stalled_one_is_left_while_the_other_never_pauses(self) -> None:
+        chatter = [(0.1, _opened)] * 30
+        busy = timed(
+            *chatter,
+            (0.0, lambda n: commit(n, (1, 2))),
+            *chatter,
+            (0.0, lambda n: commit(n, (3,), after=(1, 2))),
+            (0.0, lambda n: final(n, (1, 2, 3))),
+        )
+        done = played({1: busy, 2: timed()}, strategy=Scripted().kind(verifiers=2))
+        [lost] = done.session.counts.tried
+        assert identity_of(2).peer_id in lost and "no progress" in lost
+
+
+def _opened(number: int) -> m.Message:
+    return m.Opened(number, 60_000)
+
+
+def test_a_stepped_verifier_that_was_not_asked_for_long_is_not_stalled() -> None:
+    """It is asked after ten seconds and needs two more."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            channel.post(m.Opened(message.number, 60_000))
+            channel.post(commit(message.number, (1,)))
+        elif isinstance(message, m.Verify):
+            await asyncio.sleep(2.0)
+            digest = roll_digest(D_0, (1, 2, 3))
+            channel.post(m.Verified(message.number, message.base, 1, (2, 3), digest, bytes(2), STATS))
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case Committed(position=0):
+                return [WakeAt(10.0)]
+            case Tick():
+                return [SendVerify(Block(roll_digest(D_0, (1,)), 1, (), ()))]
+            case _:
+                return []
+
+    done = played({1: behave}, strategy=Scripted(answer).kind(is_stepped=True))
+    assert done.tokens == [1, 2, 3]
+    [never_signed] = done.session.counts.tried
+    assert "no progress" in never_signed and done.seconds > 16
+
+
+def drafting(seen: list[m.Message], *, reads_for_s: float = 0.0) -> Behaviour:
+    """A drafter that records what it hears and starts after a while."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        seen.append(message)
+        if isinstance(message, m.Start):
+            await asyncio.sleep(reads_for_s)
+            channel.post(m.Started(message.number, 1.0, 6_000))
+
+    return behave
+
+
+SLOW_VERIFIER = timed(
+    (0.1, lambda n: commit(n, (1,))),
+    (1.0, lambda n: commit(n, (2,), after=(1,))),
+    (1.0, lambda n: commit(n, (3,), after=(1, 2))),
+    (0.0, lambda n: final(n, (1, 2, 3))),
+)
+
+
+def test_a_drafter_that_reads_the_prompt_for_long_is_told_what_it_missed() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    played({1: SLOW_VERIFIER}, {5: drafting(seen, reads_for_s=1.5)}, strategy=strategy.kind())
+    assert [s for s in seen if isinstance(s, m.Advance)] == [m.Advance(NUMBER, 0, (1, 2))]
+    assert [type(event) for event in strategy.events[-2:]] == [DrafterStarted, Committed]
+
+
+def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
+    seen: list[m.Message] = []
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case DrafterStarted(author) if not any(isinstance(s, m.Release) for s in seen):
+                return [ReleaseDrafter(author, "for now")]
+            case Committed(position=1):
+                return [RecallDrafter(1, "again")]
+            case _:
+                return []
+
+    strategy = Scripted(answer)
+    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=strategy.kind())
+    kinds = [type(message) for message in seen]
+    assert kinds[:3] == [m.Start, m.Release, m.Start]
+    assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
+    assert len(strategy.received(DrafterStarted)) == 2
+    assert done.session.counts.why == ["code: dropped, for now", "code: asked again, again"]
+
+
+def test_a_drafter_that_is_released_before_its_dial_is_answered_is_never_asked() -> None:
+    seen: list[m.Message] = []
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case DrafterStarted():
+                return [ReleaseDrafter(1, "not now")]
+            case Committed():
+                return [RecallDrafter(1, "yes"), ReleaseDrafter(1, "no")]
+            case _:
+                return []
+
+    played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=Scripted(answer).kind())
+    assert [type(message) for message in seen] == [m.Start, m.Release]
+
+
+def test_a_drafter_that_cannot_be_reached_is_lost_to_the_strategy() -> None:
+    strategy = Scripted()
+    done = played({1: SLOW_VERIFIER}, strategy=strategy.kind(), lost_drafters=(6,))
+    assert done.tokens == [1, 2, 3]
+    assert strategy.received(DrafterLost) == [DrafterLost(1)]
+
+
+COUNTS = (3, 0)
+
+
+def test_drafters_that_measured_slower_are_not_even_asked() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    slower = SpeedTrial((0, 3))
+    kind = strategy.kind(drafter_counts=COUNTS)
+    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=kind, trial=slower)
+    assert not seen
+    assert strategy.received(DraftersAllowed) == [DraftersAllowed(0)]
+    assert done.session.counts.why == ["drafters: none; measured here against that: nothing yet"]
+
+
+def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    kind = strategy.kind(drafter_counts=COUNTS)
+    done = played(
+        {
+            1: timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 0, "broken", None))),
+            2: SLOW_VERIFIER,
+        },
+        {5: drafting(seen)},
+        strategy=kind,
+        trial=SpeedTrial((0, 3)),
+    )
+    assert done.session.counts.tried
+    assert strategy.received(DraftersAllowed) == [DraftersAllowed(0), DraftersAllowed(3)]
+    assert [type(message) for message in seen][:1] == [m.Start]

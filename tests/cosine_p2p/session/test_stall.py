@@ -1,0 +1,162 @@
+"""A verifier's time is bounded by what was measured here: commits count, and words only a little."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.session.stall import (
+    COUNTING,
+    LEAST_TOKEN_S,
+    LONE_S,
+    LONGEST_S,
+    SLACK,
+    SLOW_AFTER_S,
+    STALL_S,
+    UNKNOWN_TOKEN_S,
+    Stalled,
+    TooSlow,
+    Watch,
+)
+from cosine_p2p.trust.peer_memory import UsualSpeeds
+
+HOUR_S = 3600.0
+STEP_S = 0.5
+USUAL = UsualSpeeds(pass_s=0.06, prefill_token_s=0.001)
+
+
+def left_at_s(
+    watch: Watch, *, counts: bool = False, is_lone: bool = False, commit_every_s: float = 0.0
+) -> tuple[float, type[Exception] | None]:
+    """The time at which a verifier is left that reports passes, or commits, at that pace; and the reason."""
+    now_s, reports, began_s = watch.since_s, 0, watch.since_s
+    while now_s - began_s < HOUR_S:
+        now_s += STEP_S
+        reports += counts
+        if commit_every_s and (now_s - began_s) % commit_every_s < STEP_S:
+            watch.settle(now_s, owes_more=True)
+        try:
+            watch.check(now_s, report=(reports, 0), is_lone=is_lone)
+        except (Stalled, TooSlow) as error:
+            return round(now_s - began_s - STEP_S, 3), type(error)
+    return HOUR_S, None
+
+
+def committing(
+    *, pass_s: float = 0.06, commits: int = 20, usual: UsualSpeeds = USUAL, announced_s: float = 0.0
+) -> Watch:
+    watch = Watch(since_s=0.0, usual=usual, announced_pass_s=announced_s)
+    for number in range(commits):
+        watch.settle((number + 1) * pass_s, owes_more=True)
+    return watch
+
+
+def test_silence_is_a_stall() -> None:
+    assert left_at_s(committing()) == (STALL_S, Stalled)
+    assert left_at_s(Watch(since_s=7.0)) == (STALL_S, Stalled)
+
+
+@pytest.mark.parametrize("watch", [committing(announced_s=HOUR_S), Watch(since_s=0.0, announced_pass_s=HOUR_S)])
+def test_an_announced_pass_of_an_hour_changes_nothing(watch: Watch) -> None:
+    assert left_at_s(watch) == (STALL_S, Stalled)
+
+
+def test_one_that_only_counts_is_left_for_another_soon_and_otherwise_within_a_bound() -> None:
+    assert left_at_s(committing(commits=200), counts=True) == (COUNTING * STALL_S, TooSlow)
+    assert left_at_s(committing(commits=2), counts=True) == (SLOW_AFTER_S - STEP_S, TooSlow)
+    assert left_at_s(Watch(since_s=0.0, usual=USUAL), counts=True) == (COUNTING * STALL_S, TooSlow)
+    assert left_at_s(committing(), counts=True, is_lone=True) == (LONGEST_S, TooSlow)
+
+
+def test_one_that_counted_and_then_fell_silent_is_stalled() -> None:
+    watch = committing()
+    watch.check(2.0, report=(1, 0), is_lone=False)
+    watch.check(2.0 + STALL_S, report=(1, 0), is_lone=False)
+    with pytest.raises(Stalled):
+        watch.check(2.1 + STALL_S, report=(1, 0), is_lone=False)
+
+
+def test_a_token_now_and_then_is_too_slow_where_others_were_faster() -> None:
+    trickling = committing(pass_s=3.5, commits=1)
+    at_s, error = left_at_s(trickling, commit_every_s=3.5)
+    assert SLOW_AFTER_S - STEP_S <= at_s < SLOW_AFTER_S + 4.0 and error is TooSlow
+    unknown = committing(pass_s=3.5, commits=1, usual=UsualSpeeds())
+    at_s, error = left_at_s(unknown, commit_every_s=3.5)
+    assert SLOW_AFTER_S - STEP_S <= at_s < SLOW_AFTER_S + 4.0 and error is TooSlow
+
+
+def test_it_is_kept_where_all_are_as_slow_or_nobody_else_is_there() -> None:
+    as_usual = committing(pass_s=3.5, commits=1, usual=UsualSpeeds(pass_s=3.0))
+    assert left_at_s(as_usual, commit_every_s=3.5) == (HOUR_S, None)
+    assert left_at_s(committing(pass_s=3.5, commits=1), commit_every_s=3.5, is_lone=True) == (HOUR_S, None)
+
+
+def test_a_verifier_that_grows_slower_and_slower_is_left_in_the_end() -> None:
+    watch, pause_s, now_s = committing(), 1.0, 1.2
+    with pytest.raises((Stalled, TooSlow)):
+        while pause_s < HOUR_S:
+            for _ in range(2):
+                watch.check(now_s + 0.99 * pause_s, report=(int(now_s), 0), is_lone=True)
+                now_s += pause_s
+                watch.settle(now_s, owes_more=True)
+            pause_s *= 2
+    assert pause_s <= 2 * LONGEST_S
+
+
+def test_long_passes_are_no_stall_once_they_were_measured() -> None:
+    own = committing(pass_s=10.0, usual=UsualSpeeds(pass_s=9.0))
+    assert left_at_s(own) == (SLACK * 10.0, Stalled)
+    others = Watch(since_s=0.0, usual=UsualSpeeds(pass_s=10.0))
+    others.settle(1.0, owes_more=True)
+    assert left_at_s(others) == (SLACK * 10.0, Stalled)
+
+
+def test_a_sole_verifier_is_believed_for_a_minute() -> None:
+    assert left_at_s(Watch(since_s=0.0, announced_pass_s=HOUR_S), is_lone=True) == (LONE_S, Stalled)
+    assert left_at_s(Watch(since_s=0.0, announced_pass_s=0.06), is_lone=True) == (STALL_S, Stalled)
+
+
+def test_a_long_prompt_takes_time_in_proportion() -> None:
+    tokens = 2000
+    assert left_at_s(Watch(since_s=0.0, prompt_tokens=tokens)) == (tokens * UNKNOWN_TOKEN_S, Stalled)
+    slow = UsualSpeeds(prefill_token_s=0.02)
+    assert left_at_s(Watch(since_s=0.0, prompt_tokens=tokens, usual=slow)) == (SLACK * 0.02 * tokens, Stalled)
+    cached = UsualSpeeds(prefill_token_s=0.0)
+    assert left_at_s(Watch(since_s=0.0, prompt_tokens=tokens, usual=cached)) == (tokens * LEAST_TOKEN_S, Stalled)
+
+
+def test_a_verifier_that_was_asked_nothing_for_long_has_its_full_time_once_it_is() -> None:
+    watch = committing()
+    watch.settle(2.0, owes_more=False)
+    watch.check(100.0, report=(0, 0), is_lone=False)
+    watch.expect(100.0)
+    watch.check(100.0 + STALL_S, report=(0, 0), is_lone=False)
+    watch.expect(103.0)
+    with pytest.raises(Stalled):
+        watch.check(100.1 + STALL_S, report=(0, 0), is_lone=False)
+
+
+def test_time_in_which_nothing_was_asked_is_not_counted_as_slowness() -> None:
+    watch = Watch(since_s=0.0)
+    watch.settle(1.0, owes_more=False)
+    for number in range(4):
+        watch.expect(10.0 * number + 20.0)
+        watch.settle(10.0 * number + 20.5, owes_more=False)
+    assert watch.pass_s(1000.0) == 0.5
+
+
+@given(
+    st.floats(0, HOUR_S),
+    st.floats(0, LONGEST_S),
+    st.integers(0, 20),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 1000),
+)
+def test_nobody_is_waited_for_longer_than_the_bounds_say(
+    announced_s: float, pass_s: float, commits: int, counts: bool, is_lone: bool, tokens: int
+) -> None:
+    watch = Watch(since_s=0.0, usual=USUAL, announced_pass_s=announced_s, prompt_tokens=tokens)
+    for number in range(commits):
+        watch.settle((number + 1) * pass_s, owes_more=True)
+    most_s = max(LONGEST_S, tokens * LEAST_TOKEN_S) + STEP_S
+    assert left_at_s(watch, counts=counts, is_lone=is_lone)[0] <= most_s

@@ -1,0 +1,108 @@
+"""The identity file: created once, private, and never silently replaced."""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p.storage.identity_file import claim_identity, default_identity_file, load_identity, share_identity
+from cosine_protocol.errors import UsageError
+from cosine_protocol.identity import Identity
+
+
+def test_created_once_with_a_private_mode(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "identity"
+    first = load_identity(file)
+    assert load_identity(file).peer_id == first.peer_id
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [entry.name for entry in file.parent.iterdir()] == ["identity"]
+
+
+def test_the_file_is_a_libp2p_key(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path / "identity")
+    assert Identity.from_file_bytes((tmp_path / "identity").read_bytes()).peer_id == identity.peer_id
+
+
+def test_many_starts_at_once_agree(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        identities = list(pool.map(load_identity, [tmp_path / "identity"] * 16))
+    assert len({identity.peer_id for identity in identities}) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a key", b"\x08\x00\x12\x40" + bytes(64), bytes(100_000)])
+def test_another_file_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "identity"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match="--identity"):
+        load_identity(file)
+    assert file.read_bytes() == content
+
+
+def test_a_damaged_key_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "identity"
+    load_identity(file)
+    data = bytearray(file.read_bytes())
+    data[10] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(UsageError, match="damaged"):
+        load_identity(file)
+
+
+def test_an_unreadable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(UsageError, match="taken"):
+        load_identity(tmp_path / "taken" / "identity")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_identity(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be created"):
+        load_identity(tmp_path / "identity")
+
+
+def test_the_default_lies_in_the_users_data_folder() -> None:
+    assert default_identity_file().name == "identity"
+    assert "cosine-p2p" in str(default_identity_file())
+
+
+def test_a_claimed_file_is_refused_to_others_until_it_is_released(tmp_path: Path) -> None:
+    file = tmp_path / "identity"
+    claimed = claim_identity(file)
+    assert claimed.identity.peer_id == load_identity(file).peer_id
+    with pytest.raises(UsageError, match="in use by another node"):
+        claim_identity(file)
+    claimed.release()
+    claim_identity(file).release()
+
+
+def test_nodes_started_without_a_name_get_identities_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosine_p2p.storage.identity_file.default_identity_file", lambda: tmp_path / "identity")
+    claims = [claim_identity() for _ in range(3)]
+    assert [claim.file.name for claim in claims] == ["identity", "identity-2", "identity-3"]
+    assert len({claim.identity.peer_id for claim in claims}) == 3
+    claims[1].release()
+    again = claim_identity()
+    assert again.identity.peer_id == claims[1].identity.peer_id
+    for claim in (claims[0], claims[2], again):
+        claim.release()
+
+
+def test_clients_share_a_key_and_no_node_with_them(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    first, second = share_identity(file), share_identity(file)
+    assert first.identity.peer_id == second.identity.peer_id == load_identity(file).peer_id
+    with pytest.raises(UsageError, match="in use by another node"):
+        claim_identity(file)
+    first.release()
+    second.release()
+    node = claim_identity(file)
+    with pytest.raises(UsageError, match="is in use by a node; give this client a key file of its own"):
+        share_identity(file)
+    node.release()

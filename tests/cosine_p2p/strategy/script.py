@@ -1,0 +1,41 @@
+"""Events for scripts, and a verifier's tree to feed actions to."""
+
+from collections.abc import Iterable, Sequence
+
+from cosine_p2p.strategy.base import Action, Committed, DrafterStarted, FragmentReceived, SendTree, SendVerify
+from cosine_p2p.strategy.tree import LiveTree
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.messages import Draft, PassStats
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+
+ROOT = bytes(16)
+
+
+def started(author: int = 1, *, prompt_nll: float = 1.0, rtt_s: float = 0.01) -> DrafterStarted:
+    return DrafterStarted(author, prompt_nll, 0.006, rtt_s)
+
+
+def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
+    digest = roll_digest(ROOT, [*after, *tokens])
+    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000, 0))
+
+
+def drafted(
+    tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1, confidence: float = 0.8
+) -> FragmentReceived:
+    """A chain below the output tokens `after`."""
+    nodes = tuple(Node(index - 1 if index else BASE, token, confidence) for index, token in enumerate(tokens))
+    return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
+
+
+def tokens_of_trees(actions: Iterable[Action]) -> list[list[int]]:
+    """The tokens of each block of drafts that goes to the verifier."""
+    return [[node.token for node in action.block.nodes] for action in actions if isinstance(action, SendTree)]
+
+
+def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
+    """Attach as a verifier does what a strategy sends."""
+    for action in actions:
+        if isinstance(action, SendTree | SendVerify):
+            block = action.block
+            tree.attach(block.base, block.position, NodeBlock.of(block.nodes), block.authors)

@@ -1,0 +1,252 @@
+"""Ours: everything that arrives is fused into one tree, of which the verifier gets the best."""
+
+import itertools
+import random
+
+import pytest
+
+from cosine_p2p.strategy.base import (
+    Action,
+    DrafterLost,
+    DraftersAllowed,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    VerifierOpened,
+)
+from cosine_p2p.strategy.cosine import VERIFIER_RARITY, Cosine, CosineOptions
+from cosine_p2p.strategy.tree import LiveTree
+from cosine_protocol.digests import roll_digest
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
+
+
+def opened(*authors: int) -> Cosine:
+    strategy = Cosine(ROOT)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    for author in authors:
+        strategy.on(started(author), 0.0)
+    return strategy
+
+
+def sent_tokens(actions: list[Action]) -> list[int]:
+    return [node.token for action in actions if isinstance(action, SendTree) for node in action.block.nodes]
+
+
+def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
+    strategy = Cosine(ROOT)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    [assign] = strategy.on(started(1), 0.0)
+    assert isinstance(assign, SendAssign)
+    assert (assign.author, assign.base, assign.position) == (1, ROOT, 0)
+    assert assign.why.startswith("asked to draft, ") and "10 ms away" in assign.why
+
+
+def test_in_the_verifiers_node_less_likely_paths_are_asked_for_and_passed_on() -> None:
+    asked, passed_on = [], []
+    for is_here in (False, True):
+        strategy = Cosine(ROOT)
+        strategy.on(VerifierOpened(0.06, 0.0, is_here=is_here), 0.0)
+        [assign] = strategy.on(started(1), 0.0)
+        assert isinstance(assign, SendAssign)
+        asked.append(assign.rarity)
+        passed_on.append(len(sent_tokens(strategy.on(drafted([1] * 12, confidence=0.3), 0.0))))
+    assert asked == [None, VERIFIER_RARITY]
+    assert 0 < passed_on[0] < passed_on[1] < 12
+
+
+def test_drafts_go_to_the_verifier_at_once_and_once() -> None:
+    strategy = opened(1)
+    [send] = strategy.on(drafted([1, 2]), 0.0)
+    assert isinstance(send, SendTree)
+    assert (send.block.base, send.block.position, send.block.authors) == (ROOT, 0, (1, 1))
+    assert strategy.on(drafted([1, 2]), 0.0) == []
+
+
+def test_drafts_wait_for_a_verifier_and_go_again_to_the_next() -> None:
+    strategy = Cosine(ROOT)
+    strategy.on(started(1), 0.0)
+    assert strategy.on(drafted([1, 2]), 0.0) == []
+    for _ in range(2):
+        assert sent_tokens(strategy.on(VerifierOpened(0.06, 0.01), 0.0)) == [1, 2]
+
+
+def test_a_draft_whose_base_comes_late_goes_with_it() -> None:
+    strategy = opened(1)
+    assert strategy.on(drafted([3], after=[1, 2]), 0.0) == []
+    assert sorted(sent_tokens(strategy.on(drafted([1, 2]), 0.0))) == [1, 2, 3]
+
+
+def test_commits_reach_every_drafter() -> None:
+    strategy = opened(1, 2)
+    actions = strategy.on(committed([1]), 0.0)
+    assert {action.author for action in actions if isinstance(action, SendAdvance)} == {1, 2}
+    strategy.on(DrafterLost(2), 0.0)
+    actions = strategy.on(committed([1], after=[1]), 0.0)
+    assert {action.author for action in actions if isinstance(action, SendAdvance)} == {1}
+
+
+def test_what_was_committed_past_is_not_sent() -> None:
+    strategy = opened(1)
+    strategy.on(committed([9, 9]), 0.0)
+    assert strategy.on(drafted([1, 2]), 0.0) == []
+
+
+def test_contradicting_drafts_stand_side_by_side() -> None:
+    strategy = opened(1, 2)
+    first = sent_tokens(strategy.on(drafted([1], author=1), 0.0))
+    second = sent_tokens(strategy.on(drafted([2], author=2), 0.0))
+    assert (first, 2 in second) == ([1], True)
+
+
+def test_hopeless_nodes_stay_here() -> None:
+    strategy = opened(1)
+    assert strategy.on(drafted([1], confidence=0.0), 0.0) == []
+
+
+def test_a_drafter_that_is_always_wrong_is_released() -> None:
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output), 0.0)
+    released: list[ReleaseDrafter] = []
+    for _ in range(30):
+        strategy.on(drafted([5], after=output, author=1), 0.0)
+        strategy.on(drafted([6], after=output, author=2), 0.0)
+        actions = strategy.on(committed([5], after=output), 0.0)
+        released += [action for action in actions if isinstance(action, ReleaseDrafter)]
+        output.append(5)
+    assert [action.author for action in released] == [2]
+    assert released[0].why.startswith("its guesses were seldom right (weight ")
+    assert strategy.weights() == {1: 1.0}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
+    """Drafts in any order, commits in between: each block connects, and only what was drafted is there."""
+    rng = random.Random(seed)
+    strategy, there = opened(1, 2, 3), LiveTree(ROOT)
+    known: set[bytes] = set()
+    output: list[int] = []
+    for _ in range(40):
+        if rng.random() < 0.2:
+            tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 3))]
+            there.advance(tokens)
+            feed(there, strategy.on(committed(tokens, after=output), 0.0))
+            output += tokens
+            continue
+        after = output + [rng.randrange(2) for _ in range(rng.randrange(3))]
+        tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 5))]
+        known |= {roll_digest(ROOT, [*after, *tokens[: n + 1]]) for n in range(len(tokens))}
+        event = drafted(tokens, after=after, author=rng.randrange(1, 4), confidence=rng.random())
+        for action in strategy.on(event, 0.0):
+            assert isinstance(action, SendTree), f"seed {seed}"
+            assert action.block.base in there, f"seed {seed}"
+            feed(there, [action])
+    assert there.root.digest == roll_digest(ROOT, output), f"seed {seed}"
+    assert {node.digest for node in there.walk()} <= known, f"seed {seed}"
+
+
+def drive(strategy: Cosine, *, tokens: int, output: list[int], drafts: dict[int, int]) -> list[Action]:
+    """Commit `tokens` times token 5; before each, author a has drafted token `drafts[a]`."""
+    actions: list[Action] = []
+    for _ in range(tokens):
+        for author, token in drafts.items():
+            actions += strategy.on(drafted([token], after=output, author=author), 0.0)
+        actions += strategy.on(committed([5], after=output), 0.0)
+        output.append(5)
+    return actions
+
+
+def recalled(actions: list[Action]) -> list[int]:
+    return [action.author for action in actions if isinstance(action, RecallDrafter)]
+
+
+def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None:
+    strategy, output = opened(1, 2, 3), [0]
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
+    assert set(strategy.weights()) == {1}
+    assert set(recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))) == {2, 3}
+
+
+def test_without_recall_who_was_released_is_gone() -> None:
+    strategy, output = Cosine(ROOT, options=CosineOptions(recalls=False)), [0]
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    for author in (1, 2, 3):
+        strategy.on(started(author), 0.0)
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 6})
+    assert recalled(actions + drive(strategy, tokens=30, output=output, drafts={1: 6})) == []
+
+
+def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
+    """A liar that claims to know the prompt best gets a trial, no more."""
+    strategy, output = Cosine(ROOT), [0]
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    for author, prompt_nll in ((1, 3.0), (2, 3.2), (3, 0.0)):
+        strategy.on(started(author, prompt_nll=prompt_nll), 0.0)
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 3: 9})
+    actions = drive(strategy, tokens=12, output=output, drafts={1: 6})
+    actions += drive(strategy, tokens=12, output=output, drafts={1: 5})
+    assert not [action for action in actions if isinstance(action, ReleaseDrafter) and action.author == 1]
+
+
+def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() -> None:
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=12, output=output, drafts={1: 5, 2: 5})
+    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
+    assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
+
+
+def backoffs_of(strategy: Cosine, output: list[int], *, author: int, tokens: int) -> list[int]:
+    """For how many tokens a drafter that never drafts backs off, time after time."""
+    backoffs, left_at, seen = [], None, len(output)
+    while len(output) < seen + tokens:
+        actions = drive(strategy, tokens=1, output=output, drafts={1: 5})
+        if any(isinstance(action, ReleaseDrafter) and action.author == author for action in actions):
+            left_at = len(output)
+        if author in recalled(actions):
+            backoffs.append(len(output) - (left_at or 0))
+            strategy.on(started(author), 0.0)
+    return backoffs
+
+
+def test_who_has_nothing_to_say_is_asked_again_ever_more_rarely() -> None:
+    """A drafter that copies from the text is silent until the text repeats itself."""
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output), 0.0)
+    backoffs = backoffs_of(strategy, output, author=2, tokens=250)
+    assert len(backoffs) >= 3
+    assert all(later >= 2 * backoff for backoff, later in itertools.pairwise(backoffs)), backoffs
+
+
+def test_a_recalled_drafter_stays_until_it_was_heard() -> None:
+    strategy, output = opened(1, 2, 3), [0]
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
+    called = recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))
+    for author in called:
+        strategy.on(started(author), 0.0)
+    actions = drive(strategy, tokens=5, output=output, drafts={1: 6})
+    assert not {action.author for action in actions if isinstance(action, ReleaseDrafter)} & set(called)
+
+
+def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> None:
+    strategy = opened(1, 2)
+    released = strategy.on(DraftersAllowed(0), 0.0)
+    assert {action.author for action in released if isinstance(action, ReleaseDrafter)} == {1, 2}
+    assert all("no drafters are wanted now" in str(action) for action in released)
+    assert strategy.on(drafted([1, 2]), 0.0) == []
+    assert not sent_tokens(strategy.on(committed([1]), 0.0))
+    # One that was asked before the decision starts in vain.
+    assert [type(action) for action in strategy.on(started(3), 0.0)] == [ReleaseDrafter]
+
+
+def test_drafters_that_are_allowed_again_are_recalled_as_many_as_may_draft() -> None:
+    strategy = opened(1, 2, 3)
+    strategy.on(DraftersAllowed(0), 0.0)
+    recalled = strategy.on(DraftersAllowed(1), 0.0)
+    assert [type(action) for action in recalled] == [RecallDrafter]
+    assert len(strategy.on(DraftersAllowed(3), 0.0)) == 2

@@ -1,0 +1,241 @@
+"""A trial finds the fastest way by looking, within a bounded price, and takes notice when speeds change."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.strategy.speed_trial import (
+    LEAST_COMMITS,
+    LEAST_FED,
+    PRICE,
+    SETTLE_TOKENS,
+    STRETCH_COMMITS,
+    SpeedTrial,
+)
+from cosine_p2p.strategy.trial_run import TrialRun
+
+PASS_S = 0.06
+Speeds = Mapping[int, float]
+"""Times as fast as plain decoding, by the number of drafters."""
+
+
+@dataclass(slots=True)
+class World:
+    """Requests whose commits come as fast as `speeds` says; drafters show their drafts after three commits."""
+
+    rng: random.Random
+    trial: SpeedTrial = field(default_factory=lambda: SpeedTrial((3, 1, 0)))
+    seconds: float = 0.0
+    tokens: Counter[int] = field(default_factory=Counter)
+
+    def ask(self, speeds: Speeds, *, requests: int, tokens: int = 128) -> None:
+        """Let requests of so many tokens come one after the other."""
+        for _ in range(requests):
+            run = TrialRun(self.trial, tokens)
+            self.trial.expect(0, 1.0 / PASS_S)
+            left, way, commits = tokens, -1, 0
+            while left:
+                commits = commits + 1 if run.way == way else 1
+                way = run.way
+                is_drafted = way > 0 and commits > 3
+                mean = max(1.0, speeds[way]) if is_drafted else 1.0
+                count = 1
+                while count < min(left, 9) and self.rng.random() < 1.0 - 1.0 / mean:
+                    count += 1
+                seconds = PASS_S * (mean / speeds[way] if is_drafted else 1.0) * math.exp(self.rng.gauss(0.0, 0.05))
+                self.seconds += seconds
+                self.tokens[way] += count
+                left -= count
+                run.note(tokens=count, drafted=count - 1, worth=count, seconds=seconds)
+            run.end()
+
+    @property
+    def speed(self) -> float:
+        """Times as fast as plain decoding, so far."""
+        return self.tokens.total() * PASS_S / self.seconds
+
+
+@pytest.mark.parametrize(
+    ("speeds", "fastest", "least"),
+    [
+        ({3: 2.8, 1: 2.4, 0: 1.0}, {3}, 2.3),
+        ({3: 1.5, 1: 1.8, 0: 1.0}, {1}, 1.5),
+        ({3: 0.6, 1: 0.8, 0: 1.0}, {0}, 0.97),
+        ({3: 0.95, 1: 1.0, 0: 1.0}, {0, 1}, 0.97),
+        ({3: 1.0, 1: 1.0, 0: 1.0}, {0, 1, 3}, 0.97),
+    ],
+)
+def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
+    speeds: Speeds, fastest: set[int], least: float
+) -> None:
+    for seed in range(5):
+        world = World(random.Random(seed))
+        world.ask(speeds, requests=150)
+        assert world.trial.way in fastest, f"seed {seed}"
+        assert world.speed > least, f"seed {seed}"
+
+
+def test_drafters_that_slow_the_verifier_are_let_go_within_the_first_request() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=80)
+    assert world.trial.way == 0
+
+
+def test_drafters_that_slow_the_verifier_are_let_go_though_all_requests_are_short() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=5, tokens=16)
+    assert world.trial.way == 0
+    assert world.tokens[3] <= 3 * 16
+
+
+def test_a_look_at_plain_decoding_waits_until_it_can_be_paid() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 2.8, 1: 2.8, 0: 1.0}, requests=2)
+    assert not world.tokens[0]
+
+
+def test_drafters_that_become_fast_are_found_again() -> None:
+    for seed in range(5):
+        world = World(random.Random(seed))
+        world.ask({3: 0.6, 1: 0.8, 0: 1.0}, requests=20)
+        world.ask({3: 2.0, 1: 1.7, 0: 1.0}, requests=80)
+        assert world.trial.way != 0, f"seed {seed}"
+
+
+@given(st.integers(0, 1 << 32), st.floats(0.3, 4.0), st.floats(0.3, 4.0))
+def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: float) -> None:
+    speeds = {3: with_three, 1: with_one, 0: 1.0}
+    world = World(random.Random(seed))
+    world.ask(speeds, requests=40)
+    # A look is not broken off, so the last one may cost more than was expected of it.
+    one_look_s = (SETTLE_TOKENS + STRETCH_COMMITS + 9) * PASS_S / min(speeds.values())
+    assert world.trial.price_s <= PRICE * world.seconds + one_look_s
+
+
+def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_another() -> None:
+    trial = SpeedTrial((1, 0))
+    first, second = (TrialRun(trial, 1000) for _ in range(2))
+    while first.way == 1:
+        first.note(tokens=1, drafted=0, worth=1, seconds=0.1)
+    for _ in range(STRETCH_COMMITS):
+        second.note(tokens=1, drafted=0, worth=1, seconds=0.1)
+    assert (first.way, second.way, trial.next_look(1000)) == (0, 1, None)
+    first.end()
+    assert TrialRun(trial, 1000).way == 0
+
+
+def test_a_request_too_short_for_a_look_gets_none() -> None:
+    trial = SpeedTrial((1, 0))
+    for _ in range(20):
+        run = TrialRun(trial, 12)
+        for _ in range(12):
+            run.note(tokens=1, drafted=0, worth=1, seconds=0.1)
+            assert run.way == 1
+        run.end()
+
+
+def test_another_temperature_that_drafters_slow_down_lets_them_go_within_a_request() -> None:
+    for seed in range(20):
+        world = World(random.Random(seed))
+        world.ask({3: 2.0, 1: 1.8, 0: 1.0}, requests=20)
+        assert world.trial.way != 0, f"seed {seed}"
+        warmer = World(random.Random(seed), trial=world.trial.similar())
+        warmer.ask({3: 0.6, 1: 0.6, 0: 1.0}, requests=1)
+        assert warmer.trial.way == 0, f"seed {seed}"
+
+
+def test_a_way_that_one_look_praised_too_much_is_doubted_soon() -> None:
+    trial = SpeedTrial((0, 3))
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(3, 18.0, worth=2.0)
+    trial.end_stretch(10.0, worth=2.0)
+    assert trial.way == 3 and trial.next_look(1000) is None
+    trial.end_stretch(6.0, worth=2.0)
+    assert trial.next_look(1000) == 0
+
+
+@pytest.mark.parametrize(("after", "way"), [(10.0, 0), (16.0, 3)])
+def test_a_first_look_that_was_a_little_faster_is_compared_with_one_more_stretch(after: float, way: int) -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(0, 16.0, worth=2.0)
+    trial.end_stretch(10.0, worth=2.0)
+    assert trial.way == 3 and trial.next_look(1000) is None
+    trial.end_stretch(after, worth=2.0)
+    assert trial.way == way
+
+
+def test_a_look_that_was_fast_because_the_load_fell_changes_nothing() -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(0, 20.0, worth=2.0)
+    trial.end_stretch(40.0, worth=2.0)
+    assert trial.way == 3
+
+
+def test_drafts_are_no_faster_than_the_tokens_that_they_brought_whatever_the_clock_says() -> None:
+    trial = SpeedTrial((0, 3))
+    trial.end_stretch(10.0, worth=1.0)
+    trial.end_look(3, 30.0, worth=1.1)
+    trial.end_stretch(10.0, worth=1.0)
+    assert trial.way == 0
+    assert trial.measured()[3].ratio == pytest.approx(1.1)
+
+
+def test_no_drafts_are_no_slower_than_the_drafts_brought_tokens_whatever_the_clock_says() -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0, worth=1.25)
+    trial.end_look(0, 2.0, worth=1.0)
+    trial.end_stretch(10.0, worth=1.25)
+    assert trial.measured()[0].ratio == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("fed_s", "way"), [(0.3, 1), (0.5, 0)])
+def test_drafts_that_bring_more_than_passes_without_them_stay_though_a_look_praised_the_others(
+    fed_s: float, way: int
+) -> None:
+    """As when drafters, of which the verifier knows nothing, leave its processor just as it looks."""
+    trial = SpeedTrial((1, 0), knows_fed=True)
+    for _ in range(10):
+        trial.note_pace(fed_s, worth=4, is_fed=True)
+        trial.note_pace(0.1, worth=1, is_fed=False)
+    trial.end_stretch(10.0, worth=2.5)
+    trial.end_look(0, 100.0, worth=1.0)
+    trial.end_stretch(10.0, worth=2.5)
+    assert trial.way == way
+
+
+@pytest.mark.parametrize(("tokens", "way"), [(1.4, 0), (1.8, 1)])
+def test_drafts_that_bring_less_than_passes_without_them_are_left_without_a_look(tokens: float, way: int) -> None:
+    rng = random.Random(1)
+    trial = SpeedTrial((1, 0), knows_fed=True)
+    trial.end_stretch(10.0, worth=1.0)
+    for number in range(12 * LEAST_FED):
+        is_fed = number % 4 == 0
+        worth = 1 + (rng.random() < tokens - 1.0) if is_fed else 1
+        trial.note_pace(0.16 if is_fed else 0.1, worth=worth, is_fed=is_fed)
+    assert trial.way == way
+
+
+def test_useless_drafts_are_left_and_looked_at_again_only_once_that_can_be_paid() -> None:
+    trial = SpeedTrial((3, 1, 0))
+    trial.expect(0, 10.0)
+    run = TrialRun(trial, 1000)
+    for _ in range(LEAST_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.11)
+    run.leave_useless()
+    assert run.way == 3
+    for _ in range(LEAST_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.29)
+    run.leave_useless()
+    assert (run.way, trial.way) == (0, 0)
+    assert trial.measured()[3].ratio == pytest.approx(0.5)
+    for _ in range(6 * STRETCH_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.1)
+        assert run.way == 0

@@ -1,0 +1,220 @@
+"""One live tree: the same whatever the order, number and delay of what arrives."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from cosine_p2p.strategy.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.nodes import BASE, Node
+
+ROOT = bytes(16)
+Shape = dict[bytes, tuple[bytes, int, int, tuple[tuple[int, float], ...]]]
+Block = tuple[bytes, int, tuple[Node, ...], tuple[int, ...]]
+
+
+def chain(tokens: Sequence[int], confidence: float = 0.5) -> tuple[Node, ...]:
+    return tuple(Node(index - 1 if index else BASE, token, confidence) for index, token in enumerate(tokens))
+
+
+def shape(tree: LiveTree) -> Shape:
+    return {
+        n.digest: (
+            n.parent.digest if n.parent else b"",
+            n.token,
+            n.position,
+            tuple(sorted(n.draft_probabilities.items())),
+        )
+        for n in tree.walk()
+    }
+
+
+def attach(tree: LiveTree, tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1) -> int:
+    """Attach a chain after a path below `ROOT`; how many nodes were touched."""
+    base = roll_digest(ROOT, after)
+    return len(tree.attach(base, len(after), chain(tokens), [author] * len(tokens)))
+
+
+def random_blocks(rng: random.Random) -> list[Block]:
+    """Blocks over few tokens, so that they overlap; an author gives a node one probability, always the same."""
+    blocks = []
+    for author in (1, 2, 3):
+        for _ in range(6):
+            after = [rng.randrange(2) for _ in range(rng.randrange(4))]
+            tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 4))]
+            nodes = chain(tokens, author / 4)
+            blocks.append((roll_digest(ROOT, after), len(after), nodes, (author,) * len(nodes)))
+    root = (ROOT, 0, chain([0], 0.25), (1,))
+    return [*blocks, root]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_order_and_duplicates_do_not_matter(seed: int) -> None:
+    rng = random.Random(seed)
+    blocks = random_blocks(rng)
+    trees = []
+    for _ in range(3):
+        order = rng.sample(blocks, len(blocks)) + rng.choices(blocks, k=5)
+        tree = LiveTree(ROOT)
+        for block in order:
+            tree.attach(*block)
+        trees.append(shape(tree))
+    assert trees[0] == trees[1] == trees[2], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_delay_past_commits_does_not_matter(seed: int) -> None:
+    """Blocks before, between and after commits leave the tree that all blocks before all commits leave."""
+    rng = random.Random(seed)
+    blocks = random_blocks(rng)
+    tokens = [rng.randrange(2) for _ in range(3)]
+    early = LiveTree(ROOT)
+    for block in blocks:
+        early.attach(*block)
+    early.advance(tokens)
+    late = LiveTree(ROOT)
+    left = rng.sample(blocks, len(blocks))
+    for token in tokens:
+        for _ in range(rng.randrange(6)):
+            if left:
+                late.attach(*left.pop())
+        late.advance([token])
+    for block in left:
+        late.attach(*block)
+    assert set(shape(early)) <= set(shape(late)), f"seed {seed}"
+    assert (early.root.digest, early.position) == (late.root.digest, late.position), f"seed {seed}"
+
+
+def test_a_block_whose_base_is_unknown_waits_for_it() -> None:
+    tree = LiveTree(ROOT)
+    assert attach(tree, [3], after=[1, 2]) == 0
+    assert len(tree) == 0
+    assert attach(tree, [1, 2]) == 3
+    found = tree.get(roll_digest(ROOT, [1, 2, 3]))
+    assert found is not None
+    assert [node.token for node in tree.path(found)] == [1, 2, 3]
+
+
+def test_a_commit_can_bring_the_base() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [3], after=[1, 2])
+    assert [node.token for node in tree.advance([1, 2])] == [3]
+
+
+def test_what_waits_goes_once_its_position_is_passed() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [3], after=[9])
+    assert tree.advance([1, 2]) == []
+    assert attach(tree, [9]) == 0
+    assert len(tree) == 0
+
+
+def test_what_waits_is_bounded_and_the_oldest_goes() -> None:
+    tree = LiveTree(ROOT)
+    for token in range(MAX_WAITING_BLOCKS + 1):
+        attach(tree, [7], after=[token])
+    attach(tree, [0])
+    assert len(tree) == 1
+    attach(tree, [1])
+    assert len(tree) == 3
+
+
+def test_a_late_block_counts_as_far_as_it_follows_the_commits() -> None:
+    tree = LiveTree(ROOT)
+    tree.advance([1, 2])
+    nodes = (
+        Node(BASE, 1, 0.5),
+        Node(0, 2, 0.5),
+        Node(1, 3, 0.5),
+        Node(1, 4, 0.5),
+        Node(0, 9, 0.5),
+        Node(4, 3, 0.5),
+    )
+    touched = tree.attach(ROOT, 0, nodes, [1] * 6)
+    assert sorted(node.token for node in touched) == [3, 4]
+    assert {node.position for node in touched} == {2}
+    assert tree.attach(ROOT, 1, nodes, [1] * 6) == []
+
+
+def test_a_base_passed_long_ago_is_forgotten() -> None:
+    tree = LiveTree(ROOT)
+    tree.advance([1] * (MAX_TREE_DEPTH + 1))
+    assert attach(tree, [1] * (MAX_TREE_DEPTH + 2)) == 0
+
+
+def test_commits_keep_what_follows_and_drop_the_rest() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [1, 2, 3])
+    attach(tree, [5, 6])
+    attach(tree, [4], after=[1])
+    tree.advance([1])
+    assert tree.root.digest == roll_digest(ROOT, [1])
+    assert tree.position == 1
+    assert sorted(node.token for node in tree.walk()) == [2, 3, 4]
+    tree.advance([8])
+    assert len(tree) == 0
+    assert tree.root.digest == roll_digest(ROOT, [1, 8])
+
+
+def test_a_base_with_another_position_is_refused() -> None:
+    tree = LiveTree(ROOT)
+    assert tree.attach(ROOT, 1, chain([1]), [1]) == []
+    attach(tree, [1])
+    assert tree.attach(roll_digest(ROOT, [1]), 0, chain([2]), [1]) == []
+    assert len(tree) == 1
+
+
+def test_depth_and_number_are_bounded() -> None:
+    deep = LiveTree(ROOT)
+    attach(deep, [1] * (MAX_TREE_DEPTH + 10))
+    assert len(deep) == MAX_TREE_DEPTH
+    wide = LiveTree(ROOT)
+    for start in range(0, 2 * MAX_LIVE_NODES, 200):
+        wide.attach(ROOT, 0, [Node(BASE, token, 0.5) for token in range(start, start + 200)], [1] * 200)
+    assert len(wide) == MAX_LIVE_NODES
+
+
+def test_the_claims_of_several_authors_stand_side_by_side() -> None:
+    tree = LiveTree(ROOT)
+    tree.attach(ROOT, 0, chain([1], 0.3), [1])
+    tree.attach(ROOT, 0, chain([1], 0.9), [2])
+    tree.attach(ROOT, 0, chain([1], 0.4), [1])
+    assert tree.root.children[1].draft_probabilities == {1: 0.4, 2: 0.9}
+
+
+def test_the_most_confident_author_has_the_lowest_number_on_a_tie() -> None:
+    tree = LiveTree(ROOT)
+    for author, probability in ((3, 0.9), (2, 0.9), (1, 0.4)):
+        tree.attach(ROOT, 0, chain([1], probability), [author])
+    node = tree.root.children[1]
+    assert (node.draft_probability, node.most_confident_author()) == (0.9, 2)
+    assert node.most_confident_author({1, 3}) == 3
+    assert node.most_confident_author(weights={1: 1.0, 3: 0.1}) == 1
+
+
+def test_an_authors_first_choice_is_its_most_probable_child() -> None:
+    tree = LiveTree(ROOT)
+    tree.attach(ROOT, 0, [Node(BASE, 1, 0.2), Node(BASE, 2, 0.7), Node(BASE, 3, 0.7)], [1, 1, 1])
+    tree.attach(ROOT, 0, [Node(BASE, 1, 0.9)], [2])
+    firsts = [tree.root.first_choice(author) for author in (1, 2, 3)]
+    assert [first and first.token for first in firsts] == [2, 1, None]
+
+
+def test_paths_follow_tokens_and_the_best_children() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [1, 2])
+    attach(tree, [3, 4])
+    assert [node.token for node in tree.follow([3, 4, 5])] == [3, 4]
+    assert tree.follow([2]) == []
+    assert [node.token for node in tree.best_path(lambda node: node.token)] == [3, 4]
+    assert [node.token for node in tree.best_path(lambda node: 0, allows=lambda node: node.token < 4)] == [1, 2]
+
+
+def test_path_probabilities_multiply_and_leave_out_what_is_below_none() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [1, 2, 3])
+    attach(tree, [4, 5])
+    found = tree.path_probabilities(lambda node: None if node.token == 4 else node.draft_probability)
+    assert {node.token: probability for node, probability in found.items()} == {1: 0.5, 2: 0.25, 3: 0.125}

@@ -1,0 +1,183 @@
+"""Text comes as soon as it is certain, is never taken back, and in the end is what decoding all tokens gives."""
+
+import random
+from collections.abc import Sequence
+from os import path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from cosine_p2p.text.detokenizer import SETTLED_AFTER_TOKENS, Detokenizer
+from cosine_p2p.text.token_effects import TokenEffect
+from cosine_p2p.text.tokenizer import TextCodec
+from tests.cosine_p2p.tokenizer_kinds import FAMILY, KINDS, WHOLE_AT_THE_END, codec_of, ids, random_tokens
+
+FUZZED_TEXTS = 400
+MANY_TOKENS = 3000
+BYTE_FALLBACK = [kind for kind in KINDS if kind.startswith("byte fallback")]
+STREAMED = [kind for kind in KINDS if kind not in WHOLE_AT_THE_END]
+
+
+def added_text(codec: TextCodec, prompt: Sequence[int], output: Sequence[int]) -> str:
+    """decode(prompt + output) without what it has in common with decode(prompt)."""
+    whole = codec.decode([*prompt, *output])
+    return whole[len(path.commonprefix([codec.decode(prompt), whole])) :]  # noqa: RUF071 letter by letter is meant
+
+
+def streamed(codec: TextCodec, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
+    """What each token gives, and what the end gives."""
+    detokenizer = Detokenizer(codec, prompt)
+    return [*(detokenizer.add(token) for token in output), detokenizer.finish()]
+
+
+def bytes_of(codec: TextCodec, text: str) -> list[int]:
+    """A text in tokens of bytes."""
+    return ids(codec, *(f"<0x{byte:02X}>" for byte in text.encode()))
+
+
+tokens_of_any_kind = st.lists(st.integers(min_value=0, max_value=430), max_size=50)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(prompt=tokens_of_any_kind, output=tokens_of_any_kind)
+@settings(max_examples=60, deadline=None)
+def test_any_tokens_give_the_decoded_text(kind: str, prompt: list[int], output: list[int]) -> None:
+    codec = codec_of(kind)
+    assert "".join(streamed(codec, prompt, output)) == added_text(codec, prompt, output)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(alphabet="ab 日é🙂👩\u200d👧\u0301\ufffd.,'▁", max_size=30), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_text_cut_anywhere_goes_on(kind: str, text: str, data: Any) -> None:
+    codec = codec_of(kind)
+    tokens = codec.encode(text)
+    cut = data.draw(st.integers(min_value=0, max_value=len(tokens)))
+    given_text = "".join(streamed(codec, tokens[:cut], tokens[cut:]))
+    assert given_text == added_text(codec, tokens[:cut], tokens[cut:])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_texts(kind: str) -> None:
+    codec, rng = codec_of(kind), random.Random(kind)
+    for number in range(FUZZED_TEXTS):
+        prompt = random_tokens(codec, rng, rng.choice([0, 1, 6, 40]))
+        output = random_tokens(codec, rng, rng.choice([1, 12, 80]))
+        assert "".join(streamed(codec, prompt, output)) == added_text(codec, prompt, output), number
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+def test_no_text_is_held_that_is_certain(kind: str) -> None:
+    codec, rng = codec_of(kind), random.Random(kind)
+    output = random_tokens(codec, rng, 200)
+    detokenizer, text = Detokenizer(codec, ()), ""
+    for index, token in enumerate(output):
+        text += detokenizer.add(token)
+        effect, so_far = codec.effect(token), codec.decode(output[: index + 1])
+        if effect is TokenEffect.WHOLE:
+            assert text == so_far
+        elif effect is TokenEffect.BYTES:
+            assert text == so_far.removesuffix("\ufffd")
+
+
+@pytest.mark.parametrize("kind", sorted(WHOLE_AT_THE_END))
+def test_text_that_may_change_anywhere_comes_at_the_end(kind: str) -> None:
+    codec = codec_of(kind)
+    *before, last = streamed(codec, codec.encode("The door"), codec.encode("opened . ."))
+    assert not any(before) and last == added_text(codec, codec.encode("The door"), codec.encode("opened . ."))
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte level with a space before"])
+@pytest.mark.parametrize("character", [*"é日🙂", FAMILY])
+def test_a_character_of_several_tokens_comes_with_its_last_one(kind: str, character: str) -> None:
+    codec = codec_of(kind)
+    letters = ids(codec, *_byte_letters(character))
+    given_text = streamed(codec, codec.encode("a"), letters)
+    ends = [len(character[: index + 1].encode()) - 1 for index in range(len(character))]
+    assert given_text == [character[ends.index(i)] if i in ends else "" for i in range(len(letters))] + [""]
+
+
+def _byte_letters(text: str) -> list[str]:
+    """The letters that stand for the bytes of a text in a vocabulary of bytes."""
+    (name, _), *_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    return list(name)
+
+
+@pytest.mark.parametrize("kind", BYTE_FALLBACK)
+class TestByteFallback:
+    """A run of byte tokens is text if all of it is, and U+FFFD for every byte if not: only its end tells."""
+
+    def test_emoji_come_with_the_token_after_them(self, kind: str) -> None:
+        codec = codec_of(kind)
+        run = bytes_of(codec, "🙂" * 4)
+        given_text = streamed(codec, codec.encode("ok"), [*run, *ids(codec, "o", "k")])
+        assert given_text == [""] * 16 + ["🙂🙂🙂🙂o", "k", ""]
+
+    def test_emoji_at_the_end_come_at_the_end(self, kind: str) -> None:
+        codec = codec_of(kind)
+        assert streamed(codec, codec.encode("ok"), bytes_of(codec, "🙂🙂")) == [""] * 8 + ["🙂🙂"]
+
+    def test_one_more_byte_makes_the_whole_run_no_text(self, kind: str) -> None:
+        codec = codec_of(kind)
+        output = [*bytes_of(codec, "🙂"), *ids(codec, "<0xF0>", "o")]
+        assert streamed(codec, codec.encode("ok"), output) == [""] * 5 + ["\ufffd" * 5 + "o", ""]
+
+    def test_special_tokens_do_not_end_a_run(self, kind: str) -> None:
+        codec = codec_of(kind)
+        first, *others = bytes_of(codec, "🙂")
+        output = [first, *ids(codec, "<|turn|>"), *others, *ids(codec, "o")]
+        assert "".join(streamed(codec, codec.encode("ok"), output)) == "🙂o"
+
+    def test_half_a_character_of_the_prompt_belongs_to_the_output(self, kind: str) -> None:
+        codec = codec_of(kind)
+        run = bytes_of(codec, "🙂🙂")
+        for cut in range(1, 8):
+            given_text = "".join(streamed(codec, [*codec.encode("ok"), *run[:cut]], [*run[cut:], *ids(codec, "o")]))
+            assert given_text == ("🙂o" if cut == 4 else "🙂🙂o")
+
+    def test_a_prompt_of_special_tokens_alone_leaves_the_beginning_to_the_output(self, kind: str) -> None:
+        codec = codec_of(kind)
+        prompt, output = ids(codec, "<s>") * 40, ids(codec, "▁", "o")
+        assert "".join(streamed(codec, prompt, output)) == codec.decode(output)
+
+    def test_what_follows_special_tokens_keeps_its_space(self, kind: str) -> None:
+        codec = codec_of(kind)
+        prompt = [*codec.encode("ok"), *ids(codec, "<|turn|>") * 40]
+        assert "".join(streamed(codec, prompt, ids(codec, "▁", "o"))) == " o"
+
+
+class Counted:
+    """A codec that counts the tokens it decodes."""
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self.effect = codec.effect
+        self.decoded = 0
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        self.decoded += len(tokens)
+        return self._codec.decode(tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("are_words", [True, False], ids=["words", "bytes of no character"])
+def test_the_work_grows_with_the_output(kind: str, are_words: bool) -> None:
+    codec = Counted(codec_of(kind))
+    tokens = codec_of(kind).encode("ok , ok") if are_words else _no_character(codec_of(kind))
+    text = [tokens[index % len(tokens)] for index in range(MANY_TOKENS)]
+    detokenizer = Detokenizer(codec, text)
+    for token in text:
+        detokenizer.add(token)
+    detokenizer.finish()
+    # Prompt and output as a whole, and for each token at most what is decoded again.
+    assert codec.decoded <= 3 * MANY_TOKENS + MANY_TOKENS * 2 * SETTLED_AFTER_TOKENS
+
+
+def _no_character(codec: TextCodec) -> list[int]:
+    """A token of a byte that begins no character, where the tokenizer has such tokens; else a mark."""
+    names = codec._tokenizer.get_vocab()
+    return [names.get("<0xFF>", names.get("ÿ", names["."]))]

@@ -1,0 +1,66 @@
+"""Headers of GGUF files: what is read, and that no damaged file does anything but give a sentence."""
+
+from pathlib import Path
+
+import pytest
+from gguf import GGML_QUANT_SIZES, GGUFReader
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cosine_p2p.text.gguf_header import BLOCKS, read_header
+from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import SIZES, write_sample
+
+
+def test_types_are_those_of_the_package_gguf() -> None:
+    assert {name: (weights, size) for name, weights, size in BLOCKS.values()} == {
+        kind.name: size for kind, size in GGML_QUANT_SIZES.items()
+    }
+    assert {number: name for number, (name, _, _) in BLOCKS.items()} == {
+        int(kind): kind.name for kind in GGML_QUANT_SIZES
+    }
+
+
+def test_metadata_and_tensors_are_what_the_package_gguf_reads(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf", {"general.name": "é", "list": [1, 2, 3], "words": ["a", "ß"]})
+    header, other = read_header(file), GGUFReader(str(file))
+    assert header.metadata == {key: field.contents() for key, field in other.fields.items() if key[:5] != "GGUF."}
+    assert header.metadata.items() >= SIZES.items()
+    assert [(t.name, t.kind, t.shape, t.start, t.size_bytes) for t in header.tensors] == [
+        (t.name, t.tensor_type.name, tuple(t.shape.tolist()), t.data_offset, t.n_bytes)
+        for t in sorted(other.tensors, key=lambda tensor: str(tensor.name))
+    ]
+
+
+def test_a_missing_file_and_one_of_another_kind_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.gguf cannot be read"):
+        read_header(tmp_path / "none.gguf")
+    (tmp_path / "a.gguf").write_text("something else")
+    with pytest.raises(UsageError, match=r"a\.gguf is no GGUF file"):
+        read_header(tmp_path / "a.gguf")
+
+
+def test_an_incomplete_download_is_told_from_a_whole_file(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf")
+    file.write_bytes(file.read_bytes()[:-64])
+    with pytest.raises(UsageError, match="it was not fetched whole"):
+        read_header(file)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sample(tmp_path_factory.mktemp("gguf") / "whole.gguf", {"list": [1, 2], "words": ["a", "b"]})
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_gives_a_sentence_or_another_file(data: st.DataObject, whole: Path) -> None:
+    content = bytearray(whole.read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=8)):
+        content[at] = data.draw(st.integers(0, 255))
+    damaged = whole.with_name("damaged.gguf")
+    damaged.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        read_header(damaged)
+    except UsageError as error:
+        assert str(damaged) in str(error)

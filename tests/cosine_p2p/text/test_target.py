@@ -1,0 +1,236 @@
+"""Target digests: what changes them, what does not, and which one a name stands for."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_p2p.text import target
+from cosine_p2p.text.target import (
+    KNOWN_TARGETS,
+    Target,
+    TargetIdentity,
+    choose_digest,
+    identify_target,
+    parse_target,
+)
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import write_sample
+from tests.full_disk import full_disk
+
+Tensors = dict[str, tuple[str, list[int], bytes]]
+WEIGHTS: Tensors = {"a": ("F32", [2], b"\x00" * 8), "b": ("BF16", [3], b"\x01\x02\x03\x04\x05\x06")}
+
+
+def write_safetensors(file: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    data = b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text('{"hidden_size": 4}')
+    (made / "tokenizer.json").write_text("{}")
+    (made / "chat_template.jinja").write_text("{{ messages }}")
+    write_safetensors(made / "model.safetensors", WEIGHTS)
+    return made
+
+
+def digest_of(folder: Path) -> bytes:
+    return identify_target(folder, name="n", cache_folder=folder.parent / "cache").content_digest
+
+
+def test_sharding_order_and_metadata_do_not_matter(folder: Path) -> None:
+    whole = digest_of(folder)
+    (folder / "model.safetensors").unlink()
+    write_safetensors(folder / "model-00001-of-00002.safetensors", {"b": WEIGHTS["b"]}, {"format": "pt"})
+    write_safetensors(folder / "model-00002-of-00002.safetensors", {"a": WEIGHTS["a"]})
+    assert digest_of(folder) == whole
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        WEIGHTS | {"a": ("F32", [2], b"\x00" * 7 + b"\x01")},
+        WEIGHTS | {"a": ("I32", [2], b"\x00" * 8)},
+        WEIGHTS | {"a": ("F32", [1, 2], b"\x00" * 8)},
+        {"a": WEIGHTS["a"], "c": WEIGHTS["b"]},
+    ],
+)
+def test_every_part_of_a_tensor_matters(folder: Path, changed: Tensors) -> None:
+    before = digest_of(folder)
+    write_safetensors(folder / "model.safetensors", changed)
+    assert digest_of(folder) != before
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_every_file_matters(folder: Path, name: str) -> None:
+    before = digest_of(folder)
+    (folder / name).write_text("other")
+    assert digest_of(folder) != before
+
+
+def test_the_tokenizer_digest_ignores_weights_and_config(folder: Path) -> None:
+    before = identify_target(folder, name="n", cache_folder=folder.parent / "cache")
+    (folder / "config.json").write_text("other")
+    after = identify_target(folder, name="n", cache_folder=folder.parent / "cache")
+    assert before.tokenizer_digest == after.tokenizer_digest
+    files = TokenizerFiles.read(folder)
+    assert files is not None
+    assert files.digest == after.tokenizer_digest
+
+
+def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert identify_target(folder, name="n", cache_folder=folder / "c").tokenizer_digest is None
+
+
+def test_hashes_are_cached_until_the_file_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    real = target.read_tensors
+
+    def counted(file: Path) -> object:
+        read.append(file)
+        return real(file)
+
+    monkeypatch.setattr(target, "read_tensors", counted)
+    first = digest_of(folder)
+    assert digest_of(folder) == first
+    assert len(read) == 1
+    write_safetensors(folder / "model.safetensors", {"a": WEIGHTS["a"]})
+    assert digest_of(folder) != first
+    assert len(read) == 2
+
+
+def test_a_damaged_cache_is_no_obstacle(folder: Path) -> None:
+    first = digest_of(folder)
+    for file in (folder.parent / "cache").iterdir():
+        file.write_text("[[1]]")
+    assert digest_of(folder) == first
+
+
+def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_path: Path) -> None:
+    def identity(name: str, metadata: dict[str, Any], **other: str) -> TargetIdentity:
+        file = write_sample(tmp_path / f"{name}.gguf", metadata, **other)
+        return identify_target(file, name="n", cache_folder=tmp_path / "cache")
+
+    first = identity("a", {"general.name": "one"})
+    assert first == identity("b", {"general.name": "two"})
+    assert first.tokenizer_digest is None
+    others = [identity("c", {"llama.context_length": 9}), identity("d", {}, weights="F16")]
+    assert len({first.content_digest, *(other.content_digest for other in others)}) == 3
+
+
+def test_a_gguf_file_is_no_name_of_a_target(tmp_path: Path) -> None:
+    """Its tokenizer and EOS ids are read by a node only, and so is the digest of the target."""
+    file = write_sample(tmp_path / "a.gguf")
+    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
+        Target.parse(str(file))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 8,
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 4) + b"{...",
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,900]}}'.ljust(60),
+        struct.pack("<Q", 7) + b'{"a":1}',
+        struct.pack("<Q", 200_000) + b"[" * 200_000,
+    ],
+)
+def test_damaged_weights_are_named(folder: Path, data: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(UsageError, match=r"model\.safetensors"):
+        digest_of(folder)
+
+
+def test_no_model_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"config\.json"):
+        identify_target(tmp_path, name="n")
+
+
+def test_the_same_tensor_twice(folder: Path) -> None:
+    write_safetensors(folder / "copy.safetensors", WEIGHTS)
+    with pytest.raises(UsageError, match="same tensor"):
+        digest_of(folder)
+
+
+def test_parse_target() -> None:
+    digest = bytes(range(32))
+    assert parse_target("org/model") == ("org/model", None)
+    assert parse_target(f"org/model@{digest.hex()}") == ("org/model", digest)
+    with pytest.raises(UsageError, match="64 hex digits"):
+        parse_target("org/model@main")
+
+
+def test_the_first_digest_is_pinned(tmp_path: Path) -> None:
+    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
+    choose_digest("m", {one: 1}, pins)
+    choose_digest("m", {one: 1}, pins)
+    choose_digest("other", {two: 1}, pins)
+    with pytest.raises(UsageError, match=one.hex()):
+        choose_digest("m", {two: 1}, pins)
+    assert choose_digest("m", {two: 1, one: 1}, pins) == one
+
+
+def test_several_digests_are_listed(tmp_path: Path) -> None:
+    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
+    with pytest.raises(UsageError, match=f"{one.hex()}, {two.hex()}"):
+        choose_digest("m", {two: 1, one: 1}, pins)
+    assert not pins.exists()
+
+
+def test_pins_that_cannot_be_written_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.json"
+    choose_digest("m", {b"\x01" * 32: 1}, pins)
+    with full_disk(file_bytes=10), pytest.raises(UsageError, match=r"pins\.json cannot be written"):
+        choose_digest("other", {b"\x02" * 32: 1}, pins)
+    assert list(tmp_path.iterdir()) == [pins]
+    assert choose_digest("m", {b"\x01" * 32: 1}, pins) == b"\x01" * 32
+
+
+def test_a_model_is_known_where_the_disk_has_no_room_for_its_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(target, "user_cache_dir", lambda name: folder.parent / "cache")
+    with full_disk(file_bytes=1):
+        known = identify_target(folder, name="m")
+    assert "is not kept there" in caplog.text
+    assert identify_target(folder, name="m") == known
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"m": 3}', '{"m": "zz"}', "null"])
+def test_damaged_pins_are_not_overwritten(tmp_path: Path, content: str) -> None:
+    pins = tmp_path / "pins.json"
+    pins.write_text(content)
+    with pytest.raises(UsageError, match="damaged"):
+        choose_digest("m", {b"\x01" * 32: 1}, pins)
+    assert pins.read_text() == content
+
+
+def test_of_several_new_digests_that_of_a_clear_majority_counts(tmp_path: Path) -> None:
+    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
+    assert choose_digest("m", {one: 2, two: 1}, pins) == one
+    # It was pinned: later majorities change nothing.
+    assert choose_digest("m", {one: 1, two: 9}, pins) == one
+
+
+def test_nobody_stands_for_an_embedded_target_under_its_name(tmp_path: Path) -> None:
+    pins, liar = tmp_path / "pins.json", b"\x02" * 32
+    embedded = KNOWN_TARGETS["zoo:target"]
+    assert choose_digest("zoo:target", {embedded: 1, liar: 99}, pins) == embedded
+    with pytest.raises(UsageError, match=f"zoo:target is {embedded.hex()} in this version"):
+        choose_digest("zoo:target", {liar: 99}, pins)
+    assert not pins.exists()

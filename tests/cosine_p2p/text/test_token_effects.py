@@ -1,0 +1,79 @@
+"""A token's effect on the text is read from the steps of its tokenizer's decoder."""
+
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models
+
+from cosine_p2p.text.token_effects import TokenEffect, TokenEffects
+
+NAMES = ["a", "▁b", "<0xF0>", "<0xzz>", "end</w>", "in</w>side", "<s>"]
+FALLBACK, FUSE, LEVEL = decoders.ByteFallback(), decoders.Fuse(), decoders.ByteLevel()
+SPACES, STRIP = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+
+
+def effects(decoder: Any) -> dict[str, TokenEffect]:
+    tokenizer = Tokenizer(models.WordLevel({name: index for index, name in enumerate(NAMES)}, unk_token="a"))
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.add_tokens([AddedToken("<tool>")])
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    of, vocabulary = TokenEffects(tokenizer).of, tokenizer.get_vocab()
+    assert of(len(vocabulary)) is TokenEffect.SILENT
+    return {name: of(token) for name, token in sorted(vocabulary.items(), key=lambda pair: pair[1])}
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None,
+        decoders.Metaspace(),
+        decoders.WordPiece(),
+        SPACES,
+        decoders.Sequence([SPACES, FUSE, STRIP]),
+        decoders.Sequence([decoders.Replace(Regex("a+"), "b"), FUSE]),
+        decoders.Sequence([FUSE, SPACES]),
+        decoders.Sequence([decoders.Sequence([SPACES]), FUSE, decoders.Metaspace()]),
+    ],
+)
+def test_steps_that_leave_earlier_text_alone_make_it_certain_at_once(decoder: Any) -> None:
+    assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.WHOLE) | {"<s>": TokenEffect.SILENT}
+
+
+@pytest.mark.parametrize(
+    "decoder", [LEVEL, decoders.Sequence([LEVEL, FUSE, STRIP]), decoders.Sequence([STRIP, LEVEL])]
+)
+def test_joined_bytes_may_end_in_half_a_character(decoder: Any) -> None:
+    assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.BYTES) | {"<s>": TokenEffect.SILENT}
+
+
+@pytest.mark.parametrize("decoder", [decoders.Sequence([SPACES, FALLBACK, FUSE, STRIP]), FALLBACK])
+def test_under_byte_fallback_tokens_of_the_form_of_a_byte_are_open(decoder: Any) -> None:
+    found = effects(decoder)
+    assert [name for name, effect in found.items() if effect is TokenEffect.OPEN] == ["<0xF0>", "<0xzz>"]
+    assert found["a"] is found["<tool>"] is TokenEffect.WHOLE
+
+
+def test_a_mark_of_a_words_end_is_certain_at_the_end_of_a_token_alone() -> None:
+    found = effects(decoders.BPEDecoder("</w>"))
+    assert [name for name, effect in found.items() if effect is TokenEffect.OPEN] == ["in</w>side"]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.CTC(),
+        decoders.BPEDecoder(""),
+        decoders.Sequence([decoders.BPEDecoder("</w>"), STRIP]),
+        decoders.Sequence([FUSE, decoders.Replace(" .", ".")]),
+        decoders.Sequence([FUSE, decoders.Replace(Regex("a"), "b")]),
+        decoders.Sequence([FUSE, decoders.Strip(" ", 0, 1)]),
+        decoders.Sequence([FUSE, FALLBACK]),
+        decoders.Sequence([FUSE, LEVEL]),
+        decoders.Sequence([LEVEL, decoders.Replace("\ufffd", "?")]),
+        decoders.Sequence([LEVEL, decoders.Strip("\ufffd", 1, 0)]),
+        decoders.Sequence([FUSE, decoders.WordPiece()]),
+    ],
+)
+def test_steps_that_may_change_earlier_text_leave_all_of_it_open(decoder: Any) -> None:
+    assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.OPEN) | {"<s>": TokenEffect.SILENT}

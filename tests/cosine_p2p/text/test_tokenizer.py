@@ -1,0 +1,110 @@
+"""The shipped tokenizer read without transformers gives what transformers gives."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from cosine_node.zoo.family import tokenizer_folder
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import PromptRefused, UsageError
+
+TEXTS = ["Once upon a time", "def f(x):\n    return x + 1\n", "日本語 🙂 é", "  two  spaces ", "1 + 1 = 2", "\t"]
+CHATS = [
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
+]
+
+
+@pytest.fixture(scope="module")
+def files() -> Mapping[str, bytes]:
+    read = TokenizerFiles.read(tokenizer_folder())
+    assert read is not None
+    return read.files
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    return AutoTokenizer.from_pretrained(tokenizer_folder())
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_to_tokens_and_back(files: Mapping[str, bytes], theirs: Any, text: str) -> None:
+    codec = TextCodec(files)
+    tokens = codec.encode(text)
+    assert list(tokens) == theirs(text)["input_ids"]
+    expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert codec.decode(tokens) == expected
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_chats(files: Mapping[str, bytes], theirs: Any, chat: list[dict[str, str]]) -> None:
+    text = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    expected = theirs(text, add_special_tokens=False)["input_ids"]
+    assert list(TextCodec(files).encode_chat(chat)) == expected
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"vocab.json": b"{}"},
+        {"tokenizer.json": b"not json"},
+        {"tokenizer.json": b"{}"},
+        {"tokenizer.json": b"\xff\xfe"},
+    ],
+)
+def test_files_without_a_tokenizer_are_refused(broken: dict[str, bytes]) -> None:
+    with pytest.raises(UsageError):
+        TextCodec(broken)
+
+
+def word_level(**parts: Any) -> bytes:
+    """A tokenizer of one word."""
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode()
+
+
+def test_a_tokenizer_whose_library_panics_is_refused_as_any_other() -> None:
+    """The panics of pyo3 are no `Exception`, and would end whatever runs."""
+    broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(UsageError, match="cannot be read"):
+        TextCodec({"tokenizer.json": word_level(normalizer=broken)})
+
+
+def test_a_tokenizer_that_fails_on_a_text_refuses_the_prompt() -> None:
+    """The library raises a plain `Exception` where an unknown token is missing."""
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "b"}
+    codec = TextCodec({"tokenizer.json": word_level(model=model)})
+    with pytest.raises(PromptRefused, match="failed on the prompt"):
+        codec.encode("c")
+
+
+def test_a_prompt_is_neither_cut_nor_padded() -> None:
+    """As transformers reads one; a tokenizer could ask for terabytes of padding."""
+    cut = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    fill = {"strategy": {"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": None}
+    pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    words = word_level(truncation=cut, padding=pad, pre_tokenizer={"type": "Whitespace"})
+    assert TextCodec({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"tokenizer_config.json": b"{"}, {"tokenizer_config.json": b"[]"}, {"chat_template.jinja": b"\xff\xff"}],
+)
+def test_broken_companions_are_refused(files: Mapping[str, bytes], changed: dict[str, bytes]) -> None:
+    with pytest.raises(UsageError):
+        TextCodec({**files, **changed})
+
+
+def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) -> None:
+    bare = {name: data for name, data in files.items() if not name.startswith("chat_template")}
+    config = json.loads(bare["tokenizer_config.json"])
+    config.pop("chat_template", None)
+    codec = TextCodec({**bare, "tokenizer_config.json": json.dumps(config).encode()})
+    with pytest.raises(UsageError, match="no chat template"):
+        codec.encode_chat(CHATS[0])

@@ -1,0 +1,245 @@
+"""Tokenizer files: their digest, their cache, and fetching them from honest and other peers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.text.tokenizer_files import (
+    ANSWER_TIMEOUT_S,
+    FETCH_S,
+    NAMES,
+    TokenizerCache,
+    TokenizerFiles,
+    fetch_tokenizer_files,
+)
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.messages import AskFile, FilePiece
+from cosine_protocol.protocols import DISCOVER
+from tests.full_disk import full_disk
+
+FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
+BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
+
+Answer = Callable[[AskFile], m.Message]
+
+
+def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) -> TokenizerFiles:
+    async def run() -> TokenizerFiles:
+        network = MemoryNetwork()
+        server, client = network.join("server"), network.join("client")
+        await server.serve(DISCOVER, serving_stream(answer))
+        try:
+            return await fetch_tokenizer_files(client, "server", digest, cache=cache)
+        finally:
+            await client.close()
+            await server.close()
+
+    return asyncio.run(run())
+
+
+def serving_stream(answer: Answer) -> Callable[[Stream], Awaitable[None]]:
+    async def serve(stream: Stream) -> None:
+        async with Channel(stream, DISCOVER) as channel:
+            try:
+                while isinstance(question := await channel.receive(), AskFile):
+                    channel.post(answer(question))
+            except PeerLost:
+                return
+
+    return serve
+
+
+def serving(files: TokenizerFiles) -> Answer:
+    def answer(question: AskFile) -> m.Message:
+        data = files.files.get(question.name, b"")
+        piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        return FilePiece(question.number, len(data), piece)
+
+    return answer
+
+
+def test_a_large_tokenizer_is_read_as_fast_as_it_comes() -> None:
+    large = TokenizerFiles({"tokenizer.json": bytes(16 << 20)})
+
+    async def run() -> float:
+        network = MemoryNetwork()
+        await network.join("server").serve(DISCOVER, serving_stream(serving(large)))
+        began_s = asyncio.get_running_loop().time()
+        assert await fetch_tokenizer_files(network.join("client"), "server", large.digest) == large
+        return asyncio.get_running_loop().time() - began_s
+
+    assert run_virtual(run()) < 1.0
+
+
+@pytest.mark.parametrize("files", [FILES, BIG])
+def test_files_arrive_whole(files: TokenizerFiles) -> None:
+    assert fetch(serving(files), files.digest).files == files.files
+
+
+def test_other_files_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="do not match"):
+        fetch(serving(BIG), FILES.digest)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda question: FilePiece(question.number, 10, b""),
+        lambda question: FilePiece(question.number, 10, b"123"),
+        lambda question: FilePiece(question.number, 2, b"123"),
+        lambda question: FilePiece(question.number, 0, b"123"),
+        lambda question: FilePiece(question.number + 1, 0, b""),
+        lambda question: FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
+        lambda question: m.Records(question.number, ()),
+    ],
+)  # fmt: skip
+def test_pieces_that_do_not_fit_are_refused(answer: Answer) -> None:
+    with pytest.raises(RemoteProtocolError):
+        fetch(answer, FILES.digest)
+
+
+def test_all_files_together_are_bounded() -> None:
+    asked: list[str] = []
+
+    def answer(question: AskFile) -> m.Message:
+        asked.append(question.name)
+        size = limits.MAX_FILE_BYTES if question.name != NAMES[0] else 1
+        return FilePiece(question.number, size, bytes(min(size, limits.MAX_CHUNK_BYTES)))
+
+    with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
+        fetch(answer, FILES.digest)
+    assert asked == list(NAMES[:2])
+
+
+def test_a_refusal_is_passed_on() -> None:
+    with pytest.raises(PeerError, match="not here"):
+        fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
+
+
+def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.text.tokenizer_files.ANSWER_TIMEOUT_S", 0.05)
+    with pytest.raises(PeerLost, match="no answer"):
+        fetch(lambda question: m.Ping(1, 0, 0), FILES.digest)
+
+
+def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
+    """Each piece comes in time, and all of them would take an hour."""
+
+    async def run() -> None:
+        network = MemoryNetwork()
+        server, client = network.join("server"), network.join("client")
+
+        async def serve(stream: Stream) -> None:
+            async with Channel(stream, DISCOVER) as channel:
+                while isinstance(question := await channel.receive(), AskFile):
+                    await asyncio.sleep(0.9 * ANSWER_TIMEOUT_S)
+                    channel.post(serving(FILES)(question))
+
+        await server.serve(DISCOVER, serve)
+        with pytest.raises(PeerLost):
+            await fetch_tokenizer_files(client, "server", FILES.digest)
+        assert asyncio.get_running_loop().time() < FETCH_S + 1.0
+        await client.close()
+        await server.close()
+
+    run_virtual(run())
+
+
+def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
+    cache = TokenizerCache(tmp_path / "cache")
+    asked: list[str] = []
+
+    def answer(question: AskFile) -> m.Message:
+        asked.append(question.name)
+        return serving(FILES)(question)
+
+    fetch(answer, FILES.digest, cache)
+    assert fetch(answer, FILES.digest, cache).files == FILES.files
+    assert len(asked) == len(NAMES)
+    assert (cache.folder_of(FILES.digest) / "tokenizer.json").read_bytes() == b"{}"
+
+
+def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
+    cache = TokenizerCache(tmp_path)
+    folder = cache.put(FILES)
+    (folder / "tokenizer.json").write_bytes(b"tampered")
+    assert cache.get(FILES.digest) is None
+    cache.put(FILES)
+    assert cache.get(FILES.digest) == FILES
+    cache.put(FILES)
+
+
+def test_read_takes_known_names_only(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    before = TokenizerFiles.read(tmp_path)
+    (tmp_path / "README.md").write_bytes(b"other")
+    assert before is not None
+    assert TokenizerFiles.read(tmp_path) == before
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """What is read is served to strangers: a vocabulary that is a link to a private key would be."""
+    (tmp_path / "key").write_bytes(b"private")
+    folder = tmp_path / "model"
+    FILES.write(folder)
+    (folder / "vocab.txt").symlink_to("../key")
+    with pytest.raises(UsageError, match=r"vocab\.txt .* is a link to .*key"):
+        TokenizerFiles.read(folder)
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.txt").symlink_to("tokenizer.json")
+    (tmp_path / "linked").symlink_to(folder)
+    read = TokenizerFiles.read(tmp_path / "linked")
+    assert read is not None and read.files["vocab.txt"] == FILES.files["tokenizer.json"]
+
+
+def test_links_of_a_downloaded_snapshot_lead_to_its_blobs_only(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a" / "snapshots" / "1234", tmp_path / "models--a" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abcd").write_bytes(b"{}")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/abcd")
+    read = TokenizerFiles.read(snapshot)
+    assert read is not None and read.files == {"tokenizer.json": b"{}"}
+    (tmp_path / "key").write_bytes(b"private")
+    (blobs / "efgh").symlink_to(tmp_path / "key")
+    (snapshot / "vocab.txt").symlink_to("../../blobs/efgh")
+    with pytest.raises(UsageError, match="link"):
+        TokenizerFiles.read(snapshot)
+
+
+def test_a_folder_without_a_vocabulary_has_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(b"{}")
+    assert TokenizerFiles.read(tmp_path) is None
+
+
+def test_a_huge_tokenizer_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(limits.MAX_FILE_BYTES + 1)
+    with pytest.raises(UsageError, match="64 MiB"):
+        TokenizerFiles.read(tmp_path)
+
+
+def test_the_digest_separates_names_and_contents() -> None:
+    one = TokenizerFiles({"merges.txt": b"ab", "vocab.json": b""})
+    two = TokenizerFiles({"merges.txt": b"a", "vocab.json": b"b"})
+    assert one.digest != two.digest
+    assert TokenizerFiles(dict(reversed(list(one.files.items())))).digest == one.digest
+
+
+def test_what_the_disk_has_no_room_for_is_used_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = TokenizerCache(tmp_path / "cache")
+    with full_disk(file_bytes=1):
+        assert fetch(serving(FILES), FILES.digest, cache) == FILES
+    assert "will be fetched again" in caplog.text
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert fetch(serving(FILES), FILES.digest, cache) == cache.get(FILES.digest) == FILES

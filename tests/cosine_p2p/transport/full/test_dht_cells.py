@@ -1,0 +1,287 @@
+"""Cells in a DHT of nodes in memory: what is stored at others, what is found, and what liars among them can do."""
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.directory.postings import Posting, PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
+from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
+from cosine_p2p.transport.full.dht_node import node_id_of
+from cosine_p2p.transport.full.library import (
+    DictionaryDHTValue,
+    PeerID,
+    RoutingTable,
+    ValueWithExpiration,
+)
+from cosine_protocol import limits
+from cosine_protocol.errors import LocalProtocolError, PeerLost
+from cosine_protocol.records import Role, cell_name, seal_record
+from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+
+ROOT = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
+OPENER = RecordOpener()
+
+
+def sealed(
+    number: int, *, cell: str = ROOT, sequence: int = 1, lifetime_s: float = 300.0
+) -> tuple[str, bytes, float]:
+    """Owner, data and expiry of a record in a cell."""
+    identity = identity_of(number)
+    record = record_of(identity, now_s=time.time(), sequence=sequence, lifetime_s=lifetime_s)
+    return identity.peer_id, seal_record(record, identity, key=cell), record.expires_at_s
+
+
+class Node:
+    """An honest node that keeps and shows what passes its check; `is_silent`, it answers nothing."""
+
+    def __init__(self, number: int) -> None:
+        self.peer_id = PeerID.from_base58(identity_of(number).peer_id)
+        self.node_id = node_id_of(self.peer_id)
+        self.store = RecordStore()
+        self.checker = PostingChecker(NETWORK, OPENER)
+        self.table = RoutingTable(self.node_id, 20, 5)
+        self.is_silent = False
+        self.finds: list[int] = []
+        self.stores = 0
+
+    def take(self, key: bytes, owner: str, value: bytes, expires_at_s: float) -> bool:
+        now_s = time.time()
+        posting = self.checker.check(
+            key=key, subkey=subkey_bytes(owner), value=value, expires_at_s=expires_at_s, now_s=now_s
+        )
+        return self.store.put(key, posting, now_s)
+
+    def postings(self, key: bytes) -> list[Posting]:
+        return self.store.get(key, time.time())
+
+    def shown(self, key: Any) -> Any:
+        cell = DictionaryDHTValue()
+        for posting in self.postings(key.to_bytes()):
+            cell.store(posting.owner, posting.value, posting.expires_at_s)
+        return ValueWithExpiration(cell, cell.latest_expiration_time) if cell.data else None
+
+
+class Forgetful(Node):
+    """Says that it has stored a record and does not keep it."""
+
+    def take(self, key: bytes, owner: str, value: bytes, expires_at_s: float) -> bool:
+        return True
+
+
+class Crowding(Node):
+    """Shows a full cell of records that nobody else has, each forged, beside nothing true."""
+
+    def shown(self, key: Any) -> Any:
+        cell = DictionaryDHTValue()
+        for number in range(limits.MAX_CELL_OWNERS):
+            cell.store(f"{self.peer_id} {number}", b"junk", time.time() + 100)
+        return ValueWithExpiration(cell, cell.latest_expiration_time)
+
+
+class Dht:
+    """Nodes that all know each other, and the cells as others read and write them."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = {node.peer_id: node for node in nodes}
+        for node in nodes:
+            for other in nodes:
+                if other is not node:
+                    node.table.add_or_update_node(other.node_id, other.peer_id)
+
+    def cells(
+        self,
+        node: Node,
+        *,
+        anchors: Collection[Any] = (),
+        client_mode: bool = False,
+        store: RecordStore | None = None,
+    ) -> DhtCells:
+        """The cells as `node` of this network sees them."""
+
+        async def call_find(peer_id: Any, keys: Collection[Any]) -> Any:
+            other = self.nodes.get(peer_id)
+            if other is None or other.is_silent:
+                return None
+            other.finds.append(len(keys))
+            return {key: (other.shown(key), dict(other.table.get_nearest_neighbors(key, 20))) for key in keys}
+
+        async def call_store(peer_id: Any, *, keys: Any, values: Any, expiration_time: Any, subkeys: Any) -> Any:
+            other = self.nodes.get(peer_id)
+            if other is None or other.is_silent:
+                return None
+            other.stores += 1
+            (key,), (owner,), (value,), (expires_at_s,) = keys, subkeys, values, expiration_time
+            return [other.take(key.to_bytes(), owner, value, expires_at_s)]
+
+        protocol = SimpleNamespace(
+            routing_table=node.table,
+            bucket_size=20,
+            client_mode=client_mode,
+            call_find=call_find,
+            call_store=call_store,
+        )
+        running = SimpleNamespace(
+            protocol=protocol,
+            node_id=node.node_id,
+            peer_id=node.peer_id,
+            _call_find_with_blacklist=call_find,
+        )
+        return DhtCells(running, checker=node.checker, store=node.store, anchors=anchors)
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await scene()
+
+    run_virtual(run())
+
+
+def network(count: int, *others: Node) -> tuple[Dht, list[Node]]:
+    nodes = [Node(number) for number in range(1, count + 1)]
+    return Dht(*nodes, *others), nodes
+
+
+def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None:
+    dht, nodes = network(30)
+
+    async def scene() -> None:
+        owner, data, expires_at_s = sealed(1)
+        placement = await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+        others = [node for node in nodes[1:] if node.postings(dht_key(ROOT))]
+        assert placement.holders == placement.asked == len(others)
+        assert 10 <= len(others) <= 15
+        assert placement.is_enough
+        assert await dht.cells(nodes[29]).read([ROOT]) == {ROOT: {owner: data}}
+
+    play(scene)
+
+
+def test_ones_own_store_does_not_count() -> None:
+    """Those that do not answer at all, and those that say they stored it and show nothing."""
+
+    async def scene() -> None:
+        dht, nodes = network(4, *(Forgetful(number) for number in range(5, 8)))
+        for node in nodes[1:]:
+            node.is_silent = True
+        cells = dht.cells(nodes[0])
+        placement = await cells.write(ROOT, *sealed(1))
+        assert nodes[0].postings(dht_key(ROOT))
+        assert (placement.holders, placement.asked, placement.is_enough) == (0, 3, False)
+        nodes[1].is_silent = nodes[2].is_silent = nodes[3].is_silent = False
+        placement = await cells.write(ROOT, *sealed(1, sequence=2))
+        assert (placement.holders, placement.asked, placement.is_enough) == (3, 6, False)
+
+    play(scene)
+
+
+def test_the_first_node_of_a_network_stores_its_record_with_nobody_else() -> None:
+    async def scene() -> None:
+        dht, nodes = network(1)
+        placement = await dht.cells(nodes[0]).write(ROOT, *sealed(1))
+        assert (placement.holders, placement.is_enough) == (0, True)
+
+    play(scene)
+
+
+def test_a_node_whose_initial_peers_are_gone_is_told_so() -> None:
+    async def scene() -> None:
+        dht, nodes = network(2)
+        nodes[1].is_silent = True
+        with pytest.raises(PeerLost, match="no other node of the network answers"):
+            await dht.cells(nodes[0], anchors=[nodes[1].peer_id]).write(ROOT, *sealed(1))
+
+    play(scene)
+
+
+def test_what_no_node_would_store_is_our_own_fault() -> None:
+    async def scene() -> None:
+        dht, nodes = network(2)
+        _, data, expires_at_s = sealed(1)
+        with pytest.raises(LocalProtocolError, match="no node would store our record"):
+            await dht.cells(nodes[0]).write(ROOT, identity_of(2).peer_id, data, expires_at_s)
+
+    play(scene)
+
+
+def test_a_renewal_goes_to_the_nodes_that_held_the_last_record_without_a_search() -> None:
+    async def scene() -> None:
+        dht, nodes = network(30)
+        cells = dht.cells(nodes[0])
+        first = await cells.write(ROOT, *sealed(1))
+        finds = [len(node.finds) for node in nodes]
+        owner, data, expires_at_s = sealed(1, sequence=2)
+        again = await cells.write(ROOT, owner, data, expires_at_s, is_renewal=True)
+        assert again == first
+        assert [len(node.finds) for node in nodes] == finds
+        assert await dht.cells(nodes[20]).read([ROOT]) == {ROOT: {owner: data}}
+
+    play(scene)
+
+
+def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_lives_longer() -> None:
+    async def scene() -> None:
+        dht, nodes = network(3)
+        old, new = sealed(9, sequence=1), sealed(9, sequence=2, lifetime_s=100.0)
+        for node, (owner, data, expires_at_s) in zip(nodes, (old, new), strict=False):
+            writer = Dht(node).cells(node)
+            await writer.write(ROOT, owner, data, expires_at_s)
+        assert await dht.cells(nodes[2]).read([ROOT]) == {ROOT: {new[0]: new[1]}}
+
+    play(scene)
+
+
+def test_several_cells_are_asked_for_in_one_call() -> None:
+    async def scene() -> None:
+        dht, nodes = network(3)
+        cells = [
+            cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=f"{digit:x}") for digit in range(16)
+        ]
+        await dht.cells(nodes[0]).read(cells)
+        assert nodes[1].finds == nodes[2].finds
+        assert sum(nodes[1].finds) == 16
+        assert len(nodes[1].finds) <= 5
+        assert max(nodes[1].finds) <= limits.MAX_FIND_KEYS
+
+    play(scene)
+
+
+def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
+    """Twenty of them show 1,280 records; what several nodes show is looked at first."""
+
+    async def scene() -> None:
+        liars = [Crowding(number) for number in range(100, 120)]
+        dht, nodes = network(10, *liars)
+        owner, data, expires_at_s = sealed(1)
+        await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+        assert len(liars) * limits.MAX_CELL_OWNERS > MAX_RECORDS_READ
+        assert await dht.cells(nodes[9], client_mode=True).read([ROOT]) == {ROOT: {owner: data}}
+
+    play(scene)
+
+
+def test_a_client_that_nobody_answers_is_told_so_and_a_node_shows_what_it_has() -> None:
+    async def scene() -> None:
+        dht, nodes = network(2)
+        nodes[1].is_silent = True
+        with pytest.raises(PeerLost, match="no node of the network answered"):
+            await dht.cells(nodes[0], client_mode=True).read([ROOT])
+        assert await dht.cells(nodes[0]).read([ROOT]) == {ROOT: {}}
+
+    play(scene)
+
+
+def test_initial_peers_are_asked_though_the_routing_table_has_lost_them() -> None:
+    async def scene() -> None:
+        dht, nodes = network(2)
+        owner, data, expires_at_s = sealed(1)
+        await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+        newcomer = Node(3)
+        client = dht.cells(newcomer, anchors=[nodes[0].peer_id], client_mode=True)
+        assert await client.read([ROOT]) == {ROOT: {owner: data}}
+        assert not newcomer.table.uid_to_peer_id
+
+    play(scene)

@@ -1,0 +1,490 @@
+"""The light transport: streams to py-libp2p hosts on loopback, and every way in which a dial can fail."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import pytest
+import trio
+from trio.testing import MockClock
+
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
+from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
+from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
+from cosine_p2p.transport.light.light import LightConfig, LightTransport
+from cosine_p2p.transport.light.stream import LightStream
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.codec import decode
+from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
+from cosine_protocol.framing import FrameDecoder
+from cosine_protocol.identity import Identity
+from cosine_protocol.messages import Error
+from tests.cosine_p2p.private_swarm import PrivateSwarm
+from tests.cosine_p2p.transport.libp2p_server import COUNT, ECHO, HANG_UP, WHO, Server, serving
+from tests.thoroughness import quick_first
+
+pytestmark = pytest.mark.network
+needs_hivemind = pytest.mark.skipif(find_spec("hivemind") is None, reason="needs hivemind beside py-libp2p")
+
+OURS = Identity.from_seed(b"\x01" * 32)
+NOBODY = Identity.from_seed(b"\x09" * 32).peer_id
+SEED, OTHER_SEED = b"\x02" * 32, b"\x03" * 32
+CLOSED_PORT = "/ip4/127.0.0.1/tcp/1"
+SHORT_S = 0.4
+# libp2p's default for a circuit is 128 KiB.
+MUCH_BYTES = 2 << 20
+
+Play = Callable[[LightTransport, Server], Awaitable[None]]
+
+
+def config(*maddrs: str, dial_timeout_s: float = 4.0) -> LightConfig:
+    return LightConfig(identity=OURS, initial_peers=maddrs, dial_timeout_s=dial_timeout_s)
+
+
+def with_server(play: Play, *, dial_timeout_s: float = 4.0) -> None:
+    """A server, and a transport that has joined through it."""
+
+    async def run() -> None:
+        async with serving(SEED) as server:
+            transport = await LightTransport.start(config(server.maddr, dial_timeout_s=dial_timeout_s))
+            try:
+                await play(transport, server)
+            finally:
+                await transport.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def read_all(stream: Stream) -> bytes:
+    data = b""
+    while piece := await stream.read():
+        data += piece
+    return data
+
+
+async def lost(work: Awaitable[Any]) -> PeerLost:
+    with pytest.raises(PeerLost) as caught:
+        await work
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("size_bytes", [1, 70_000, 3 << 20])
+def test_bytes_travel_there_and_back(size_bytes: int) -> None:
+    data = bytes(range(256)) * (size_bytes // 256 + 1)
+
+    async def play(transport: LightTransport, server: Server) -> None:
+        stream = await transport.dial(server.peer_id, ECHO)
+        # Without a private swarm there is no gate to pass.
+        assert isinstance(stream, LightStream)
+        assert stream.peer_id == server.peer_id
+        writing = asyncio.ensure_future(stream.write(data))
+        received = b""
+        while len(received) < len(data):
+            received += await stream.read()
+        await writing
+        assert received == data
+
+    with_server(play)
+
+
+def test_the_server_sees_our_identity() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        assert transport.peer_id == OURS.peer_id
+        assert await read_all(await transport.dial(server.peer_id, WHO)) == OURS.peer_id.encode()
+
+    with_server(play)
+
+
+def test_streams_of_one_peer_share_a_connection() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        streams = await asyncio.gather(*(transport.dial(server.peer_id, ECHO) for _ in range(8)))
+        for number, stream in enumerate(streams):
+            await stream.write(b"%d" % number)
+        assert [await stream.read() for stream in streams] == [b"%d" % number for number in range(8)]
+
+        async def connections(host: Any) -> int:
+            return len(host.get_network().get_connections())
+
+        assert await server.run(connections) == 1
+
+    with_server(play)
+
+
+def test_what_is_written_before_the_end_arrives() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        stream = await transport.dial(server.peer_id, COUNT)
+        await stream.write(b"x" * 200_000)
+        stream.close()
+        assert await stream.read() == b""
+        await transport.close()
+
+    with_server(play)
+
+
+def test_a_cancelled_read_leaves_the_stream_usable() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        stream = await transport.dial(server.peer_id, ECHO)
+        for number in range(20):
+            reading = asyncio.ensure_future(stream.read())
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await stream.write(b"%d" % number)
+            assert await stream.read() == b"%d" % number
+
+    with_server(play)
+
+
+def test_closing_ends_a_waiting_read_and_never_raises() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        stream = await transport.dial(server.peer_id, ECHO)
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0)
+        stream.close()
+        stream.close()
+        assert await reading == b""
+        assert "closed" in (await lost(stream.write(b"late"))).reason
+
+    with_server(play)
+
+
+def test_a_peer_that_leaves_ends_its_streams_and_is_dialled_anew() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        stream = await transport.dial(server.peer_id, ECHO)
+        # The dial may or may not hear the answer first.
+        await asyncio.gather(transport.dial(server.peer_id, HANG_UP), return_exceptions=True)
+        assert await stream.read() == b""
+        await lost(stream.write(b"anybody?"))
+        again = await transport.dial(server.peer_id, ECHO)
+        await again.write(b"there you are")
+        assert await again.read() == b"there you are"
+
+    with_server(play)
+
+
+def test_a_write_waits_for_a_peer_that_reads_nothing() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        # An echo whose answers nobody reads stops reading once the way back is full.
+        stream = await transport.dial(server.peer_id, ECHO)
+        writing = asyncio.ensure_future(stream.write(b"x" * (64 << 20)))
+        done, _ = await asyncio.wait([writing], timeout=0.5)
+        assert not done
+        writing.cancel()
+        stream.close()
+
+    with_server(play)
+
+
+def test_a_protocol_nobody_serves_is_named() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        error = await lost(transport.dial(server.peer_id, "/no/such/protocol"))
+        assert error.peer_id == server.peer_id and "/no/such/protocol" in error.reason
+
+    with_server(play)
+
+
+def test_reasons_of_a_dial_that_fails() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        assert "no address" in (await lost(transport.dial(NOBODY, ECHO))).reason
+        transport.note_addresses(NOBODY, [f"{CLOSED_PORT}/p2p/{NOBODY}", "/ip4/127.0.0.1/udp/1/quic-v1"])
+        assert (await lost(transport.dial(NOBODY, ECHO))).reason == "connection refused at 127.0.0.1:1"
+        # The server's address under another's name: the handshake finds out.
+        transport.note_addresses(NOBODY, [server.maddr.rpartition("/p2p/")[0]])
+        assert "handshake failed" in (await lost(transport.dial(NOBODY, ECHO))).reason
+        # Where clouds tell machines their keys.
+        transport.note_addresses(NOBODY, ["/ip4/169.254.169.254/tcp/80"])
+        assert "not dialled" in (await lost(transport.dial(NOBODY, ECHO))).reason
+        relayed = f"{server.maddr}/p2p-circuit"
+        transport.note_addresses(NOBODY, [relayed])
+        assert "the relay at" in (await lost(transport.dial(NOBODY, ECHO))).reason
+
+    with_server(play)
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def babbling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x05HTTP\n" * 1000)
+    await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize(("peer", "reason"), [(silent, "no answer within"), (babbling, "does not serve /noise")])
+def test_a_stranger_at_the_address(peer: Callable[..., Awaitable[None]], reason: str) -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        async with await asyncio.start_server(peer, "127.0.0.1") as listener:
+            port = listener.sockets[0].getsockname()[1]
+            transport.note_addresses(NOBODY, [f"/ip4/127.0.0.1/tcp/{port}"])
+            assert reason in (await lost(transport.dial(NOBODY, ECHO))).reason
+
+    with_server(play, dial_timeout_s=SHORT_S)
+
+
+def test_of_several_addresses_the_one_that_answers_counts() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        async with serving(OTHER_SEED) as other, await asyncio.start_server(silent, "127.0.0.1") as listener:
+            port = listener.sockets[0].getsockname()[1]
+            places = [f"/ip4/127.0.0.1/tcp/{port}", CLOSED_PORT, other.maddr]
+            transport.note_addresses(other.peer_id, places)
+            stream = await transport.dial(other.peer_id, ECHO)
+            await stream.write(b"found")
+            assert await stream.read() == b"found"
+
+    with_server(play)
+
+
+def test_a_cancelled_dial_leaves_nothing_behind() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        for turns in range(30):
+            dialling = asyncio.ensure_future(transport.dial(server.peer_id, ECHO))
+            for _ in range(turns):
+                await asyncio.sleep(0.0002)
+            dialling.cancel()
+            await asyncio.gather(dialling, return_exceptions=True)
+        for left in list(transport._streams):
+            left.close()
+        stream = await transport.dial(server.peer_id, ECHO)
+        await stream.write(b"well")
+        assert await stream.read() == b"well"
+
+    with_server(play)
+
+
+def test_nobody_opens_streams_to_a_client() -> None:
+    async def play(transport: LightTransport, server: Server) -> None:
+        async def knock(host: Any) -> str:
+            try:
+                await host.new_stream(ID.from_string(OURS.peer_id), ["/ipfs/id/1.0.0"])
+            except Exception as error:
+                return f"refused ({type(error).__name__})"
+            return "let in"
+
+        assert "refused" in await server.run(knock)
+        with pytest.raises(LocalProtocolError):
+            await transport.serve(ECHO, silent)  # type: ignore[arg-type]
+
+    with_server(play)
+
+
+def test_closing_leaves_no_thread_and_no_task() -> None:
+    async def run() -> None:
+        async with serving(SEED) as server:
+            tasks = asyncio.all_tasks()
+            transport = await LightTransport.start(config(server.maddr))
+            stream = await transport.dial(server.peer_id, ECHO)
+            await transport.close()
+            assert await stream.read() == b""
+            assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
+            assert asyncio.all_tasks() == tasks
+            assert "left" in (await lost(transport.dial(server.peer_id, ECHO))).reason
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_joining_needs_one_initial_peer_that_answers() -> None:
+    async def run() -> None:
+        async with serving(SEED) as server:
+            nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
+            transport = await LightTransport.start(config(nobody, server.maddr))
+            assert transport.initial_peers == (NOBODY, server.peer_id)
+            await transport.close()
+            error = await lost(LightTransport.start(config(nobody, f"/ip4/127.0.0.1/tcp/2/p2p/{NOBODY}")))
+            assert nobody in str(error) and "connection refused" in error.reason
+        with pytest.raises(UsageError, match="nonsense"):
+            await LightTransport.start(config("nonsense"))
+        assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class SlowConnection:
+    """Takes `pause_s` to write."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.written = b""
+        self._pause_s = pause_s
+
+    async def write(self, data: bytes) -> None:
+        self.written += data[:1]
+        await trio.sleep(self._pause_s)
+        self.written += data[1:]
+
+
+def test_a_frame_is_written_whole_though_its_task_is_cancelled() -> None:
+    async def run() -> None:
+        slow = SlowConnection(1.0)
+        muxer = Muxer(slow, ID.from_string(NOBODY), lambda: None)
+        with trio.move_on_after(0.5):
+            await muxer._write_frame(b"a whole frame")
+        assert slow.written == b"a whole frame"
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_peer_that_takes_no_frame_for_long_is_cut_off() -> None:
+    async def run() -> None:
+        cuts: list[str] = []
+        muxer = Muxer(SlowConnection(WRITE_TIMEOUT_S + 1), ID.from_string(NOBODY), lambda: cuts.append("cut"))
+        with pytest.raises(RawConnError):
+            await muxer._write_frame(b"a whole frame")
+        assert cuts == ["cut"]
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_peer_cannot_fill_our_memory() -> None:
+    async def run() -> None:
+        muxer = Muxer(None, ID.from_string(NOBODY), lambda: None)
+        muxer.stream_buffers[2] = bytearray(MAX_WINDOW_SIZE + 1)
+        # The error after which yamux closes the connection.
+        with pytest.raises(trio.TooSlowError):
+            await muxer._read_data_body(MAX_WINDOW_SIZE)
+
+    trio.run(run)
+
+
+async def through_a_relay(folder: Path, swarm: PrivateSwarm | None = None, *, is_member: bool = True) -> bytes:
+    """What a peer behind a relay sends; of a private swarm, to a member or a stranger."""
+    from cosine_p2p.transport.full.hivemind import HivemindTransport
+
+    async def send(stream: Stream) -> None:
+        for _ in range(MUCH_BYTES >> 16):
+            await stream.write(bytes(1 << 16))
+        stream.close()
+
+    async with AsyncExitStack() as stack:
+
+        def gate(peer_id: str) -> PeerGate:
+            return PeerGate(swarm.member(peer_id) if swarm is not None else None)
+
+        async def started(name: str, **options: Any) -> HivemindTransport:
+            place = TransportConfig(
+                identity_file=folder / name,
+                host_maddrs=("/ip4/127.0.0.1/tcp/0",),
+                gate=gate(load_identity(folder / name).peer_id),
+                **options,
+            )
+            node = await HivemindTransport.start(place)
+            stack.push_async_callback(node.close)
+            return node
+
+        relay = await started("relay", is_relay=True)
+        peers = await relay.visible_maddrs()
+        node = await started("node", initial_peers=peers, relays=peers)
+        await node.serve(ECHO, send)
+        ours = gate(OURS.peer_id) if is_member else PeerGate()
+        transport = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers, gate=ours))
+        stack.push_async_callback(transport.close)
+        transport.note_addresses(node.peer_id, [f"{peers[0]}/p2p-circuit"])
+        stream = await transport.dial(node.peer_id, ECHO)
+        assert stream.peer_id == node.peer_id
+        if not is_member:
+            await stream.write(b"\0\0\0\1?")
+        return await read_all(stream)
+
+
+@needs_hivemind
+def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A node on loopback gets its reservation, but does not show the address that comes with it.
+    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.CIRCUIT_WAIT_S", 1.0)
+    assert len(asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60))) == MUCH_BYTES
+
+
+@pytest.mark.thorough
+@needs_hivemind
+@pytest.mark.parametrize(("is_relay", "granted_bytes"), [(True, CIRCUIT_BYTES), (False, 128 << 10)])
+def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_at_nodes_that_are_no_relay(
+    tmp_path: Path, is_relay: bool, granted_bytes: int
+) -> None:
+    """p2pd's own options grant it 4 GiB wherever it thinks that it has a public address."""
+    from cosine_p2p.transport.full.hivemind import HivemindTransport
+
+    async def run() -> None:
+        place = TransportConfig(
+            identity_file=tmp_path / "node", host_maddrs=("/ip4/127.0.0.1/tcp/0",), is_relay=is_relay
+        )
+        node = await HivemindTransport.start(place)
+        try:
+            peers = await node.visible_maddrs()
+            stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers))
+            try:
+                assert await stranger.reserve(node.peer_id) == granted_bytes
+            finally:
+                await stranger.close()
+            assert node.daemon_pid is not None
+            assert ("-relayService=0" in psutil.Process(node.daemon_pid).cmdline()) is not is_relay
+        finally:
+            await node.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.thorough
+@needs_hivemind
+@pytest.mark.parametrize("is_member", [True, False], ids=["member", "stranger"])
+def test_a_peer_of_a_private_swarm_behind_a_relay_sends_members_all_and_strangers_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_member: bool
+) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.CIRCUIT_WAIT_S", 1.0)
+    swarm = PrivateSwarm()
+    swarm.clock.now_s = time.time()
+    heard = asyncio.run(asyncio.wait_for(through_a_relay(tmp_path, swarm, is_member=is_member), 60))
+    if is_member:
+        assert len(heard) == MUCH_BYTES
+    else:
+        (body,) = FrameDecoder().feed(heard)
+        error = decode(body)
+        assert isinstance(error, Error) and (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+
+
+def python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_importing_is_quiet_and_lazy() -> None:
+    heavy = {"trio", "libp2p", "google.protobuf", "jinja2", "numpy"}
+    done = python(f"import cosine_p2p, sys; print({heavy} & sys.modules.keys())")
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+    done = python("import cosine_p2p.transport.light.light, logging; logging.getLogger('libp2p.any').error('boo')")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_more_of_the_library_is_imported_than_is_used() -> None:
+    unused = {
+        "requests",
+        "httpx",
+        "zeroconf",
+        "rich",
+        "websockets",
+        "libp2p.pubsub.gossipsub",
+        "libp2p.kad_dht.kad_dht",
+    }
+    done = python(f"import cosine_p2p.transport.light.light, sys; print({unused} & sys.modules.keys())")
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+@needs_hivemind
+@pytest.mark.parametrize("order", quick_first(["hivemind_library light", "light hivemind_library"]))
+def test_both_libraries_share_a_process(order: str) -> None:
+    imports = "\n".join(f"import cosine_p2p.transport.{name}" for name in order.split())
+    done = python(
+        f"{imports}\nimport hivemind.proto.p2pd_pb2, libp2p.crypto.pb.crypto_pb2 as c\nprint(c.PublicKey())"
+    )
+    assert done.returncode == 0, done.stderr

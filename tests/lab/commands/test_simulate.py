@@ -1,0 +1,150 @@
+"""`cosine-node simulate`: one JSON object, exit codes, and sentences for what cannot be."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_lab.commands.simulate import print_report
+from cosine_lab.simulation import running
+from cosine_lab.simulation.report import LearnerUse, SimulationReport, Switch
+from cosine_node.cli import main
+from cosine_node.learning.decision import Acceptance
+from tests.lab.simulation.test_report import REPORT, result
+
+FIELDS = {
+    *(
+        "digest",
+        "virtual_seconds",
+        "wall_seconds",
+        "requests",
+        "tokens",
+        "tokens_per_s",
+        "latency_ms",
+        "mismatches",
+    ),
+    *("hung", "leaked", "speedup_vs_plain", "bytes_per_token", "faults"),
+}
+SMALL = """
+verifiers = 2
+drafters = 2
+clients = 2
+requests = 1
+max_new_tokens = 10
+vocab_tokens = 12
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    return str(file)
+
+
+def exit_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(["simulate", *arguments])
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert exit_of(*arguments, "--json") == 0
+    fields: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return fields
+
+
+def test_one_json_object_with_every_promised_field(capsys: pytest.CaptureFixture[str], small: str) -> None:
+    fields = simulated(capsys, "--scenario", small)
+    assert fields.keys() >= FIELDS
+    assert (fields["requests"], fields["tokens"], fields["scenario"]) == (2, 20, "small")
+    assert fields["latency_ms"].keys() == {"p50", "p95", "p99"}
+    assert (fields["mismatches"], fields["hung"], fields["leaked"], fields["faults"]) == (0, 0, 0, {})
+
+
+def test_equal_inputs_equal_digests(capsys: pytest.CaptureFixture[str], small: str) -> None:
+    options = ["--scenario", small, "--faults", "random", "--loss", "0.02"]
+    first, again, other = (simulated(capsys, *options, "--seed", seed) for seed in ("7", "7", "8"))
+    assert {**first, "wall_seconds": 0} == {**again, "wall_seconds": 0}
+    assert first["digest"] != other["digest"]
+
+
+def test_options_replace_what_the_scenario_says(capsys: pytest.CaptureFixture[str], small: str) -> None:
+    changed = ["--nodes", "3", "--clients", "3", "--strategy", "plain", "--rtt_ms", "80", "--faults", "corrupt=1"]
+    fields = simulated(capsys, "--scenario", small, *changed)
+    assert (fields["requests"], fields["strategy"], fields["speedup_vs_plain"]) == (3, "plain", 1.0)
+    assert fields["faults"] == {"corrupt": 1}
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str], small: str) -> None:
+    assert exit_of("--scenario", small) == 0
+    shown = capsys.readouterr().out
+    assert "nothing hung, nothing leaked" in shown
+    assert "emulated" in shown
+
+
+def test_what_a_drafter_has_learned_is_told_by_quarters_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    switch = Switch(at_s=812.4, tokens=2000, before=Acceptance(3, 9), after=Acceptance(6, 9), live=Acceptance(1, 4))
+    learner = LearnerUse(
+        peer_id="p", domain="math", kept_tokens=2600, rounds=1, switches=(switch,), live=Acceptance(3, 4)
+    )
+    print_report(replace(REPORT, results=tuple(map(result, range(4))), learners=(learner,)))
+    shown = capsys.readouterr().out
+    assert "5.0, 5.0, 5.0, 5.0 tokens/s a request" in shown
+    assert "2,000 tokens at 812 s; right at 25 % → 75 %" in shown
+    print_report(REPORT)
+    assert "quarters" not in capsys.readouterr().out
+
+
+def test_the_soak_by_seed_and_by_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulated(capsys, "--scenario", "soak", "--seed", "3", "--strategy", "plain")["scenario"] == "soak"
+    assert exit_of("--scenario", "soak", "--seeds", "0:0") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--scenario", "nowhere"], "There is no scenario 'nowhere'"),
+        (["--nodes", "0"], "0 nodes are too few"),
+        (["--clients", "0"], "clients lies between 1 and"),
+        (["--rtt-ms", "-1"], "rtt_ms lies between 0 and"),
+        (["--loss", "1"], "loss lies between 0 and 0.5"),
+        (["--strategy", "magic"], "There is no strategy 'magic'"),
+        (["--faults", "rain=1"], "'rain=1' is no fault"),
+        (["--seed", "-5"], "seed lies between 0"),
+        (["--seeds", "0:3"], "goes with --scenario soak"),
+        (["--scenario", "soak", "--seeds", "0:3", "--clients", "2"], "and no other option"),
+        (["--scenario", "soak", "--seeds", "three"], "FIRST:END"),
+    ],
+)
+def test_bad_usage_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
+    assert exit_of(*arguments) == 2
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda report: replace(report, leaked=("a stream is open",)),
+        lambda report: replace(report, results=(replace(report.results[0], is_match=False),)),
+    ],
+)
+def test_what_must_never_be_ends_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str, wrong: Any
+) -> None:
+    real = running.run_scenario
+
+    def spoilt(*arguments: Any, **options: Any) -> SimulationReport:
+        report: SimulationReport = wrong(real(*arguments, **options))
+        return report
+
+    monkeypatch.setattr(running, "run_scenario", spoilt)
+    assert exit_of("--scenario", small, "--json") == 1
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["leaked"] + fields["mismatches"] == 1

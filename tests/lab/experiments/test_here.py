@@ -1,0 +1,125 @@
+"""A running swarm is measured in turns, and what is told follows from the rows."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_lab.experiments.here import HereOptions, findings_of, measure, prompts_of, run, sentences
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.demo.race import Way
+from cosine_p2p.client import AsyncClient, Swarm
+from cosine_protocol.errors import UsageError
+from tests.lab.experiments.quick import silent
+
+
+def row(
+    ratio: float, *, temperature: float = 0.0, rtt_ms: float = 0.0, is_identical: bool = True
+) -> dict[str, Any]:
+    times = {Way.PLAIN.value: 1.0, Way.COPYING.value: 1.0, Way.COSINE.value: ratio}
+    return {
+        "emulated_rtt_ms": rtt_ms,
+        "temperature": temperature,
+        "ms_per_token": {way: 10 / times_plain for way, times_plain in times.items()},
+        "times_plain": times,
+        "is_identical": is_identical,
+    }
+
+
+def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts"
+    lines.write_text("ab\n\ncd\nef\n", "utf-8")
+    options = replace(HereOptions.quick(), prompts_from=lines, prompts=2, repeats=2)
+
+    async def measured() -> list[dict[str, Any]]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier()
+            await swarm.drafter()
+            return await measure(await swarm.client(), options, say=silent)
+
+    rows = run_virtual(measured())
+    assert [found["prompt"] for found in rows] == [0, 1]
+    assert all(found["is_identical"] for found in rows)
+    # A scripted drafter is right seven times of ten and costs nothing here but its own time.
+    assert all(found["times_plain"]["cosine"] > 1.0 for found in rows)
+
+
+def test_every_length_of_links_is_measured_and_named(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts"
+    lines.write_text("ab", "utf-8")
+    options = replace(HereOptions.quick(), rtts_ms=(0.0, 40.0), prompts_from=lines)
+    asked: list[float] = []
+
+    async def at_once(check: Callable[[], None]) -> None:
+        check()
+
+    async def measured() -> dict[str, Any]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier()
+
+            def connect(rtt_ms: float) -> AsyncClient:
+                asked.append(rtt_ms)
+                identity = numbered_identity(100 + len(asked))
+
+                async def join() -> Swarm:
+                    return swarm.client_swarm(identity)
+
+                return AsyncClient(join=join, offload=at_once)
+
+            return await run(connect, options, say=silent)
+
+    result = run_virtual(measured())
+    assert asked == [0.0, 40.0]
+    assert [found["emulated_rtt_ms"] for found in result["rows"]] == [0.0, 40.0]
+    assert result["setup"]["emulated_rtt_ms"] == [0.0, 40.0]
+    assert result["setup"]["prompts"] == 1
+    assert {entry["emulated_rtt_ms"] for entry in result["findings"]["ways"]} == {0.0, 40.0}
+
+
+def test_a_chat_model_is_asked_questions() -> None:
+    asked = prompts_of(replace(HereOptions(), target="zoo:smol-target", prompts=30))
+    assert len(asked) == 30
+    assert all(isinstance(prompt, list) and prompt[-1]["role"] == "user" for prompt in asked)
+
+
+def test_of_texts_what_is_held_out_is_asked(tmp_path: Path) -> None:
+    for name in ("code.dev.jsonl", "math.dev.jsonl", "code.train.jsonl"):
+        lines = [{"messages": [{"role": "user", "content": f"{name} {number}"}]} for number in range(3)]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    asked = prompts_of(replace(HereOptions(), prompts_from=tmp_path, prompts=4))
+    names = [prompt[0]["content"].split()[0] for prompt in asked if isinstance(prompt, list)]
+    assert names == ["code.dev.jsonl", "math.dev.jsonl"] * 2
+
+
+def test_the_embedded_prompts_take_turns_over_the_domains() -> None:
+    asked = prompts_of(replace(HereOptions(), prompts=7))
+    assert len(asked) == 7
+    assert len({str(prompt) for prompt in asked}) == 7
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n \n", "utf-8")
+    with pytest.raises(UsageError, match="no prompt"):
+        prompts_of(replace(HereOptions(), prompts_from=empty))
+
+
+def test_the_worst_ten_prompts_in_a_row_are_told() -> None:
+    rows = [row(2.0) for _ in range(10)] + [row(0.9) for _ in range(10)] + [row(3.0) for _ in range(15)]
+    [_, ours] = findings_of(rows, seed=0)["ways"]
+    assert (ours["times_plain"], ours["worst_group"]) == (2.0, 0.9)
+    low, high = ours["interval"]
+    assert 0.9 <= low <= 2.0 <= high <= 3.0
+
+
+def test_sentences_say_what_was_measured_and_whether_texts_differ() -> None:
+    findings = findings_of([row(1.5), row(1.5, is_identical=False)], seed=0)
+    *_, ours, differ = sentences(findings)
+    assert "Temperature 0, cosine: 1.50 times plain decoding (1.50 to 1.50, 95 %)" in ours
+    assert differ == "1 texts differ between the ways."
+    [_, far, _] = sentences(findings_of([row(1.5, rtt_ms=100.0)], seed=0))
+    assert "Temperature 0 and 100 ms of emulated round trip, cosine: 1.50 times" in far

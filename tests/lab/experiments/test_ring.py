@@ -1,0 +1,118 @@
+"""The experiment on a target in parts: what it runs, and what it says of the rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cosine_lab.experiments.entrants import POLICIES
+from cosine_lab.experiments.experiment import Prompts, run_cell
+from cosine_lab.experiments.ring import OBJECTIONS, RIVALS, RingOptions, planned, tuned_policies
+from cosine_lab.report.ring_findings import CHAIN, CHUNKS, TOLD, TREE, coverage_of, findings_of
+from cosine_lab.simulation.traces import DrafterTrace, Trace
+from cosine_node.zoo.family import Family
+from tests.lab.experiments.quick import quick_result, silent
+
+WAYS = ["plain", *RIVALS, "cosine", *OBJECTIONS]
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return quick_result("ring")
+
+
+def test_every_way_gives_the_targets_text_over_the_ring(result: dict[str, Any]) -> None:
+    assert [row["way"] for row in result["rows"]] == WAYS
+    assert result["findings"]["mismatches"] == result["findings"]["violations"] == 0
+    for row in result["rows"]:
+        low, high = row["tokens_per_s_interval"]
+        assert low <= row["tokens_per_s"] <= high
+
+
+def test_plain_decoding_gets_a_token_with_each_traversal(result: dict[str, Any]) -> None:
+    plain = result["rows"][0]
+    assert 0.8 * 5.0 < plain["tokens_per_s"] <= 5.0
+    assert plain["speedup"] == 1.0
+
+
+def test_ways_differ_in_how_the_head_feeds_alone() -> None:
+    options = RingOptions(traversals_ms=(100.0, 200.0), temperatures=(0.0,), tuning_prompts=0)
+    tuned = tuned_policies(options, say=silent)
+    plans = list(planned(options, tuned))
+    assert [plan.way for plan in plans if plan.traversal_ms == 200.0] == WAYS
+    assert [plan.way for plan in plans if plan.traversal_ms == 100.0] == ["plain", *RIVALS, "cosine"]
+    shared = next(plan.cell.scenario for plan in plans if plan.way == "cosine" and plan.traversal_ms == 200.0)
+    for plan in plans:
+        if plan.traversal_ms == 200.0 and plan.way != "plain":
+            more = {**{way: fields for way, (_, fields) in {**RIVALS, **OBJECTIONS}.items()}, "cosine": {}}
+            assert plan.cell.scenario == {**shared, **more[plan.way]}
+
+
+def test_rivals_keep_no_account_and_have_the_widths_they_are_tuned_over() -> None:
+    for way, nodes in ((CHAIN, [4, 8]), (TREE, [16, 32]), (CHUNKS, [2, 4, 8])):
+        policies = [POLICIES[name] for name in RIVALS[way][0]]
+        assert [policy.max_nodes for policy in policies] == nodes
+        assert not any(policy.keeps_account for policy in policies)
+        assert {policy.only_best_path for policy in policies} == {way != TREE}
+
+
+@pytest.mark.thorough
+def test_a_rival_gets_the_width_under_which_the_tuning_prompts_take_least_time() -> None:
+    options = RingOptions(
+        family=Family.TOY, temperatures=(0.0,), tuning_prompts=1, tuning_tokens=24, prompts=1, processes=1
+    )
+    tuned = tuned_policies(options, say=silent)
+    assert set(tuned) == {(way, 0.0) for way in RIVALS}
+    prompts = Prompts(split="tune", family=Family.TOY, count=1)
+    for way, (policies, more) in RIVALS.items():
+        cells = {
+            policy: options.cell(0.0, 200.0, policy=policy, prompts=prompts, **more, max_new_tokens=24)
+            for policy in policies
+        }
+        seconds = {policy: run_cell(cell).total_s for policy, cell in cells.items()}
+        assert seconds[tuned[way, 0.0]] == min(seconds.values()), seconds
+
+
+def offers(rows: list[list[int]]) -> DrafterTrace:
+    """A drafter that offers these tokens at each position."""
+    zeros = np.zeros(len(rows), np.float32)
+    return DrafterTrace(np.array(rows, np.int32), np.full((len(rows), 8), 0.1, np.float32), zeros, zeros, 1.0)
+
+
+def test_a_token_is_covered_by_any_candidate_of_any_drafter_or_by_copying() -> None:
+    others = list(range(100, 107))
+    nothing = [*others, 107]
+    one = offers([[7, *others], nothing, nothing, nothing, [*others, 8]])
+    two = offers([nothing] * 5)
+    # The fourth followed the same token before; the last is a late candidate of one drafter.
+    trace = Trace(1, "code", "test", 0.0, 0, 10, (7, 9, 7, 9, 8), (False,) * 5, {"draft-a": one, "draft-b": two})
+    found = coverage_of([trace], tokens=5)
+    assert found == {"positions": 5, "covered": pytest.approx(3 / 5), "first_choices": pytest.approx(2 / 5)}
+
+
+def row(way: str, tokens_per_s: float, *, plain: float = 5.0) -> dict[str, Any]:
+    return {
+        "way": way,
+        "temperature": 0.0,
+        "traversal_ms": 200.0,
+        "tokens_per_s": tokens_per_s,
+        "speedup": tokens_per_s / plain,
+        "prompt_s": [100.0 / tokens_per_s] * 2,
+        "mismatches": 0,
+        "violations": 0,
+    }
+
+
+def test_what_ships_is_held_against_the_best_rival_and_the_limit_of_coverage() -> None:
+    rows = [row("plain", 5.0), row(CHAIN, 4.0), row(TREE, 10.0), row(CHUNKS, 8.0), row("cosine", 20.0)]
+    found = findings_of([*rows, row(TOLD, 40.0)], {0.0: {"covered": 0.9}}, stage_s=0.015, seed=0)
+    [entry] = found["against"]
+    assert (entry["best_rival"], entry["ratio"]) == (TREE, pytest.approx(2.0))
+    assert found["lowest_of_rivals"]["way"] == CHAIN
+    assert found["lowest_speedup"] == 4.0
+    [limit] = found["limits"]
+    assert limit["bound"] == pytest.approx(1.0 / (0.1 * 0.2))
+    assert limit["bound_by_levels"] == pytest.approx(1.0 / (0.1 * 0.2 + 0.9 * 0.015))
+    # Twenty tokens a second: 50 ms each, of which 20 ms are the tenth that costs 200 ms.
+    assert limit["covered_token_ms"] == pytest.approx(30.0 / 0.9)
+    assert limit["told_which_are_right"] == 40.0

@@ -1,0 +1,184 @@
+"""The sweep in its smallest form: what it holds, and that its findings follow from its rows."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cosine_lab.experiments.ablation import CUMULATIVE
+from cosine_lab.experiments.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
+from cosine_lab.experiments.rtt import BARE, RttOptions, loops_of, planned, run
+from cosine_lab.experiments.tuning import Place
+from cosine_lab.report.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
+from tests.lab.experiments.quick import quick_result, silent
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return quick_result("rtt")
+
+
+def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
+    return {
+        "part": "sweep",
+        "strategy": strategy,
+        "profile": "60/6",
+        "temperature": 0.0,
+        "rtt_ms": 20.0,
+        "speedup": speedup,
+        "interval": [speedup, speedup],
+        "worst_prompt_speedup": speedup - 0.2,
+        "prompt_s": [10.0 / speedup] * 3,
+        "mismatches": 0,
+        "violations": 0,
+        "tokens": 100,
+        **other,
+    }
+
+
+def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
+    """Every rival's start, everywhere."""
+    profiles = (options.profile, *options.side_profiles)
+    return {
+        (name, place): {**entrant(name).start, "drafter": BY_LABEL}
+        for name in (*options.rivals, *options.with_more)
+        for place in options.places(profiles, (0.0, *options.rtts_ms))
+    }
+
+
+def test_cosine_stands_in_the_sweep_as_it_ships() -> None:
+    options = RttOptions()
+    plans = [plan for plan in planned(options, tuned(options)) if plan.part == "sweep"]
+    shipped = [plan.cell for plan in plans if plan.label == "cosine"]
+    assert len(shipped) == len(options.rtts_ms) * len(options.temperatures)
+    assert all(cell.choice == {"policy": SHIPS} for cell in shipped)
+    assert all(SHIPPED.items() <= cell.scenario.items() for cell in shipped)
+    assert {plan.cell.scenario["home"] for plan in plans if plan.label == REMOTE} == {""}
+
+
+def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> None:
+    options = RttOptions()
+    place = Place(options.profile, 100.0, 0.8)
+    plans = {p.label: p for p in planned(options, tuned(options)) if p.part == "sweep" and p.place == place}
+    for name in options.rivals:
+        assert "home" not in plans[name].cell.scenario
+        assert plans[name].cell.choice.get("policy", PUBLISHED) == PUBLISHED
+        if entrant(name).kind.is_stepped:
+            beside = plans[name + BESIDE]
+            assert beside.is_beside
+            assert (beside.cell.scenario["rtt_ms"], beside.cell.scenario["decision_s"]) == (0.0, 0.0)
+        else:
+            equipped = plans[name + EQUIPPED].cell
+            assert (equipped.choice["policy"], equipped.scenario["home"]) == (SHIPS, SHIPPED["home"])
+    assert plans[ALONE].cell.scenario["max_drafters"] == 0
+
+
+def test_texts_that_loop_are_told_by_temperature_and_domain() -> None:
+    told = loops_of(RttOptions(temperatures=(0.0, 0.8), prompts=10))
+    shares = {(entry["temperature"], entry["domain"]): entry["share"] for entry in told}
+    assert len(shares) == 2 * 6
+    assert 0.0 < shares[0.0, "all"] < shares[0.8, "all"] <= 1.0
+
+
+@pytest.mark.thorough
+def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
+    rows = [row for row in result["rows"] if row["part"] == "sweep"]
+    named = ["plain", "cosine", REMOTE, ALONE, "speculative", f"speculative{BESIDE}"]
+    assert [row["strategy"] for row in rows] == named
+    assert all(row["mismatches"] == row["violations"] == 0 for row in result["rows"])
+    assert [len(row["speedup_by_order"]) for row in rows] == [1, 2, 2, 2, 1, 1]
+    assert len({row["tokens"] / len(row["speedup_by_order"]) for row in rows}) == 1
+    assert (rows[0]["speedup"], rows[0]["interval"]) == (1.0, [1.0, 1.0])
+    for row in rows:
+        low, high = row["interval"]
+        assert low <= row["speedup"] <= high
+
+
+@pytest.mark.thorough
+def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any]) -> None:
+    tuned, beside = (row for row in result["rows"] if row["strategy"].startswith("speculative"))
+    assert beside["speedup"] > tuned["speedup"]
+    assert tuned["options"].keys() == {"draft_tokens", "drafter"}
+    assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
+
+
+@pytest.mark.thorough
+def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
+    passes = result["setup"]["emulated_pass_ms"]["60/6"]
+    assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)
+
+
+@pytest.mark.thorough
+def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted(result: dict[str, Any]) -> None:
+    findings = result["findings"]
+    assert {entry["label"] for entry in findings["bounds"]} == {"the coordinator knows", "drafters know too"}
+    parts = [row for row in result["rows"] if row["part"] == "ablation" and row["order"] == CUMULATIVE]
+    [bare] = [row for row in result["rows"] if row["part"] == "oracle" and row["strategy"] == BARE]
+    # What is left without the verifier's own parts is the bare one.
+    assert parts[-4]["speedup"] == bare["speedup"]
+
+
+@pytest.mark.thorough
+def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
+    options = replace(
+        RttOptions.quick(),
+        processes=1,
+        rtts_ms=(0.0, 20.0),
+        focus_rtts_ms=(20.0,),
+        temperatures=(0.0, 0.8),
+        side_profiles=("25/8",),
+        with_more=("dsi-2",),
+        max_new_tokens=4,
+        prompts=1,
+        tuning_tokens=2,
+    )
+    rows = [row for row in run(options, say=silent)["rows"] if row["part"] not in ("ablation", "oracle")]
+    places = {(r["part"], r["profile"], r["rtt_ms"], r["temperature"]) for r in rows}
+    assert places == {
+        (part, profile, rtt, temperature)
+        for part, profile, rtt in (
+            ("sweep", "60/6", 0.0),
+            ("sweep", "60/6", 20.0),
+            ("more", "60/6", 20.0),
+            ("profile", "25/8", 20.0),
+        )
+        for temperature in (0.0, 0.8)
+    }
+    assert {(r["strategy"], r["verifiers"]) for r in rows if r["part"] == "more"} == {(BARE, 1), ("dsi-2", 2)}
+
+
+def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -> None:
+    rows = [row("plain", 1.0), row("cosine", 2.0), row("speculative", 1.25), row("pipeinfer", 1.6)]
+    rows.append(row(REMOTE, 9.0))
+    rows += [r | {"rtt_ms": 300.0} for r in (row("plain", 1.0), row("cosine", 0.9), row("speculative", 0.5))]
+    findings = findings_of(rows, main_rtt_ms=20.0, seed=0)
+    assert findings["lowest_speedup"]["speedup"] == 0.9
+    assert findings["closest"]["best_other"] == "plain"
+    assert [entry["best_other"] for entry in findings["closest_of_near"]] == ["pipeinfer"]
+    assert (findings["points"], findings["points_ahead"]) == (2, 1)
+    [main] = findings["at_main_rtt"]
+    assert main["best_other"] == "pipeinfer"
+    assert main["ratio"] == pytest.approx(1.25)
+    assert main["interval"] == pytest.approx([1.25, 1.25])
+    assert main["latency_saved"] == pytest.approx(0.2)
+    assert main["ratio_to_speculative"] == pytest.approx(1.6)
+
+
+def test_a_part_s_gain_is_over_what_stands_above_it_or_over_the_whole_without_it() -> None:
+    parts = [
+        row("cosine", 1.2, part="ablation", order="cumulative", label="chain"),
+        row("cosine", 1.5, part="ablation", order="cumulative", label="+ tree"),
+        row("cosine", 1.0, part="ablation", order="single", label="without tree"),
+    ]
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *parts], main_rtt_ms=20.0, seed=0)
+    assert [entry["gain"] for entry in findings["parts"]] == pytest.approx([1.2, 1.25, 1.5])
+
+
+def test_ours_is_a_share_of_each_bound() -> None:
+    bounds = [
+        row("cosine", 1.5, part="oracle", label="ours"),
+        row("oracle", 2.0, part="oracle", label="the coordinator knows"),
+    ]
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *bounds], main_rtt_ms=20.0, seed=0)
+    assert [(entry["label"], entry["share"]) for entry in findings["bounds"]] == [("the coordinator knows", 0.75)]

@@ -1,0 +1,37 @@
+"""Bootstrap intervals: they hold the figure, narrow with more prompts, and follow from the seed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.report.intervals import bootstrap_interval, medians, ratio_and_interval, speedup_fields
+
+SECONDS = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20)
+
+
+def test_prompts_that_are_alike_leave_no_doubt() -> None:
+    assert ratio_and_interval([4.0, 8.0], [2.0, 4.0], seed=0) == {"ratio": 2.0, "interval": [2.0, 2.0]}
+
+
+@given(SECONDS, st.integers(0, 9))
+def test_a_ratio_lies_between_its_extremes_and_so_does_its_interval(seconds: list[float], seed: int) -> None:
+    over = [took_s * (1.0 + number % 3) for number, took_s in enumerate(seconds)]
+    found = ratio_and_interval(over, seconds, seed=seed)
+    low, high = found["interval"]
+    assert 1.0 - 1e-9 <= low <= high <= 3.0 + 1e-9
+    assert 1.0 - 1e-9 <= found["ratio"] <= 3.0 + 1e-9
+    assert found == ratio_and_interval(over, seconds, seed=seed)
+
+
+def test_more_prompts_narrow_an_interval() -> None:
+    few, many = ([1.0, 2.0, 3.0] * times for times in (2, 40))
+    (low, high), (inner_low, inner_high) = (bootstrap_interval(values, medians, seed=0) for values in (few, many))
+    assert high - low > inner_high - inner_low
+
+
+def test_a_speedup_is_of_the_prompts_that_were_run_both_ways() -> None:
+    fields = speedup_fields({1: 1.0, 3: 2.0}, {1: 2.0, 2: 50.0, 3: 2.0}, seed=0)
+    assert fields["speedup"] == pytest.approx(4.0 / 3.0)
+    assert fields["worst_prompt_speedup"] == 1.0
+    low, high = fields["interval"]
+    assert (low, high) == (1.0, 2.0)

@@ -1,0 +1,236 @@
+"""What all synchronous strategies share: patience, rest, catching up, merging, learning from rounds."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.rivals.cosine_paper import CosinePaper
+from cosine_lab.rivals.rounds import BACKOFF_ROUNDS, Acceptance, merged, verify
+from cosine_lab.rivals.specinfer import SpecInfer
+from cosine_lab.rivals.speculative import Speculative
+from cosine_lab.rivals.spin import Spin
+from cosine_p2p.strategy.base import (
+    Action,
+    DrafterLost,
+    Event,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    SendVerify,
+    Strategy,
+    Tick,
+    VerifierOpened,
+)
+from cosine_p2p.strategy.tree import LiveTree
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.limits import MAX_COMMIT_TOKENS
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
+
+
+def opened() -> Speculative:
+    strategy = Speculative(ROOT)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    return strategy
+
+
+def asked(actions: list[Action]) -> list[int]:
+    """Who is to draft more than a first token."""
+    return [action.author for action in actions if isinstance(action, SendAssign) and action.why != "not asked now"]
+
+
+def test_a_drafter_that_starts_late_hears_what_was_committed_meanwhile() -> None:
+    strategy = opened()
+    assert strategy.on(started(1), 0.1) == []
+    output: list[int] = []
+    for token in range(MAX_COMMIT_TOKENS + 3):
+        strategy.on(committed([token], after=output), 0.2)
+        output.append(token)
+    assert strategy.on(started(2), 0.3) == [SendAdvance(2, 3, tuple(output[3:]))]
+
+
+def test_a_silent_drafter_rests_for_some_rounds_and_is_asked_again() -> None:
+    strategy = opened()
+    strategy.on(started(1, prompt_nll=1.0), 0.0)
+    strategy.on(started(2, prompt_nll=2.0), 0.0)
+    now_s, output = 1.0, [5]
+    assert asked(strategy.on(committed([5]), now_s)) == [1]
+    picked = []
+    for token in range(BACKOFF_ROUNDS + 1):
+        strategy.on(Tick(), now_s + 10.0)
+        now_s += 20.0
+        strategy.on(drafted([9], after=output, author=2), now_s)
+        actions = strategy.on(committed([token], after=output), now_s)
+        output.append(token)
+        picked += asked(actions)
+        strategy.on(drafted([9] * 16, after=output, author=picked[-1]), now_s + 0.1)
+    assert picked == [2] * BACKOFF_ROUNDS + [1]
+
+
+def test_a_tick_before_its_time_ends_no_round() -> None:
+    strategy = opened()
+    strategy.on(started(1), 0.0)
+    strategy.on(committed([5]), 1.0)
+    assert strategy.on(Tick(), 1.01) == []
+    assert isinstance(strategy.on(Tick(), 9.0)[0], SendVerify)
+
+
+def test_who_is_not_asked_any_more_is_told_so_once() -> None:
+    strategy = opened()
+    strategy.on(started(2, prompt_nll=2.0), 0.0)
+    strategy.on(committed([5]), 1.0)
+    strategy.on(started(1, prompt_nll=1.0), 1.1)
+    strategy.on(Tick(), 9.0)
+    assigns = [a for a in strategy.on(committed([6], after=[5]), 9.1) if isinstance(a, SendAssign)]
+    assert [(a.author, a.depth, a.window) for a in assigns[:1]] == [(2, 1, 1)]
+    assert [a.author for a in assigns] == [2, 1]
+    strategy.on(Tick(), 19.0)
+    assigns = [a for a in strategy.on(committed([7], after=[5, 6]), 19.1) if isinstance(a, SendAssign)]
+    assert 2 not in [a.author for a in assigns if a.window == 1]
+
+
+def test_after_a_failover_the_round_under_way_teaches_nothing_and_a_new_one_begins() -> None:
+    strategy = opened()
+    strategy.on(started(1), 0.0)
+    strategy.on(committed([5]), 1.0)
+    strategy.on(drafted([7, 8], after=[5]), 1.1)
+    assert strategy.on(VerifierOpened(0.06, 0.01, position=1), 1.2) == []
+    assert strategy.on(Tick(), 9.0) == []
+    assert asked(strategy.on(committed([6], after=[5]), 9.1)) == [1]
+
+
+def test_drafts_of_one_that_vanished_are_verified_all_the_same() -> None:
+    strategy = opened()
+    strategy.on(started(1), 0.0)
+    strategy.on(committed([5]), 1.0)
+    strategy.on(drafted([7, 8], after=[5]), 1.1)
+    [action] = strategy.on(DrafterLost(1), 1.2)
+    assert isinstance(action, SendVerify)
+    assert ([node.token for node in action.block.nodes], action.block.authors) == ([7, 8], (1, 1))
+
+
+def test_acceptance_counts_tokens_up_to_the_first_miss() -> None:
+    acceptance = Acceptance()
+    acceptance.learn(accepted=3, drafted=8)
+    assert acceptance.judged == 4
+    acceptance.learn(accepted=2, drafted=2)
+    assert acceptance.judged == 6
+    for _ in range(60):
+        acceptance.learn(accepted=4, drafted=4)
+    assert acceptance.rate > 0.97
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> list[tuple[int, list[Node]]]:
+    blocks = []
+    for author in draw(st.lists(st.integers(1, 4), max_size=4)):
+        nodes: list[Node] = []
+        for index in range(draw(st.integers(0, 10))):
+            parent = draw(st.integers(BASE, index - 1))
+            nodes.append(Node(parent, draw(st.integers(0, 3)), draw(st.integers(0, 255)) / 255))
+        blocks.append((author, nodes))
+    return blocks
+
+
+@given(drafts(), st.sets(st.integers(1, 4)), st.integers(0, 12))
+def test_merged_trees_are_whole_in_order_and_of_the_asked(
+    blocks: list[tuple[int, list[Node]]], authors: set[int], most: int
+) -> None:
+    tree = LiveTree(ROOT)
+    for author, nodes in blocks:
+        tree.attach(ROOT, 0, nodes, [author] * len(nodes))
+    chosen = merged(tree, authors, most=most)
+    action = verify(tree, chosen, authors)
+    assert len(chosen) <= most
+    assert all(author in authors for author in action.block.authors)
+    other = LiveTree(ROOT)
+    assert len(
+        other.attach(
+            action.block.base, action.block.position, NodeBlock.of(action.block.nodes), action.block.authors
+        )
+    ) == len(chosen)
+    assert [node.digest in other for node in chosen] == [True] * len(chosen)
+    if most == 12 and len(chosen) < most:
+        assert len(chosen) == len(merged(tree, authors, most=1000))
+
+
+@dataclass(slots=True)
+class Storm:
+    """A verifier and drafters that do what they like, in any order."""
+
+    strategy: Strategy
+    rng: random.Random
+    now_s: float = 1.0
+    output: list[int] = field(default_factory=list)
+    following: set[int] = field(default_factory=set)
+    is_awaited: bool = False
+    """Whether a pass was asked for and is not answered yet."""
+
+    def tell(self, event: Event) -> None:
+        self.now_s += self.rng.random() * 0.05
+        for action in self.strategy.on(event, self.now_s):
+            if isinstance(action, SendVerify):
+                assert not self.is_awaited
+                assert (action.block.base, action.block.position) == (
+                    roll_digest(ROOT, self.output),
+                    len(self.output),
+                )
+                tree = LiveTree(action.block.base, action.block.position)
+                assert len(
+                    tree.attach(action.block.base, action.block.position, action.block.nodes, action.block.authors)
+                ) == len(tree)
+                assert len(tree) == len(action.block.nodes)
+                self.is_awaited = True
+            assert not isinstance(action, SendTree)
+            if isinstance(action, SendAssign | SendAdvance):
+                assert action.author in self.following
+
+    def commit(self) -> None:
+        tokens = [self.rng.randrange(3) for _ in range(self.rng.randrange(1, 4))]
+        event = committed(tokens, after=self.output)
+        self.output += tokens
+        self.is_awaited = False
+        self.tell(event)
+
+    def draft(self) -> None:
+        """Below what is committed, or a little before or after it."""
+        start = max(0, len(self.output) - self.rng.randrange(3))
+        ahead = [self.rng.randrange(3) for _ in range(self.rng.randrange(3))] if self.rng.random() < 0.4 else []
+        chain = [self.rng.randrange(3) for _ in range(self.rng.randrange(1, 6))]
+        event = drafted(chain, after=[*self.output[:start], *ahead], author=self.rng.randrange(1, 5))
+        self.tell(event)
+
+    def join_or_leave(self) -> None:
+        author = self.rng.randrange(1, 5)
+        if author in self.following:
+            self.following.discard(author)
+            self.tell(DrafterLost(author))
+        else:
+            self.following.add(author)
+            self.tell(started(author, prompt_nll=self.rng.random()))
+
+    def fail_over(self) -> None:
+        self.is_awaited = False
+        self.tell(VerifierOpened(0.06, 0.01, position=len(self.output)))
+        self.commit()
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("make", [Speculative, SpecInfer, Spin, CosinePaper])
+def test_in_any_order_of_events_every_round_ends_in_one_pass(make: Callable[[bytes], Strategy], seed: int) -> None:
+    storm = Storm(make(ROOT), random.Random(seed))
+    storm.fail_over()
+    for _ in range(150):
+        act = storm.rng.choice([storm.draft] * 6 + [storm.join_or_leave, storm.fail_over])
+        act()
+        if storm.is_awaited and storm.rng.random() < 0.5:
+            storm.commit()
+        if storm.rng.random() < 0.1:
+            storm.now_s += 60.0
+            storm.tell(Tick())
+            storm.tell(Tick())
+            assert storm.is_awaited

@@ -1,0 +1,194 @@
+"""Fault plans from a SPEC or a seed, and what they do to a swarm: the time, never the text."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.simulation.faults import (
+    LASTS_S,
+    LIE_NAMES,
+    ON_DRAFTERS,
+    ON_VERIFIERS,
+    Fault,
+    FaultKind,
+    FaultPlan,
+    Population,
+    parse_spec,
+    plan_faults,
+)
+from cosine_lab.simulation.report import RequestEnding, SimulationReport
+from cosine_lab.simulation.running import run_scenario
+from cosine_lab.simulation.scenario import Scenario
+from cosine_protocol.errors import UsageError
+from tests.thoroughness import quick_first
+
+POPULATION = Population(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
+BASE = Scenario(
+    verifiers=2, drafters=2, clients=2, requests=1, max_new_tokens=30, vocab_tokens=12, rtt_ms=10.0, timeout_s=120.0
+)
+
+
+def plan(spec: str, population: Population = POPULATION, seed: int = 0) -> FaultPlan:
+    return plan_faults(spec, rng=Random(seed), population=population)
+
+
+def run(faults: str, **changes: object) -> SimulationReport:
+    return run_scenario(replace(BASE, faults=faults, **changes))  # type: ignore[arg-type]
+
+
+def test_a_spec_says_what_how_often_when_and_how_long() -> None:
+    read = plan("stall=1@0.5+6, kill-drafter=2, liar=flood")
+    assert read.counts() == {"kill-drafter": 2, "liar": 1, "stall": 1}
+    (stall,) = read.of(FaultKind.STALL)
+    assert (stall.at_s, stall.lasts_s) == (0.5, 6.0)
+    assert read.lies == ("flood",)
+    assert [fault.at_s for fault in read.faults] == sorted(fault.at_s for fault in read.faults)
+
+
+def test_an_empty_spec_plans_no_fault() -> None:
+    assert plan("") == FaultPlan()
+    assert plan("").ends_s == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("earthquake=1", "'earthquake=1' is no fault; write KIND=COUNT with a KIND of kill-drafter"),
+        ("stall=0", "does not say how often"),
+        ("stall=many", "does not say how often"),
+        ("stall=1@soon", "is no fault"),
+        ("liar=saint", "There is no lie 'saint'; choose one of certain_garbage"),
+        ("kill drafter", "is no fault"),
+    ],
+)
+def test_what_is_no_spec_is_refused_in_a_sentence(spec: str, sentence: str) -> None:
+    for read in (plan, parse_spec):
+        with pytest.raises(UsageError, match=sentence):
+            read(spec)
+
+
+def test_a_fault_needs_a_node_to_affect() -> None:
+    alone = Population(verifiers=1, drafters=0, clients=1, horizon_s=1.0)
+    with pytest.raises(UsageError, match="Nothing in this swarm can have the fault kill-drafter"):
+        plan("kill-drafter=1", alone)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_plan_or_a_usage_error(text: str) -> None:
+    try:
+        assert isinstance(plan(text), FaultPlan)
+    except UsageError as error:
+        assert str(error).endswith(".")
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
+def test_drawn_plans_are_repeatable_and_fit_their_population(seed: int, verifiers: int, drafters: int) -> None:
+    population = Population(verifiers=verifiers, drafters=drafters, clients=2, horizon_s=5.0)
+    drawn = plan("random", population, seed)
+    assert drawn == plan("random", population, seed)
+    for fault in drawn.faults:
+        clients = fault.kind is FaultKind.KILL_CLIENT
+        assert all(0 <= number < (2 if clients else verifiers + drafters) for number in fault.affected)
+        assert not (fault.kind in ON_VERIFIERS and max(fault.affected) >= verifiers)
+        assert not (fault.kind in ON_DRAFTERS and min(fault.affected) < verifiers)
+        assert 0 <= fault.at_s <= population.horizon_s
+        assert fault.kind not in LASTS_S or fault.lasts_s >= LASTS_S[fault.kind][0]
+        assert (fault.kind is FaultKind.LIAR) == (not fault.affected)
+
+
+@given(st.integers(0, 2**32), st.sampled_from(sorted(ON_VERIFIERS)), st.integers(1, 2))
+def test_the_last_verifier_is_spared_while_there_are_others(seed: int, kind: FaultKind, count: int) -> None:
+    assert plan(f"{kind.value}={count}", seed=seed).spares(POPULATION.spare)
+
+
+@pytest.mark.parametrize("kind", sorted(ON_VERIFIERS))
+def test_as_many_faults_as_verifiers_spare_nobody(kind: FaultKind) -> None:
+    for seed in range(20):
+        read = plan(f"{kind.value}=3", seed=seed)
+        assert {fault.affected for fault in read.faults} == {(0,), (1,), (2,)}
+        assert not read.spares(POPULATION.spare)
+
+
+def test_a_slow_node_still_works() -> None:
+    assert FaultPlan((Fault(kind=FaultKind.SLOW, affected=(0,), lasts_s=5.0),)).spares(0)
+
+
+SURVIVED = [
+    "kill-drafter=2",
+    "kill-verifier=1",
+    "restart-verifier=1",
+    "restart-drafter=2",
+    "partition=2",
+    "stall=1+8",
+    "slow=2",
+    "bad-row=1",
+    "corrupt=3",
+    "busy=2",
+    "overload=1",
+    *(f"liar={name}" for name in LIE_NAMES),
+]
+
+
+@pytest.mark.parametrize("seed", quick_first(range(2)))
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
+@pytest.mark.parametrize("spec", quick_first(SURVIVED, 6))
+def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
+    report = run(spec, strategy=strategy, seed=seed)
+    assert report.must_finish
+    assert report.violations() == []
+    assert len(report.finished) == 2
+
+
+@pytest.mark.parametrize("spec", ["kill-verifier=2@0.3", "stall=2@0.3+30", "overload=2", "bad-row=2@0.3"])
+def test_with_no_verifier_left_every_request_ends_with_a_reason(spec: str) -> None:
+    report = run(spec)
+    assert not report.must_finish
+    assert report.violations() == []
+    assert report.count(RequestEnding.FAILED) == 2 or spec.startswith("bad-row")
+    assert all(
+        result.error.startswith("No verifier could finish the request. Tried:")
+        for result in report.results
+        if result.ending is RequestEnding.FAILED
+    )
+
+
+def test_what_was_said_before_the_end_is_a_beginning_of_the_stream() -> None:
+    report = run("kill-verifier=2@0.9", strategy="plain")
+    assert all(result.is_match and 0 < result.tokens < 30 for result in report.results)
+
+
+def test_a_client_that_vanishes_leaves_and_asks_no_more() -> None:
+    report = run("kill-client=1@0.5", requests=3)
+    assert report.violations() == []
+    assert report.count(RequestEnding.LEFT) == 1
+    assert report.count(RequestEnding.FINISHED) == 3
+    assert len(report.results) == 4
+
+
+def test_a_stalled_verifier_costs_time() -> None:
+    quiet = run("", verifiers=1)
+    stalled = run("stall=1@0.5+3", verifiers=1)
+    assert stalled.violations() == []
+    assert stalled.virtual_seconds > quiet.virtual_seconds + 2
+    assert [r.tokens for r in stalled.results] == [r.tokens for r in quiet.results]
+
+
+def test_a_slow_verifier_slows_and_a_killed_one_works_no_more() -> None:
+    quick = run("", verifiers=1, drafters=0, strategy="plain")
+    slow = run("slow=1@0+4", verifiers=1, drafters=0, strategy="plain")
+    assert slow.virtual_seconds > 3 * quick.virtual_seconds
+    passes = [sum(n.passes for n in run(spec, drafters=0).nodes[:1]) for spec in ("", "kill-verifier=1@0.4")]
+    assert passes[1] < 30
+
+
+def test_a_restarted_node_serves_again() -> None:
+    """The request that it interrupted goes on, for its client asks again after two seconds, and not after five."""
+    report = run("restart-verifier=1@0.5+0.5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
+    assert not report.must_finish
+    assert report.count(RequestEnding.FINISHED) == 4
+    assert len({node.peer_id for node in report.nodes}) < len(report.nodes)
+    away = run("restart-verifier=1@0.5+5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
+    assert away.results[0].ending is RequestEnding.FAILED

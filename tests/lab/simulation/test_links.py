@@ -1,0 +1,251 @@
+"""Seeded links keep order, respect physics, hold what a partition holds up, and repeat exactly."""
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.simulation.cities import rtt_s
+from cosine_lab.simulation.links import (
+    PACKET_BYTES,
+    FifoServer,
+    LinkModel,
+    LinkTable,
+    Partition,
+    SeededRoute,
+    seeded,
+)
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.transport.base import Stream
+from cosine_protocol.errors import PeerLost, UsageError
+
+models = st.builds(
+    LinkModel,
+    one_way_s=st.floats(0, 0.5),
+    jitter_s=st.floats(0, 0.1),
+    loss=st.floats(0, 0.5),
+    retransmit_s=st.none() | st.floats(0, 1),
+    rate_bytes_per_s=st.floats(1e3, 1e9) | st.just(math.inf),
+    send_cost_s=st.floats(0, 0.01),
+)
+writes = st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), min_size=1, max_size=20).map(sorted)
+lone_partitions = st.builds(
+    lambda start_s, length_s: Partition(start_s=start_s, end_s=start_s + length_s, group=frozenset("a")),
+    st.floats(0, 5),
+    st.floats(0.01, 5),
+)
+partitions = st.lists(lone_partitions, max_size=3).map(tuple)
+WAN = LinkModel(one_way_s=0.02, jitter_s=0.003, loss=0.02, rate_bytes_per_s=1e6)
+
+
+def shortest_s(model: LinkModel, size_bytes: int) -> float:
+    """The time of a write on an idle link that neither loses nor delays a packet."""
+    return model.send_cost_s * (size_bytes > 0) + size_bytes / model.rate_bytes_per_s + model.one_way_s
+
+
+def arrivals(route: SeededRoute, written: list[tuple[float, int]]) -> list[float]:
+    return [route.arrival_s(at_s, size) for at_s, size in written]
+
+
+@given(models, writes, partitions, st.integers())
+def test_order_is_kept_and_no_link_is_faster_than_itself(
+    model: LinkModel, written: list[tuple[float, int]], between: tuple[Partition, ...], seed: int
+) -> None:
+    arrived = arrivals(SeededRoute(model, Random(seed), between), written)
+    assert all(before <= after for before, after in pairwise(arrived))
+    for (at_s, size), arrival_s in zip(written, arrived, strict=True):
+        assert arrival_s >= at_s + shortest_s(model, size) - 1e-9
+        assert arrival_s < math.inf
+
+
+@given(models, writes, partitions, st.integers())
+def test_a_seed_is_a_run(
+    model: LinkModel, written: list[tuple[float, int]], between: tuple[Partition, ...], seed: int
+) -> None:
+    first, second = (arrivals(SeededRoute(model, Random(seed), between), written) for _ in range(2))
+    assert first == second
+
+
+@given(models, writes, partitions, st.integers())
+def test_what_is_written_behind_a_partition_comes_after_it(
+    model: LinkModel, written: list[tuple[float, int]], between: tuple[Partition, ...], seed: int
+) -> None:
+    arrived = arrivals(SeededRoute(model, Random(seed), between), written)
+    for (at_s, _), arrival_s in zip(written, arrived, strict=True):
+        for partition in between:
+            if partition.start_s <= at_s < partition.end_s:
+                assert arrival_s >= partition.end_s + model.one_way_s - 1e-9
+
+
+@given(models, writes, lone_partitions, st.integers())
+def test_what_leaves_at_once_behind_a_partition_comes_a_timeout_after_it(
+    model: LinkModel, written: list[tuple[float, int]], partition: Partition, seed: int
+) -> None:
+    instant = replace(model, send_cost_s=0.0, rate_bytes_per_s=math.inf)
+    arrived = arrivals(SeededRoute(instant, Random(seed), (partition,)), written)
+    for (at_s, _), arrival_s in zip(written, arrived, strict=True):
+        if partition.start_s <= at_s < partition.end_s:
+            assert arrival_s >= partition.end_s + instant.timeout_s + instant.one_way_s - 1e-9
+
+
+def test_a_quiet_link_takes_exactly_its_time() -> None:
+    model = LinkModel(one_way_s=0.1, rate_bytes_per_s=1000, send_cost_s=0.01)
+    assert SeededRoute(model, Random(0)).arrival_s(5, 500) == pytest.approx(5 + 0.01 + 0.5 + 0.1)
+    assert SeededRoute(model, Random(0)).arrival_s(5, 0) == pytest.approx(5 + 0.1)
+
+
+def test_a_transmission_starts_when_the_one_before_has_left() -> None:
+    wire = FifoServer()
+    model = LinkModel(one_way_s=0.1, rate_bytes_per_s=1000)
+    first, second = (SeededRoute(model, Random(0), wire=wire) for _ in range(2))
+    assert first.arrival_s(0, 1000) == pytest.approx(1.1)
+    assert second.arrival_s(0.5, 1000) == pytest.approx(2.1)
+    assert first.arrival_s(9, 1000) == pytest.approx(10.1)
+
+
+def test_a_sender_works_on_one_write_at_a_time_whoever_it_is_for() -> None:
+    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.1), send_costs_s={"busy": 0.5})
+    to_a, to_b, back = table.route("busy", "a"), table.route("busy", "b"), table.route("a", "busy")
+    assert to_a.arrival_s(0, 10) == pytest.approx(0.6)
+    assert to_b.arrival_s(0, 10) == pytest.approx(1.1)
+    assert back.arrival_s(0, 10) == pytest.approx(0.1)
+
+
+def test_peers_in_cities_are_as_far_apart_as_these_and_others_as_ever() -> None:
+    cities = {"ada": "london", "bob": "tokyo", "cem": "london"}
+    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.1), cities=cities)
+    assert table.route("ada", "bob").arrival_s(0, 10) == pytest.approx(rtt_s("london", "tokyo") / 2)
+    assert table.route("cem", "ada").arrival_s(0, 10) == pytest.approx(rtt_s("london", "london") / 2)
+    assert table.route("ada", "dan").arrival_s(0, 10) == pytest.approx(0.1)
+
+
+def test_lost_packets_cost_a_timeout_each_and_hold_up_what_follows() -> None:
+    model = LinkModel(one_way_s=0.05, loss=0.2, retransmit_s=1.0)
+    route, draws = SeededRoute(model, Random(3)), Random(3)
+    lost = sum(draws.random() < 0.2 for _ in range(10))
+    arrival_s = route.arrival_s(0, 10 * PACKET_BYTES)
+    assert lost > 0
+    assert arrival_s == pytest.approx(0.05 + lost)
+    assert route.arrival_s(0.01, 1) >= arrival_s
+
+
+def test_losses_and_jitter_are_as_frequent_and_as_long_as_stated() -> None:
+    lossy = LinkModel(loss=0.1, retransmit_s=1)
+    delays = [SeededRoute(lossy, seeded(7, n)).arrival_s(0, 1) for n in range(2000)]
+    assert sum(delays) / len(delays) == pytest.approx(0.1, abs=0.02)
+    shaky = LinkModel(jitter_s=0.02)
+    delays = [SeededRoute(shaky, seeded(7, n)).arrival_s(0, 1) for n in range(2000)]
+    assert sum(delays) / len(delays) == pytest.approx(0.02, rel=0.1)
+
+
+def test_the_timeout_is_a_round_trip_and_the_floor_or_four_deviations() -> None:
+    assert LinkModel(one_way_s=0.05).timeout_s == pytest.approx(0.3)
+    assert LinkModel(one_way_s=0.05, jitter_s=0.1).timeout_s == pytest.approx(0.7)
+    assert LinkModel(one_way_s=0.05, retransmit_s=0.0).timeout_s == 0.0
+
+
+def test_a_partition_without_end_delivers_nothing() -> None:
+    apart = Partition(start_s=1, end_s=math.inf, group=frozenset("a"))
+    route = SeededRoute(WAN, Random(0), (apart,))
+    assert route.arrival_s(0, 10) < math.inf
+    assert route.arrival_s(2, 10) == math.inf
+
+
+@given(st.permutations([("a", "b"), ("b", "a"), ("a", "c"), ("c", "b")]), st.integers())
+def test_a_route_does_not_depend_on_the_routes_made_before_it(order: list[tuple[str, str]], seed: int) -> None:
+    written = [(0.1 * n, 3000) for n in range(5)]
+    alone = {pair: arrivals(LinkTable(seed=seed, default=WAN).route(*pair), written) for pair in order}
+    table = LinkTable(seed=seed, default=WAN)
+    routes = {pair: table.route(*pair) for pair in order}
+    together = [{pair: routes[pair].arrival_s(*write) for pair in reversed(order)} for write in written]
+    assert {pair: [came[pair] for came in together] for pair in order} == alone
+
+
+def test_two_streams_between_the_same_peers_do_not_share_their_luck() -> None:
+    table = LinkTable(seed=0, default=LinkModel(jitter_s=1.0))
+    assert table.route("a", "b").arrival_s(0, 1) != table.route("a", "b").arrival_s(0, 1)
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    code = "from cosine_lab.simulation.links import seeded; print(seeded(5, 'a', 'b').random())"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for salt in ("1", "2")
+    }
+    assert printed == {str(seeded(5, "a", "b").random())}
+    assert seeded(5, "a", "b").random() != seeded(5, "b", "a").random() != seeded(6, "b", "a").random()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"one_way_s": -1.0}, {"jitter_s": math.nan}, {"loss": 1.0}, {"rate_bytes_per_s": 0}]
+)
+def test_links_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="link"):
+        LinkModel(**wrong)
+
+
+def test_partitions_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="ends after it starts"):
+        Partition(start_s=2, end_s=2, group=frozenset())
+
+
+async def count_down(stream: Stream) -> None:
+    for number in range(10):
+        await stream.write(bytes([number]))
+        await asyncio.sleep(0.5)
+    stream.close()
+
+
+async def listen(table: LinkTable) -> list[tuple[int, float]]:
+    """What a peer hears of ten writes at half-second intervals, and when."""
+    loop = asyncio.get_running_loop()
+    network = MemoryNetwork(routes=table.route)
+    a, b = network.join("a"), network.join("b")
+    await b.serve("/count", count_down)
+    stream = await a.dial("b", "/count")
+    heard = []
+    while data := await stream.read():
+        heard.append((data[0], loop.time()))
+    await a.close()
+    await b.close()
+    return heard
+
+
+def test_a_stream_outlives_a_partition_and_loses_nothing() -> None:
+    apart = Partition(start_s=1, end_s=3, group=frozenset({"a", "c"}))
+    heard = run_virtual(listen(LinkTable(seed=1, default=WAN, partitions=(apart,))))
+    assert [number for number, _ in heard] == list(range(10))
+    assert not [at_s for _, at_s in heard if 1.5 < at_s < 3 + WAN.timeout_s]
+    assert heard == run_virtual(listen(LinkTable(seed=1, default=WAN, partitions=(apart,))))
+    assert heard != run_virtual(listen(LinkTable(seed=2, default=WAN, partitions=(apart,))))
+
+
+def test_a_partition_on_one_side_of_both_peers_is_not_between_them() -> None:
+    together = Partition(start_s=0, end_s=9, group=frozenset({"a", "b"}))
+    heard = run_virtual(listen(LinkTable(seed=1, default=WAN, partitions=(together,))))
+    assert heard == run_virtual(listen(LinkTable(seed=1, default=WAN)))
+
+
+def test_nobody_answers_a_dial_across_a_partition() -> None:
+    async def run() -> float:
+        apart = Partition(start_s=0, end_s=100, group=frozenset("a"))
+        with pytest.raises(PeerLost, match="no answer to our dial within 4 s"):
+            await listen(LinkTable(seed=1, default=WAN, partitions=(apart,)))
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == pytest.approx(4)

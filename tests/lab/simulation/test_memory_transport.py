@@ -1,0 +1,249 @@
+"""The in-memory network behaves as a real one does, as far as a stream shows."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_p2p.transport.base import Stream
+from cosine_protocol.errors import PeerLost
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+    stream.close()
+
+
+def test_echo_and_end() -> None:
+    async def run() -> None:
+        network = MemoryNetwork()
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        stream = await a.dial("b", "/echo")
+        assert stream.peer_id == "b"
+        await stream.write(b"one")
+        await stream.write(b"two")
+        assert [await stream.read(), await stream.read()] == [b"one", b"two"]
+        stream.close()
+        with pytest.raises(PeerLost, match="closed"):
+            await stream.write(b"three")
+        await a.close()
+        await b.close()
+
+    asyncio.run(run())
+
+
+def test_dials_that_cannot_be() -> None:
+    async def run() -> None:
+        network = MemoryNetwork()
+        a, _ = network.join("a"), network.join("b")
+        with pytest.raises(PeerLost, match="no such peer"):
+            await a.dial("c", "/echo")
+        with pytest.raises(PeerLost, match="does not serve /echo"):
+            await a.dial("b", "/echo")
+
+    asyncio.run(run())
+
+
+def test_a_vanished_peer_ends_its_streams() -> None:
+    async def run() -> None:
+        network = MemoryNetwork()
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        stream = await a.dial("b", "/echo")
+        b.vanish()
+        async with asyncio.timeout(1):
+            assert await stream.read() == b""
+        with pytest.raises(PeerLost):
+            await a.dial("b", "/echo")
+        await b.close()
+
+    asyncio.run(run())
+
+
+def test_bytes_take_their_time() -> None:
+    async def run() -> float:
+        network = MemoryNetwork(one_way_s=0.02)
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        stream = await a.dial("b", "/echo")
+        start_s = asyncio.get_running_loop().time()
+        await stream.write(b"x")
+        await stream.read()
+        taken_s = asyncio.get_running_loop().time() - start_s
+        await a.close()
+        await b.close()
+        return taken_s
+
+    assert 0.039 <= asyncio.run(run()) < 0.5
+
+
+def test_the_handler_sees_who_dials() -> None:
+    async def run() -> str:
+        network = MemoryNetwork()
+        a, b = network.join("a"), network.join("b")
+        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def look(stream: Stream) -> None:
+            seen.set_result(stream.peer_id)
+
+        await b.serve("/look", look)
+        await a.dial("b", "/look")
+        return await seen
+
+    assert asyncio.run(run()) == "a"
+
+
+@dataclass(slots=True)
+class Timetable:
+    """A route whose writes arrive after the given delays, one after another; then at once."""
+
+    delays_s: list[float]
+
+    def arrival_s(self, now_s: float, size_bytes: int) -> float:
+        return now_s + (self.delays_s.pop(0) if self.delays_s else 0.0)
+
+
+@example([0.0, 1e-10, 5e-10], 0.0)
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=10), st.floats(0, 2))
+def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float], dial_s: float) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        timetables = {"a": Timetable([dial_s, *delays_s]), "b": Timetable([])}
+        network = MemoryNetwork(routes=lambda source, _: timetables[source])
+        a, b = network.join("a"), network.join("b")
+        heard: asyncio.Future[list[tuple[int, float]]] = loop.create_future()
+
+        async def note(stream: Stream) -> None:
+            came = []
+            while data := await stream.read():
+                came.append((data[0], loop.time()))
+            heard.set_result(came)
+
+        await b.serve("/note", note)
+        stream = await a.dial("b", "/note")
+        for number in range(len(delays_s)):
+            await stream.write(bytes([number]))
+        stream.close()
+        latest_s = [loop.time() + max(delays_s[: n + 1]) for n in range(len(delays_s))]
+        assert [number for number, _ in await heard] == list(range(len(delays_s)))
+        # Timers within the resolution of the clock, a nanosecond, fire together.
+        assert [at_s for _, at_s in await heard] == pytest.approx(latest_s, abs=1e-8)
+        await a.close()
+        await b.close()
+
+    run_virtual(run())
+
+
+def test_a_dial_takes_one_round_trip_and_each_direction_its_own_time() -> None:
+    async def run() -> list[float]:
+        delays_s = {("a", "b"): 0.3, ("b", "a"): 0.5}
+        loop = asyncio.get_running_loop()
+        network = MemoryNetwork(routes=lambda source, target: Timetable([delays_s[source, target]] * 9))
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        stream = await a.dial("b", "/echo")
+        times_s = [loop.time()]
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        times_s.append(loop.time())
+        await a.close()
+        await b.close()
+        return times_s
+
+    assert run_virtual(run()) == pytest.approx([0.8, 1.6])
+
+
+@pytest.mark.parametrize("delay_s", [2.5, math.inf])
+def test_a_dial_that_gets_no_answer_gives_up(delay_s: float) -> None:
+    async def run() -> float:
+        network = MemoryNetwork(routes=lambda *_: Timetable([delay_s]), dial_timeout_s=4)
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        with pytest.raises(PeerLost, match="no answer to our dial within 4 s"):
+            await a.dial("b", "/echo")
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == pytest.approx(4)
+
+
+def test_a_peer_may_be_reachable_from_one_side_only() -> None:
+    async def run() -> None:
+        network = MemoryNetwork(one_way_s=0.1, is_reachable=lambda _, target: target != "home")
+        home, server = network.join("home"), network.join("server")
+        await home.serve("/echo", echo)
+        await server.serve("/echo", echo)
+        with pytest.raises(PeerLost, match="no answer to our dial"):
+            await server.dial("home", "/echo")
+        stream = await home.dial("server", "/echo")
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        await home.close()
+        await server.close()
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize(("leaves", "reason"), [("a", "we have left"), ("b", "no such peer")])
+def test_a_dial_fails_if_one_end_leaves_meanwhile(leaves: str, reason: str) -> None:
+    async def run() -> None:
+        network = MemoryNetwork(routes=lambda *_: Timetable([0.5]))
+        peers = {name: network.join(name) for name in "ab"}
+        await peers["b"].serve("/echo", echo)
+        dial = asyncio.ensure_future(peers["a"].dial("b", "/echo"))
+        await asyncio.sleep(0.5)
+        peers[leaves].vanish()
+        with pytest.raises(PeerLost, match=reason):
+            await dial
+
+    run_virtual(run())
+
+
+def test_what_never_arrives_ends_nothing() -> None:
+    async def run() -> None:
+        network = MemoryNetwork(routes=lambda source, _: Timetable([0, 0, math.inf] if source == "a" else []))
+        a, b = network.join("a"), network.join("b")
+        await b.serve("/echo", echo)
+        stream = await a.dial("b", "/echo")
+        await stream.write(b"x")
+        await stream.write(b"y")
+        assert await stream.read() == b"x"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1000):
+                await stream.read()
+        await a.close()
+        await b.close()
+
+    run_virtual(run())
+
+
+def test_writes_wait_while_a_window_is_unread() -> None:
+    async def run() -> None:
+        received: list[bytes] = []
+        reads = asyncio.Event()
+
+        async def read_late(stream: Stream) -> None:
+            await reads.wait()
+            while data := await stream.read():
+                received.append(data)
+
+        network = MemoryNetwork(one_way_s=0.1, window_bytes=10)
+        await network.join("b").serve("/late", read_late)
+        stream = await network.join("a").dial("b", "/late")
+        writing = asyncio.ensure_future(stream.write(bytes(range(35))))
+        await asyncio.sleep(60)
+        assert not writing.done()
+        reads.set()
+        await writing
+        await asyncio.sleep(1)
+        assert b"".join(received) == bytes(range(35))
+        reads.clear()
+        stream.close()
+
+    run_virtual(run())

@@ -1,0 +1,112 @@
+"""What a report counts as wrong, and how it compares two runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from cosine_lab.simulation.report import (
+    EventLog,
+    NodeUse,
+    RequestEnding,
+    RequestResult,
+    SimulationReport,
+    part_fields,
+    speedup,
+)
+from cosine_protocol.records import Role
+
+
+def result(number: int, ending: RequestEnding = RequestEnding.FINISHED, *, seconds: float = 2.0) -> RequestResult:
+    return RequestResult(
+        number=number,
+        client=0,
+        domain="code",
+        strategy="cosine",
+        ending=ending,
+        error="" if ending is RequestEnding.FINISHED else "No verifier could finish the request.",
+        is_match=True,
+        began_s=1.0,
+        seconds=seconds,
+        first_s=0.1,
+        tokens=10,
+        rounds=5,
+        drafted=8,
+        accepted=5,
+        near_ties=0,
+        verifiers=1,
+    )
+
+
+VERIFIER = NodeUse(
+    peer_id="v", role=Role.VERIFIER, domain="target", passes=5, rows=5, tokens_fed=20, busy_s=3.0, carried_bytes=400
+)
+REPORT = SimulationReport(
+    scenario="test",
+    strategy="cosine",
+    seed=0,
+    digest="",
+    virtual_seconds=5.0,
+    wall_seconds=0.0,
+    results=(result(0), result(1, seconds=4.0)),
+    nodes=(VERIFIER,),
+    leaked=(),
+    errors=(),
+    fault_counts={},
+    must_finish=True,
+)
+
+
+def test_rates_are_of_all_requests_together() -> None:
+    assert REPORT.tokens_per_s == pytest.approx(20 / 4)
+    assert REPORT.bytes_per_token == pytest.approx(20)
+    assert REPORT.seconds_per_token == pytest.approx(0.15)
+    assert replace(REPORT, results=()).tokens_per_s == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "violation"),
+    [
+        ({"results": (replace(result(3), is_match=False),)}, "request 3 is not the target's stream"),
+        ({"results": (result(3, RequestEnding.HUNG),)}, "request 3 hung"),
+        ({"results": (result(3, RequestEnding.FAILED),)}, "request 3: No verifier could finish the request."),
+        ({"leaked": ("a task still runs",)}, "a task still runs"),
+        ({"errors": ("a pass failed",)}, "a pass failed"),
+    ],
+)
+def test_what_must_never_happen_is_a_violation(changes: dict[str, object], violation: str) -> None:
+    report = replace(REPORT, **changes)  # type: ignore[arg-type]
+    assert report.violations() == [violation] == report.as_json()["violations"]
+
+
+def test_a_request_may_fail_where_nobody_was_left_to_finish_it_or_its_client_left() -> None:
+    failed = replace(REPORT, results=(result(0, RequestEnding.FAILED),), must_finish=False)
+    left = replace(REPORT, results=(result(0, RequestEnding.LEFT),))
+    assert failed.violations() == left.violations() == []
+
+
+def test_parts_are_of_the_requests_in_the_order_in_which_they_began() -> None:
+    results = tuple(replace(result(number, seconds=1.0 + number), began_s=9.0 - number) for number in range(5))
+    report = replace(REPORT, results=(*results, result(5, RequestEnding.HUNG)))
+    assert [[one.number for one in part] for part in report.parts(2)] == [[4, 3], [2, 1, 0]]
+    assert report.parts(6) == ()
+    assert part_fields(report.parts(2)[0]) == {"requests": 2, "tokens_per_s": 20 / 9, "drafted_share": 0.5}
+
+
+def test_a_speedup_is_of_the_requests_that_finished_in_both_runs() -> None:
+    plain = replace(REPORT, results=(result(0, seconds=6.0), result(1, RequestEnding.FAILED, seconds=99.0)))
+    assert speedup(REPORT, plain) == pytest.approx(3.0)
+    assert speedup(REPORT, replace(REPORT, results=())) is None
+
+
+def test_a_digest_depends_on_time_kind_request_and_tokens() -> None:
+    digests = set()
+    for event in (
+        (0.5, "tokens", 1, (7,)),
+        (0.6, "tokens", 1, (7,)),
+        (0.5, "ask", 1, (7,)),
+        (0.5, "tokens", 2, ()),
+    ):
+        log = EventLog()
+        log.note(*event)
+        digests.add(log.digest)
+    assert len(digests) == 4

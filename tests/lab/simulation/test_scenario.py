@@ -1,0 +1,229 @@
+"""Scenarios as values, as files, and as runs that can be repeated."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_lab.simulation.cities import rtt_s
+from cosine_lab.simulation.report import RequestEnding, speedup
+from cosine_lab.simulation.running import run_scenario
+from cosine_lab.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of, with_nodes
+from cosine_lab.simulation.workload import workload_of
+from cosine_node.passes.emulation import Emulation
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+SMALL = Scenario(
+    name="small", verifiers=2, drafters=2, clients=2, requests=2, max_new_tokens=12, vocab_tokens=16, seed=5
+)
+MAP: dict[str, Any] = {
+    "client_cities": ["london"],
+    "verifier_cities": ["tokyo"],
+    "drafter_cities": ["tokyo", "london"],
+}
+
+
+def test_a_file_is_read_like_the_fields_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('rtt-ms = 60\nfidelities = [0.5, 1]\ndomains = ["code"]\nmax_drafters = 2\n')
+    wanted = Scenario(name="mine", rtt_ms=60, fidelities=(0.5, 1), domains=("code",), max_drafters=2)
+    assert read_scenario(str(file)) == wanted
+
+
+def test_every_named_scenario_reads_by_its_name() -> None:
+    assert [read_scenario(name) for name in SCENARIOS] == list(SCENARIOS.values())
+    assert [scenario.name for scenario in SCENARIOS.values()] == list(SCENARIOS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"colour": "red"}, "has no 'colour'"),
+        ({"verifiers": 0}, "verifiers lies between 1 and"),
+        ({"verifiers": 1.5}, "verifiers cannot be 1.5"),
+        ({"verifiers": True}, "verifiers cannot be True"),
+        ({"loss": 0.9}, "loss lies between 0 and 0.5"),
+        ({"loss": float("nan")}, "loss lies between"),
+        ({"rtt_ms": "20"}, "rtt_ms cannot be '20'"),
+        ({"fidelities": [0.5, 2]}, "fidelities lies between 0 and 1, not 2"),
+        ({"fidelities": []}, "at least one"),
+        ({"domains": [1]}, "domains cannot be"),
+        ({"source": "dreams"}, "scripted, traces, learning, models, not 'dreams'"),
+        ({"discovery": "rumour"}, "dht, list, not 'rumour'"),
+        ({"profile": "fast"}, "is no emulation profile"),
+        ({"profile": "60/6@20"}, "is rtt_ms, not part of"),
+        ({"profile": "h200:70B"}, "verifier first"),
+        ({"profile": "h200:70B/abacus:1B"}, "no device 'abacus'"),
+        ({"max_new_tokens": 10**9}, "max_new_tokens lies between"),
+        ({"client_cities": ["london"]}, "names client_cities, verifier_cities and drafter_cities, or none"),
+        ({**MAP, "drafter_cities": ["atlantis"]}, "no city 'atlantis' here; choose from amsterdam, "),
+        ({**MAP, "client_rtt_ms": 5.0}, "with cities has no client_rtt_ms"),
+        ({**MAP, "settle_s": -1.0}, "settle_s lies between"),
+    ],
+)
+def test_what_means_nothing_is_refused_in_a_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        scenario_of(fields)
+
+
+@pytest.mark.parametrize("content", ["rtt_ms = ", "[table]\n", "\xff\xfe"])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError):
+        read_scenario(str(file))
+
+
+def test_an_unknown_name_is_told_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="name a TOML file or one of default"):
+        read_scenario("nowhere")
+
+
+def test_devices_have_the_curves_of_their_profile() -> None:
+    emulated = Emulation.parse("60/6")
+    scenario = Scenario(profile="60/6", drafter_speeds=(1.0, 2.0))
+    assert scenario.curve(Role.VERIFIER) == emulated.curve(Role.VERIFIER)
+    assert scenario.curve(Role.DRAFTER, index=1).seconds(1) == emulated.curve(Role.DRAFTER).seconds(1) / 2
+    cards = Scenario(profile="2xh200:70B/rtx-4090:1B")
+    assert cards.curve(Role.VERIFIER).seconds(1) < Scenario(profile="h200:70B/rtx-4090:1B").curve(
+        Role.VERIFIER
+    ).seconds(1)
+
+
+def test_nodes_count_verifiers_too() -> None:
+    assert with_nodes(SMALL, 7).drafters == 5
+    with pytest.raises(UsageError, match="too few for 2 verifiers"):
+        with_nodes(SMALL, 1)
+
+
+def test_the_longest_round_trip_is_that_of_the_cities_or_what_is_written() -> None:
+    assert replace(SMALL, rtt_ms=20.0, client_rtt_ms=50.0).longest_rtt_s == 0.05
+    assert scenario_of(MAP).longest_rtt_s == rtt_s("london", "tokyo")
+
+
+def test_on_a_map_texts_are_the_target_s_and_the_time_to_settle_costs_no_speed() -> None:
+    fields = {**MAP, "drafters": 2, "requests": 2, "max_new_tokens": 12, "vocab_tokens": 16, "coordination": "auto"}
+    settled, unsettled = (run_scenario(scenario_of({**fields, "settle_s": settle_s})) for settle_s in (300.0, 0.0))
+    for report in (settled, unsettled):
+        assert report.violations() == [] and report.tokens == 24
+    assert settled.virtual_seconds > 300.0 > unsettled.virtual_seconds
+    assert settled.tokens_per_s == pytest.approx(unsettled.tokens_per_s, rel=0.3)
+
+
+@pytest.mark.parametrize("arrivals_per_s", [0.0, 5.0])
+def test_every_request_gets_the_targets_own_stream(arrivals_per_s: float) -> None:
+    report = run_scenario(replace(SMALL, arrivals_per_s=arrivals_per_s))
+    assert report.violations() == []
+    assert [result.number for result in report.results] == [0, 1, 2, 3]
+    assert all(result.ending is RequestEnding.FINISHED and result.tokens == 12 for result in report.results)
+    assert report.tokens == 48
+    assert report.tokens_per_s > 0
+
+
+def test_a_closed_loop_asks_when_the_last_has_ended_and_an_open_one_does_not_wait() -> None:
+    one = replace(SMALL, clients=1, requests=3, strategy="plain")
+    closed = run_scenario(one).results
+    assert all(later.began_s >= a.began_s + a.seconds for a, later in pairwise(closed))
+    opened = run_scenario(replace(one, arrivals_per_s=100.0)).results
+    assert opened[2].began_s < opened[0].began_s + opened[0].seconds
+
+
+def test_one_scenario_twice_is_one_run_and_another_seed_another() -> None:
+    lossy = replace(SMALL, jitter_ms=3.0, loss=0.05, faults="random", temperature=0.8)
+    first, again, other = (run_scenario(s) for s in (lossy, lossy, replace(lossy, seed=6)))
+    assert first.digest == again.digest != other.digest
+    assert first.results == again.results
+    assert first.nodes == again.nodes
+
+
+@pytest.mark.thorough
+def test_the_digest_does_not_depend_on_the_order_of_hashing() -> None:
+    code = (
+        "from cosine_lab.simulation.running import run_scenario\n"
+        "from cosine_lab.simulation.scenario import Scenario\n"
+        "print(run_scenario(Scenario(verifiers=2, drafters=3, clients=3, requests=2, max_new_tokens=10,"
+        " faults='random', jitter_ms=2.0, loss=0.02, seed=3)).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 32
+
+
+def test_a_shared_list_finds_the_same_nodes_as_the_dht() -> None:
+    listed, announced = (run_scenario(replace(SMALL, discovery=way)) for way in ("list", "dht"))
+    assert listed.violations() == announced.violations() == []
+    assert {node.peer_id for node in listed.nodes} == {node.peer_id for node in announced.nodes}
+    assert [result.tokens for result in listed.results] == [result.tokens for result in announced.results]
+
+
+def test_the_cost_of_a_decision_is_charged() -> None:
+    one = replace(SMALL, clients=1, requests=1, rtt_ms=0.0)
+    cheap, dear = (run_scenario(replace(one, decision_s=cost_s)) for cost_s in (0.0, 0.02))
+    assert dear.virtual_seconds > cheap.virtual_seconds
+
+
+def test_plain_is_as_fast_as_itself_and_a_perfect_drafter_faster() -> None:
+    plain = run_scenario(replace(SMALL, strategy="plain"), with_plain=True)
+    assert plain.speedup_vs_plain == 1
+    perfect = replace(SMALL, fidelities=(1.0,), max_new_tokens=48, rtt_ms=10.0)
+    report = run_scenario(perfect, with_plain=True)
+    assert report.speedup_vs_plain is not None
+    assert report.speedup_vs_plain > 1.5
+    assert speedup(plain, replace(plain, results=())) is None
+
+
+def test_what_machines_did_is_counted() -> None:
+    report = run_scenario(replace(SMALL, strategy="plain"))
+    verifiers = [node for node in report.nodes if node.role is Role.VERIFIER]
+    assert sum(node.passes for node in report.nodes if node.role is Role.DRAFTER) == 0
+    assert sum(node.rows for node in verifiers) == sum(result.rounds for result in report.results)
+    assert report.seconds_per_token == pytest.approx(sum(node.busy_s for node in verifiers) / report.tokens)
+    assert report.bytes_per_token > 0
+
+
+def test_traces_are_replayed_in_their_domains() -> None:
+    family = replace(SCENARIOS["family"], requests=3, max_new_tokens=24, domains=("code", "math"))
+    report = run_scenario(family, workload=workload_of(family), with_plain=True)
+    assert report.violations() == []
+    assert [result.domain for result in report.results] == ["code", "math", "code"]
+    assert report.speedup_vs_plain is not None
+    assert report.speedup_vs_plain > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [({"temperature": 0.123}, "No trace was recorded"), ({"law": "divine"}, "coupled or published, not 'divine'")],
+)
+def test_traces_that_do_not_exist(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        run_scenario(replace(SCENARIOS["family"], **fields))
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_embedded_models_in_virtual_time() -> None:
+    family = Scenario(source="models", drafters=1, requests=1, max_new_tokens=8, domains=("code",))
+    workload = workload_of(family)
+    report = run_scenario(family, workload=workload)
+    assert report.violations() == []
+    assert report.tokens == len(workload.task(0).stream) > 0
+
+
+def test_an_unknown_strategy_is_told_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"choose one of .*cosine"):
+        run_scenario(replace(SMALL, strategy="magic"))

@@ -1,0 +1,143 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores, scripted_logits
+from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row
+from cosine_node.engine.sampling import Query
+from cosine_node.engine.torch.sampling import choose
+from cosine_protocol.errors import LocalProtocolError, UsageError
+from cosine_protocol.request import Sampling
+
+SAMPLINGS = [
+    Sampling(),
+    Sampling(repetition_penalty=1.5),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=0.7, seed=5, top_k=5),
+    Sampling(temperature=1.5, seed=5, top_p=0.7),
+    Sampling(temperature=1.5, seed=5, min_p=0.2, repetition_penalty=1.2),
+    Sampling(temperature=2.0, seed=5, top_k=30, top_p=0.9, min_p=0.05),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_selection_rule_is_that_of_the_torch_engine(sampling: Sampling) -> None:
+    for position in range(40):
+        logits = scripted_logits(model_seed=1, vocab_tokens=64, tail=(position, 2))
+        scripted = best_choice(keyed_scores(logits, sampling, seen=[3, 9], position=position), candidates=4)
+        tensor = torch.tensor([logits], dtype=torch.float64).to(torch.float32)
+        real = choose(tensor, [Query(sampling, position, 4, [3], [9])])[0]
+        assert real is not None
+        assert scripted.token == real.token
+        assert scripted.margin == pytest.approx(real.margin, abs=1e-4)
+        assert [t for t, _ in scripted.candidates] == [t for t, _ in real.candidates]
+        assert [p for _, p in scripted.candidates] == pytest.approx([p for _, p in real.candidates], rel=1e-3)
+
+
+def _decode(engine: Engine, sampling: Sampling, count: int) -> list[int]:
+    sequence = engine.open(sampling=sampling, prompt_tokens=3)
+    fed, output = [1, 2, 3], list[int]()
+    while len(output) < count:
+        nodes = tuple(range(len(fed)))
+        row = Row(sequence, tuple(fed), nodes, (PREFIX, *nodes[:-1]), scored_from=len(fed) - 1)
+        fed = [engine.forward([row])[0].choices[0].token]
+        engine.keep(sequence, nodes)
+        output += fed
+    engine.release(sequence)
+    return output
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_equal_seeds_are_one_target(sampling: Sampling) -> None:
+    first, second = ScriptedEngine(model_seed=7), ScriptedEngine(model_seed=7)
+    assert _decode(first, sampling, 30) == _decode(second, sampling, 30)
+    assert _decode(ScriptedEngine(model_seed=8), sampling, 30) != _decode(first, sampling, 30)
+    assert first.live_tokens == first.open_sequences == 0
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=1)])
+@pytest.mark.parametrize("fidelity", [0.0, 0.3, 0.7, 1.0])
+def test_fidelity_is_the_share_of_agreement(fidelity: float, sampling: Sampling) -> None:
+    firsts = seconds = 0
+    for branch in range(20):
+        row = Row(
+            0,
+            tuple((branch * 13 + 7 * i * i) % 64 for i in range(40)),
+            tuple(range(40)),
+            tuple(range(-1, 39)),
+            0,
+            2,
+        )
+        target, drafter = ScriptedEngine(), ScriptedEngine(fidelity=fidelity, drafter_seed=3)
+        for engine in (target, drafter):
+            engine.open(sampling=sampling, prompt_tokens=1)
+        truths, guesses = (engine.forward([row])[0].choices for engine in (target, drafter))
+        for truth, guess in zip(truths, guesses, strict=True):
+            firsts += truth.token == guess.token
+            seconds += truth.token == guess.candidates[1][0]
+    assert firsts / 800 == pytest.approx(fidelity, abs=0.06)
+    assert seconds / 800 == pytest.approx((1 - fidelity) / 2, abs=0.06)
+
+
+def test_drafters_with_different_seeds_err_in_different_places() -> None:
+    one, other = (ScriptedEngine(fidelity=0.5, drafter_seed=seed) for seed in (1, 2))
+    paths = [(i, i * 5 % 64, i * 11 % 64) for i in range(400)]
+    both = sum(one.demotion(path) == 0 == other.demotion(path) for path in paths)
+    assert both / 400 == pytest.approx(0.25, abs=0.07)
+
+
+def test_siblings_see_their_own_path_only() -> None:
+    engine = ScriptedEngine()
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    row = Row(sequence, (5, 6, 7, 7), (0, 1, 2, 3), (PREFIX, 0, 0, 1))
+    choices = engine.forward([row])[0].choices
+    for path, choice in zip(([5], [5, 6], [5, 7], [5, 6, 7]), choices, strict=True):
+        logits = engine.logits_after(path)
+        assert choice.token == logits.index(max(logits))
+
+
+def test_the_contract_is_enforced() -> None:
+    engine = ScriptedEngine(pool_tokens=32)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    engine.forward([Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))])
+    engine.prune(sequence, [1])
+    assert engine.live_tokens == 2
+    for row in (
+        Row(sequence, (1,), (5,), (1,)),
+        Row(sequence, (1,), (0,), (PREFIX,)),
+        Row(sequence, (64,), (5,), (PREFIX,)),
+    ):
+        with pytest.raises(LocalProtocolError):
+            engine.forward([row])
+    with pytest.raises(OutOfPages):
+        engine.forward([Row(sequence, (1,) * 31, tuple(range(5, 36)), (PREFIX,) * 31)])
+    engine.keep(sequence, [0])
+    with pytest.raises(LocalProtocolError):
+        engine.forward([Row(sequence, (1,), (5,), (0,))])
+    engine.release(sequence)
+    assert (engine.live_tokens, engine.free_tokens) == (0, 32)
+
+
+def test_nll_is_lower_for_the_own_choices() -> None:
+    engine = ScriptedEngine()
+    own = [1, 2, 3, *_decode(engine, Sampling(), 20)]
+    nlls = []
+    for tokens in (own, [1, 2, 3, *range(20)]):
+        sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
+        nodes = tuple(range(len(tokens)))
+        row = Row(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), wants_nll=True)
+        nlls.append(engine.forward([row])[0].nll or 0.0)
+    assert nlls[0] < nlls[1]
+
+
+def test_bad_fidelity() -> None:
+    with pytest.raises(UsageError):
+        ScriptedEngine(fidelity=1.1)
+
+
+def test_no_torch_is_imported() -> None:
+    modules = "cosine_lab.simulation.scripted_engine, cosine_node.engine.curve"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,268 @@
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosine_lab.simulation.traces import (
+    CANDIDATES,
+    DIGITS,
+    EOS,
+    VOCAB_TOKENS,
+    DrafterTrace,
+    Trace,
+    TraceSet,
+    splice,
+)
+from cosine_node.zoo import DOMAINS, names
+from cosine_protocol.errors import UsageError
+
+MODELS = ("draft-a", "draft-b")
+
+
+def drafter_trace(stream: Sequence[int], seed: int) -> DrafterTrace:
+    """A drafter whose figures are exact in 16 bits, so that a file keeps them."""
+    chance = np.random.default_rng(seed)
+    n = len(stream)
+    tokens = chance.permuted(np.tile(np.arange(1, 65, dtype=np.int32), (n, 1)), axis=1)[:, :CANDIDATES]
+    tokens[:, 0] = np.where(chance.random(n) < 0.7, stream, tokens[:, 0])
+    return DrafterTrace(
+        candidate_tokens=tokens,
+        candidate_probabilities=-np.sort(-chance.random((n, CANDIDATES))).astype(np.float16).astype(np.float32),
+        log_probability=-chance.random(n).astype(np.float16).astype(np.float32),
+        overlap=chance.random(n).astype(np.float16).astype(np.float32),
+        prompt_nll=2.5,
+    )
+
+
+def asked_trace(number: int) -> Trace:
+    """A trace of another target, whose texts end with 2, with its prompt."""
+    trace = a_trace(number)
+    asked = tuple(range(100, 100 + trace.prompt_tokens))
+    return replace(trace, asked=asked, eos=(2,))
+
+
+def a_trace(number: int, *, domain: str = "code", tokens: int = 12, temperature: float = 0.0) -> Trace:
+    chance = np.random.default_rng(number)
+    stream = tuple(chance.integers(65, VOCAB_TOKENS, tokens).tolist())
+    return Trace(
+        number=number,
+        domain=domain,
+        split="test",
+        temperature=temperature,
+        seed=number,
+        prompt_tokens=DIGITS + number % 5,
+        stream=stream,
+        near_ties=tuple((chance.random(tokens) < 0.2).tolist()),
+        drafters={model: drafter_trace(stream, number + i) for i, model in enumerate(MODELS)},
+    )
+
+
+def described(trace: Trace) -> tuple[object, ...]:
+    """Everything a trace holds, in a form that can be compared."""
+    along = {
+        model: (drafter.prompt_nll, *(array.tolist() for array in drafter.arrays()))
+        for model, drafter in trace.drafters.items()
+    }
+    plain = (trace.number, trace.domain, trace.split, trace.temperature, trace.seed, trace.prompt_tokens)
+    return (*plain, trace.stream, trace.near_ties, along)
+
+
+traces = st.builds(
+    a_trace,
+    st.integers(0, VOCAB_TOKENS**DIGITS - 1),
+    domain=st.sampled_from(DOMAINS),
+    tokens=st.integers(1, 30),
+    temperature=st.sampled_from([0.0, 0.8]),
+)
+trace_lists = st.lists(traces, min_size=1, max_size=5, unique_by=lambda trace: trace.number)
+
+
+@settings(max_examples=25)
+@given(found=trace_lists)
+def test_a_file_gives_back_what_was_saved(found: list[Trace], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    TraceSet(found).save(folder / "first.npz")
+    loaded = TraceSet.load(folder / "first.npz")
+    assert list(map(described, loaded)) == list(map(described, found))
+    loaded.save(folder / "second.npz")
+    assert (folder / "first.npz").read_bytes() == (folder / "second.npz").read_bytes()
+
+
+def test_a_file_gives_back_prompts_and_the_targets_tokens(tmp_path: Path) -> None:
+    found = [asked_trace(number) for number in (3, 4)]
+    TraceSet([replace(trace, vocab_tokens=50_000) for trace in found]).save(tmp_path / "asked.npz")
+    loaded = TraceSet.load(tmp_path / "asked.npz")
+    assert [trace.asked for trace in loaded] == [trace.asked for trace in found]
+    assert (loaded.vocab_tokens, loaded.eos) == (50_000, (2,))
+    with pytest.raises(UsageError, match="all have their prompts"):
+        TraceSet([asked_trace(1), a_trace(2)]).save(tmp_path / "mixed.npz")
+
+
+def test_what_was_asked_follows_the_number_of_a_trace() -> None:
+    trace = asked_trace(4)
+    assert trace.prompt()[DIGITS:] == trace.asked[DIGITS:]
+    assert TraceSet([trace]).find(trace.prompt()) is trace
+    with pytest.raises(UsageError, match="another length"):
+        replace(trace, asked=(1,))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_tokens_that_a_hash_draws_end_no_text(bits: int) -> None:
+    assert 0 < a_trace(1).drawn_token(bits) < VOCAB_TOKENS
+    assert 2 < asked_trace(1).drawn_token(bits) < VOCAB_TOKENS
+
+
+def test_a_file_that_holds_no_traces_is_refused(tmp_path: Path) -> None:
+    for name, content in (("text.npz", b"no traces"), ("empty.npz", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match=name):
+            TraceSet.load(tmp_path / name)
+    np.savez(tmp_path / "other.npz", stream=np.zeros(3))
+    with pytest.raises(UsageError, match=r"other\.npz"):
+        TraceSet.load(tmp_path / "other.npz")
+    with pytest.raises(UsageError, match=r"missing\.npz"):
+        TraceSet.load(tmp_path / "missing.npz")
+
+
+@given(trace=traces)
+def test_a_prompt_finds_its_trace(trace: Trace) -> None:
+    prompt = trace.prompt()
+    assert len(prompt) == trace.prompt_tokens
+    assert all(0 <= token < VOCAB_TOKENS for token in prompt)
+    assert TraceSet([trace]).find(prompt) is trace
+
+
+def test_other_prompts_find_nothing() -> None:
+    trace = a_trace(4)
+    found = TraceSet([trace])
+    for prompt in ((5, *trace.prompt()[1:]), trace.prompt()[:-1], (*trace.prompt(), 1), ()):
+        with pytest.raises(UsageError):
+            found.find(prompt)
+
+
+def test_a_number_belongs_to_one_trace() -> None:
+    with pytest.raises(UsageError, match="number 3"):
+        TraceSet([a_trace(3), a_trace(3)])
+
+
+@pytest.mark.parametrize(
+    "change", [{"number": VOCAB_TOKENS**DIGITS}, {"number": -1}, {"prompt_tokens": 1}, {"near_ties": (False,)}]
+)
+def test_parts_that_do_not_fit_together_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        replace(a_trace(0), **change)  # type: ignore[arg-type]
+
+
+@given(trace=traces, tokens=st.integers(1, 40))
+def test_a_shortened_trace_is_the_beginning(trace: Trace, tokens: int) -> None:
+    short = trace.shortened(tokens)
+    assert short.prompt() == trace.prompt()
+    assert short.stream == trace.stream[:tokens]
+    assert all(len(drafter.overlap) == len(short.stream) for drafter in short.drafters.values())
+
+
+def test_nothing_is_not_a_trace() -> None:
+    with pytest.raises(UsageError):
+        a_trace(0).shortened(0)
+
+
+@given(first=traces, second=traces, data=st.data())
+def test_a_spliced_trace_is_one_stream_then_the_other(first: Trace, second: Trace, data: st.DataObject) -> None:
+    second = replace(second, temperature=first.temperature)
+    at = data.draw(st.integers(1, len(first.stream)))
+    both = splice(first, second, at=at, number=9)
+    assert both.prompt() == replace(first, number=9).prompt()
+    for part, whole, start, stop in ((first, both, 0, at), (second, both, at, len(both.stream))):
+        assert whole.stream[start:stop] == part.stream[: stop - start]
+        assert whole.near_ties[start:stop] == part.near_ties[: stop - start]
+        for model in MODELS:
+            cut = whole.drafters[model].part(start, stop)
+            expected = part.drafters[model].part(0, stop - start)
+            for array, same in zip(cut.arrays(), expected.arrays(), strict=True):
+                assert array.tolist() == same.tolist()
+            assert cut.prompt_nll == first.drafters[model].prompt_nll
+
+
+def test_a_spliced_trace_names_both_domains() -> None:
+    both = splice(a_trace(1), a_trace(2, domain="math"), at=3, number=7)
+    assert (both.number, both.domain) == (7, "code+math")
+    assert splice(a_trace(1), a_trace(2), at=3, number=7).domain == "code"
+
+
+def test_what_cannot_be_spliced_is_refused() -> None:
+    ended = replace(a_trace(1), stream=(*a_trace(1).stream[:-1], *EOS))
+    for first, second, at in (
+        (a_trace(1), a_trace(2), 0),
+        (a_trace(1), a_trace(2), 13),
+        (ended, a_trace(2), 12),
+        (a_trace(1), a_trace(2, temperature=0.8), 3),
+    ):
+        with pytest.raises(UsageError):
+            splice(first, second, at=at, number=9)
+
+
+@given(found=trace_lists, temperature=st.sampled_from([None, 0.0, 0.8]))
+def test_a_selection_is_all_that_was_asked_for(found: list[Trace], temperature: float | None) -> None:
+    chosen = TraceSet(found).select(temperature=temperature)
+    wanted = [trace.number for trace in found if temperature in (None, trace.temperature)]
+    assert sorted(trace.number for trace in chosen) == sorted(wanted)
+
+
+def test_a_selection_goes_round_the_domains() -> None:
+    domains = ("code", "code", "code", "math", "math", "medical")
+    found = TraceSet(a_trace(number, domain=domain) for number, domain in enumerate(domains))
+    assert [trace.number for trace in found.select()] == [0, 3, 5, 1, 4, 2]
+    assert [trace.number for trace in found.select(domains=("math", "code"))] == [3, 0, 4, 1, 2]
+    assert found.select(split="tune") == ()
+
+
+@pytest.fixture(scope="module")
+def shipped() -> TraceSet:
+    return TraceSet.load_shipped()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_shipped_traces_suffice_for_a_measurement(shipped: TraceSet, temperature: float) -> None:
+    test = shipped.select(split="test", temperature=temperature)
+    counts = [len(shipped.select(split="test", temperature=temperature, domains=[domain])) for domain in DOMAINS]
+    assert len(test) >= 60
+    assert len(set(counts)) == 1
+    assert sum(len(trace.stream) for trace in test) >= 48 * 128
+    assert shipped.select(split="tune", temperature=temperature)
+
+
+def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:
+    for trace in shipped:
+        assert tuple(trace.drafters) == tuple(sorted(set(names()) - {"target"}))
+        assert 8 <= len(trace.stream) <= 128
+        assert set(trace.stream[:-1]).isdisjoint(EOS)
+        assert trace.is_finished or len(trace.stream) == 128
+        assert trace.seed == trace.number
+        for drafter in trace.drafters.values():
+            claims, tokens = drafter.candidate_probabilities, drafter.candidate_tokens
+            assert ((claims >= 0) & (claims <= 1)).all()
+            assert (np.diff(claims, axis=1) <= 0).all()
+            assert all(len(set(row)) == CANDIDATES for row in tokens.tolist())
+            assert (drafter.log_probability <= 0).all()
+            assert ((drafter.overlap >= 0) & (drafter.overlap <= 1)).all()
+            assert 0 < drafter.prompt_nll < math.log(VOCAB_TOKENS)
+            if trace.temperature == 0:
+                assert ((tokens[:, 0] == trace.stream) == (drafter.overlap == 1)).all()
+
+
+def test_the_expert_of_each_domain_is_first_in_the_shipped_traces(shipped: TraceSet) -> None:
+    for domain in DOMAINS:
+        hits = {
+            model: sum(
+                int((trace.drafters[model].candidate_tokens[:, 0] == trace.stream).sum())
+                for trace in shipped.select(split="test", domains=[domain])
+            )
+            for model in names()
+            if model != "target"
+        }
+        assert max(hits, key=lambda model: hits[model]) == f"draft-{domain}"

@@ -1,0 +1,149 @@
+"""A KV pool takes what requests need, as far as memory goes, or what it is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.engine.pool_size import (
+    CARD_MEMORY_PART,
+    PASS_TOKENS,
+    SHARED_MEMORY_PART,
+    USUAL_TOKENS,
+    WINDOW_SPARE_TOKENS,
+    PoolSize,
+    PoolTokens,
+    TokenBytes,
+    parse_pool_size,
+)
+from cosine_protocol.errors import UsageError
+
+GIB = 1 << 30
+TOKEN_BYTES = 46_080
+"""A token of SmolLM2-135M in float32: 30 layers, 3 key-value heads of 64."""
+CONTEXT_TOKENS = 8192
+
+
+def tokens(size: PoolSize, *, free_bytes: int | None = 1 << 50, on_card: bool = False) -> int:
+    return size.tokens(
+        TokenBytes(TOKEN_BYTES), context_tokens=CONTEXT_TOKENS, free_bytes=free_bytes, on_card=on_card
+    ).tokens
+
+
+@pytest.mark.parametrize("on_card", [False, True])
+def test_a_drafter_takes_what_usual_requests_need(on_card: bool) -> None:
+    assert tokens(PoolSize(requests=16), on_card=on_card) == 16 * USUAL_TOKENS
+
+
+def test_a_verifier_holds_a_whole_context_and_on_a_card_one_for_each_request() -> None:
+    assert tokens(PoolSize(requests=2, is_verifier=True)) == CONTEXT_TOKENS
+    assert tokens(PoolSize(requests=2, is_verifier=True), on_card=True) == 2 * CONTEXT_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("is_verifier", "on_card", "part"),
+    [
+        (False, False, SHARED_MEMORY_PART),
+        (True, False, SHARED_MEMORY_PART),
+        (False, True, SHARED_MEMORY_PART),
+        (True, True, CARD_MEMORY_PART),
+    ],
+)
+def test_memory_that_is_short_leaves_room_for_others(is_verifier: bool, on_card: bool, part: float) -> None:
+    size = PoolSize(requests=1000, is_verifier=is_verifier)
+    assert tokens(size, free_bytes=GIB, on_card=on_card) == int(part * GIB) // TOKEN_BYTES
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    assert tokens(parse_pool_size("2GiB", requests=1, is_verifier=False)) == 2 * GIB // TOKEN_BYTES
+    assert tokens(parse_pool_size("0.5", requests=1, is_verifier=False), free_bytes=GIB) == GIB // 2 // TOKEN_BYTES
+
+
+def test_where_nobody_knows_what_is_free_requests_of_usual_length_fit() -> None:
+    for text in ("auto", "0.9"):
+        assert tokens(parse_pool_size(text, requests=3, is_verifier=True), free_bytes=None) == 3 * USUAL_TOKENS
+
+
+@pytest.mark.parametrize("text", ["auto", "0.1", "1MiB"])
+def test_too_little_for_one_request_is_refused(text: str) -> None:
+    size = parse_pool_size(text, requests=16, is_verifier=True)
+    with pytest.raises(UsageError, match=r"one request takes 2048; give it more with --kv-memory"):
+        tokens(size, free_bytes=100 << 20)
+
+
+TOKENS = st.builds(
+    lambda full, windowed, window: TokenBytes(full + windowed, windowed, window if windowed else 0),
+    st.integers(0, 1 << 20),
+    st.integers(1, 1 << 20),
+    st.integers(1, 1 << 15),
+) | st.builds(TokenBytes, st.integers(1, 1 << 20))
+
+
+@given(st.integers(1, 64), st.booleans(), st.booleans(), TOKENS, st.integers(1, 1 << 20), st.integers(1, 1 << 40))
+def test_a_pool_fits_into_what_is_free_and_holds_a_request(
+    requests: int, is_verifier: bool, on_card: bool, token: TokenBytes, context_tokens: int, free_bytes: int
+) -> None:
+    size = PoolSize(requests=requests, is_verifier=is_verifier)
+    try:
+        found = size.tokens(token, context_tokens=context_tokens, free_bytes=free_bytes, on_card=on_card)
+    except UsageError:
+        return
+    assert min(context_tokens, USUAL_TOKENS) <= found.tokens <= requests * context_tokens
+    assert found.bytes_of(token) <= free_bytes
+    if found.windowed is not None:
+        assert is_verifier
+        assert found.tokens > found.windowed >= requests * token.window_tokens + PASS_TOKENS
+
+
+@given(st.integers(1, 64), TOKENS, st.integers(1, 1 << 40))
+def test_a_pool_of_a_size_is_as_large_as_that_size_allows(
+    requests: int, token: TokenBytes, size_bytes: int
+) -> None:
+    size = PoolSize(requests=requests, is_verifier=True, size_bytes=size_bytes)
+    try:
+        found = size.tokens(token, context_tokens=CONTEXT_TOKENS, free_bytes=None, on_card=False)
+    except UsageError:
+        return
+    assert found.bytes_of(token) <= size_bytes
+    larger = PoolTokens(tokens=found.tokens + 1, windowed=found.windowed)
+    if token.total > token.windowed or found.windowed is None:
+        assert larger.bytes_of(token) > size_bytes
+    else:
+        assert found.tokens >= requests * CONTEXT_TOKENS
+
+
+def test_layers_with_a_window_hold_the_windows_of_all_requests() -> None:
+    token = TokenBytes(1000, windowed=800, window_tokens=128)
+    size = PoolSize(requests=4, is_verifier=True)
+    found = size.tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
+    windowed = 4 * (128 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
+    assert found == PoolTokens(tokens=400_000, windowed=windowed)
+    assert found.bytes_of(token) == 400_000 * 200 + windowed * 800
+
+
+def test_a_drafter_holds_whole_prompts_in_all_layers() -> None:
+    token = TokenBytes(1000, windowed=800, window_tokens=128)
+    found = PoolSize(requests=4).tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
+    assert found.windowed is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes", "part"),
+    [
+        ("8GiB", 8 * GIB, None),
+        ("1.5 gib", 3 * GIB // 2, None),
+        ("500MB", 500_000_000, None),
+        ("1048576b", 1 << 20, None),
+        ("0.9", None, 0.9),
+        ("1", None, 1.0),
+        ("auto", None, None),
+    ],
+)
+def test_sizes_and_parts_are_read(text: str, size_bytes: int | None, part: float | None) -> None:
+    found = parse_pool_size(text, requests=4, is_verifier=True)
+    assert found == PoolSize(requests=4, is_verifier=True, size_bytes=size_bytes, part=part)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1GiB", "1.2", "8", "8G", "GiB", "0GiB", "0.1B", "nan", "1e9B", "٣GiB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--kv-memory takes a size such as 8GiB"):
+        parse_pool_size(text, requests=4, is_verifier=True)

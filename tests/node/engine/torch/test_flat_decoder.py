@@ -1,0 +1,113 @@
+"""The flat decoder computes what the modules it was made of compute, and says no to all others."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.flat_decoder import FlatDecoder
+from cosine_node.engine.torch.load_trial import check_exactness
+from cosine_node.engine.torch.packed_model import PackedModel
+from tests.node.engine.tiny_models import VOCAB, build, tiny_llama
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+FLAT = {
+    "llama": lambda: tf.LlamaConfig(**SIZES),
+    "llama with biases": lambda: tf.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama with wide heads": lambda: tf.LlamaConfig(**SIZES, head_dim=32),
+    "llama with scaled rotation": lambda: tf.LlamaConfig(
+        **SIZES,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "mistral": lambda: tf.MistralConfig(**SIZES, sliding_window=5),
+    "qwen2": lambda: tf.Qwen2Config(**SIZES),
+    "qwen2 with windows": lambda: tf.Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+    "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
+}
+OTHERS = {
+    "gemma2": lambda: tf.Gemma2Config(**SIZES, head_dim=16),
+    "gpt2": lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4),
+    "mixtral": lambda: tf.MixtralConfig(**SIZES, num_local_experts=4),
+    "llama with another activation": lambda: tf.LlamaConfig(**SIZES, hidden_act="gelu"),
+}
+
+
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_known_models_are_flattened_and_stay_exact(make: Any) -> None:
+    model = build(make())
+    assert FlatDecoder.of(model) is not None
+    check_exactness(model)
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_other_models_are_left_as_they_are(make: Any) -> None:
+    assert FlatDecoder.of(build(make())) is None
+
+
+def test_a_replaced_projection_is_no_known_model() -> None:
+    class Wrapped(torch.nn.Linear):
+        pass
+
+    model = tiny_llama()
+    model.model.layers[1].mlp.up_proj = Wrapped(1, 1)
+    assert FlatDecoder.of(model) is None
+
+
+def test_the_model_stays_usable_and_no_weight_is_held_twice() -> None:
+    model, tokens = tiny_llama(), torch.tensor([[3, 5, 8, 13]])
+    with torch.inference_mode():
+        before = model(input_ids=tokens).logits
+        assert FlatDecoder.of(model) is not None
+        torch.testing.assert_close(model(input_ids=tokens).logits, before)
+    attention = model.model.layers[0].self_attn
+    storages = {
+        p.weight.untyped_storage().data_ptr() for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+    }
+    assert len(storages) == 1
+
+
+def test_a_model_that_was_joined_is_not_copied_again_but_where_a_weight_was_replaced() -> None:
+    model, tokens = tiny_llama(), torch.tensor([[3, 5, 8, 13]])
+
+    def places() -> list[int]:
+        first, second = (layer.self_attn.k_proj.weight for layer in model.model.layers[:2])
+        return [first.data_ptr(), second.data_ptr()]
+
+    with torch.inference_mode():
+        assert FlatDecoder.of(model) is not None
+        joined = places()
+        replaced = model.model.layers[1].self_attn.k_proj
+        replaced.weight = torch.nn.Parameter(replaced.weight.detach() * 2, requires_grad=False)
+        expected = model(input_ids=tokens).logits
+        check_exactness(model)
+        assert places()[0] == joined[0]
+        assert places()[1] != joined[1]
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(model(input_ids=tokens).logits, expected)
+
+
+def test_an_engine_with_tied_embeddings_uses_the_flat_decoder() -> None:
+    model = build(tf.LlamaConfig(**SIZES, tie_word_embeddings=True))
+    check_exactness(model)
+    engine = TorchEngine(model, pool_tokens=64)
+    assert isinstance(engine._passes, PackedModel)
+    assert engine._passes.flat is not None
+    assert engine.vocab_tokens == VOCAB

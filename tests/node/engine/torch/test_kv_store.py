@@ -1,0 +1,147 @@
+"""The pool holds what layers have in common once, and each token takes what its layers say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_protocol.errors import LocalProtocolError
+from tests.node.engine.tiny_models import LATENT, SHARING, build
+
+SLOTS = 10
+FLOAT32_BYTES = 4
+
+
+def states(heads: int, width: int) -> torch.Tensor:
+    return torch.ones(1, heads, 1, width)
+
+
+def test_a_token_takes_its_keys_and_values_of_all_layers() -> None:
+    store = KvStore(slots=SLOTS)
+    store.layer(0, states(2, 8), states(2, 6))
+    store.layer(1, states(1, 4), states(1, 4))
+    token_bytes = FLOAT32_BYTES * (2 * (8 + 6) + 1 * (4 + 4))
+    assert store.token_bytes == TokenBytes(token_bytes)
+    assert store.bytes == token_bytes * (SLOTS + 1)
+    assert store.shapes == {(2, 8, 6), (1, 4, 4)}
+
+
+def test_layers_given_the_same_tensors_have_the_same_pages() -> None:
+    store = KvStore(slots=SLOTS)
+    key, value = states(2, 8), states(2, 8)
+    first, other = store.layer(0, key, value), store.layer(1, key.clone(), value)
+    assert store.layer(2, key, value) is first
+    assert other is not first
+    assert store.token_bytes == TokenBytes(2 * FLOAT32_BYTES * 2 * (8 + 8))
+
+
+def test_keys_that_are_values_are_stored_once() -> None:
+    store = KvStore(slots=SLOTS)
+    latent = states(1, 24)
+    pages = store.layer(0, latent, latent)
+    assert pages.keys is pages.values
+    assert store.token_bytes == TokenBytes(FLOAT32_BYTES * 24)
+
+
+def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
+    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
+    key, value = states(2, 8), states(2, 8)
+    whole, near = store.layer(0, key, value), store.layer(1, key, value, window=5)
+    # The same tensors, but not the same pages.
+    assert (whole.keys.shape[2], near.keys.shape[2]) == (8 * PAGE_TOKENS + 1, 3 * PAGE_TOKENS)
+    layer_bytes = FLOAT32_BYTES * 2 * (8 + 8)
+    assert store.token_bytes == TokenBytes(2 * layer_bytes, windowed=layer_bytes, window_tokens=5)
+    windows.take(6)
+    near.keys.fill_(1)
+    whole.keys.fill_(1)
+    store.clear(np.array([6 * PAGE_TOKENS + 3]))
+    assert [int(slot) for slot in (near.keys[0, 0, :, 0] == 0).nonzero()] == [3]
+    assert [int(slot) for slot in (whole.keys[0, 0, :, 0] == 0).nonzero()] == [6 * PAGE_TOKENS + 3]
+
+
+def test_a_layer_keeps_the_window_that_it_began_with() -> None:
+    store = KvStore(slots=SLOTS)
+    key, value = states(2, 8), states(2, 8)
+    store.layer(0, key, value, window=5)
+    with pytest.raises(LocalProtocolError, match="Layer 0 looks back 9 tokens"):
+        store.layer(0, key, value, window=9)
+
+
+def test_cleared_slots_hold_zeros_in_every_layer() -> None:
+    store = KvStore(slots=SLOTS)
+    latent = states(1, 3)
+    all_pages = [store.layer(0, states(2, 8), states(2, 6)), store.layer(1, latent, latent)]
+    for pages in all_pages:
+        for stored in pages:
+            stored.fill_(1)
+    store.clear(np.array([2, 5]))
+    for pages in all_pages:
+        for stored in pages:
+            assert stored[:, :, [2, 5]].count_nonzero() == 0
+            assert stored.count_nonzero() == stored.numel() * (SLOTS - 1) // (SLOTS + 1)
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_a_latent_is_all_that_is_kept_of_a_token(name: str) -> None:
+    config: Any = LATENT[name]()
+    engine = TorchEngine(build(config), pool_tokens=64)
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    assert engine.pool_bytes == (64 + 1) * width * FLOAT32_BYTES * config.num_hidden_layers
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_layers_that_share_keys_and_values_store_them_once(name: str) -> None:
+    config: Any = SHARING[name]()
+    engine = TorchEngine(build(config), pool_tokens=64)
+    layers = config.num_hidden_layers - config.num_kv_shared_layers
+    layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
+    assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
+
+
+def test_parts_of_a_store_are_its_own_slots_counted_from_their_first() -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
+    latent = states(1, 4)
+    store.layer(0, latent, latent)
+    store.layer(1, states(2, 8), states(2, 6), window=5)
+    parts = [
+        store.part(
+            first_slot=first * PAGE_TOKENS,
+            slots=4 * PAGE_TOKENS,
+            windows=WindowPages(pages=4, tokens=2 * PAGE_TOKENS, window_tokens=5),
+            first_window_slot=first // 2 * PAGE_TOKENS,
+        )
+        for first in (0, 4)
+    ]
+    for number, part in enumerate(parts, 1):
+        keys, values = part.layer(0, latent, latent)
+        assert keys is values
+        keys.fill_(number)
+        for stored in part.layer(1, states(2, 8), states(2, 6), window=5):
+            assert stored.shape[2] == 2 * PAGE_TOKENS
+            stored.fill_(number)
+        assert part.token_bytes == store.token_bytes
+    whole = store.layer(0, latent, latent).keys[0, 0, :, 0]
+    assert whole.tolist() == [1.0] * 64 + [2.0] * 64 + [0.0]
+    window = store.layer(1, latent, latent, window=5).values[0, 0, :, 0]
+    assert window.tolist() == [1.0] * 32 + [2.0] * 32 + [0.0] * PAGE_TOKENS
+
+
+def test_no_part_has_slots_that_the_store_lacks() -> None:
+    windows = WindowPages(pages=2, tokens=PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=32)
+    store.part(first_slot=16, slots=16, windows=windows)
+    for first, slots in ((-1, 8), (17, 16), (0, 33)):
+        with pytest.raises(LocalProtocolError, match=r"no .* slots from"):
+            store.part(first_slot=first, slots=slots)
+    windowed = KvStore(slots=32, windows=windows)
+    with pytest.raises(LocalProtocolError, match="other windows"):
+        windowed.part(first_slot=0, slots=16)
+    with pytest.raises(LocalProtocolError, match="no 16 window slots from 1 on"):
+        windowed.part(first_slot=0, slots=16, windows=windows, first_window_slot=1)

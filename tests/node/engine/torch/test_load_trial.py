@@ -1,0 +1,372 @@
+"""The trial refuses every fault put into the engine on purpose, in the dtype that serves, and no sound model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor
+
+from cosine_node.engine.base import Row
+from cosine_node.engine.prefix_cache import PrefixCache
+from cosine_node.engine.torch import attention, pass_plan
+from cosine_node.engine.torch.flat_decoder import FlatDecoder
+from cosine_node.engine.torch.load_trial import ATTEMPTS, check_exactness, error_of, find_way, short_windows
+from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.pass_plan import (
+    AttentionCall,
+    AttentionMask,
+    AttentionPlan,
+    Indices,
+    PassPlan,
+    mask_of,
+)
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.engine.tree import FedNode, SequenceTree
+from cosine_node.engine.trial import Group, TrialTexts
+from tests.node.engine.surveyed_models import tiny_configs
+from tests.node.engine.tiny_models import COMMON, VOCAB, WINDOWED, build, tiny_llama
+from tests.thoroughness import quick_first
+
+# Projections of 64 inputs that keep the size of what they project, as those of trained models do.
+TRAINED: Final = {**COMMON, "initializer_range": 0.1}
+ORIGINAL_TOKENS: Final = 64
+DTYPES: Final = (torch.bfloat16, torch.float32, torch.float16)
+FAMILIES: Final[dict[str, Callable[[], Any]]] = {
+    "llama": lambda: tf.LlamaConfig(**TRAINED),
+    "gemma2": lambda: tf.Gemma2Config(
+        **TRAINED, head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "gpt2": lambda: tf.GPT2Config(
+        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=256, initializer_range=0.1
+    ),
+    "mixtral": lambda: tf.MixtralConfig(**TRAINED, num_local_experts=4),
+}
+WINDOW_FAMILIES: Final[dict[str, Callable[[], Any]]] = {
+    "gemma2": FAMILIES["gemma2"],
+    "mistral": lambda: tf.MistralConfig(**TRAINED, sliding_window=6),
+    "gpt_oss": lambda: tf.GptOssConfig(
+        **TRAINED,
+        head_dim=16,
+        sliding_window=6,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+}
+SCALED_ROPES: Final[dict[str, dict[str, Any]]] = {
+    "yarn": {"rope_type": "yarn", "factor": 4.0},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+}
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _with_masks(change: Callable[[SequenceTree, Row, AttentionMask], AttentionMask]) -> Plant:
+    """A fault of the attention mask of every row."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(pass_plan, "mask_of", lambda tree, row: change(tree, row, mask_of(tree, row)))
+
+    return plant
+
+
+def _visible(mask: AttentionMask) -> Any:
+    shape = (len(mask.query_indices), len(mask.key_slots))
+    return np.ones(shape, dtype=np.bool_) if mask.visible is None else mask.visible.copy()
+
+
+def _sees_siblings(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
+    visible, parents = _visible(mask), np.array(row.parents)
+    visible[:, -len(parents) :] |= parents[:, None] == parents[None, :]
+    return replace(mask, visible=visible)
+
+
+def _sees_all_earlier(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
+    visible, count = _visible(mask), len(row.nodes)
+    visible[:, -count:] |= np.tri(count, dtype=np.bool_)
+    return replace(mask, visible=visible)
+
+
+def _sees_no_prefix(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
+    visible = _visible(mask)
+    visible[:, : len(tree.tokens)] = False
+    return replace(mask, visible=visible)
+
+
+def _forgets_first_part(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
+    visible = _visible(mask)
+    visible[:, : len(tree.tokens) // 2] = False
+    return replace(mask, visible=visible)
+
+
+def _forgets_parents(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
+    visible, prefix, own = _visible(mask), len(tree.tokens), len(mask.key_slots) - len(row.nodes)
+    visible[:, prefix:own] = False
+    return replace(mask, visible=visible)
+
+
+def _sees_other_requests(patch: pytest.MonkeyPatch) -> None:
+    plan = PassPlan.__init__
+
+    def faulty(self: PassPlan, *arguments: Any, **options: Any) -> None:
+        plan(self, *arguments, **options)
+        first = self.masks[0]
+        for i, mask in enumerate(self.masks[1:], 1):
+            seen = np.ones((len(mask.query_indices), len(first.key_slots)), dtype=np.bool_)
+            self.masks[i] = AttentionMask(
+                np.concatenate([first.key_slots, mask.key_slots]),
+                np.concatenate([first.key_indices, mask.key_indices]),
+                mask.query_indices,
+                np.concatenate([seen, _visible(mask)], axis=1),
+            )
+
+    patch.setattr(PassPlan, "__init__", faulty)
+
+
+def _positions(change: Callable[[Any, Any], Any]) -> Plant:
+    """A fault of the positions of a row, given how many tokens its prefix has."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        plan = PassPlan.__init__
+
+        def faulty(self: PassPlan, feeds: Any, **options: Any) -> None:
+            plan(self, feeds, **options)
+            self.positions = np.concatenate(
+                [change(mask.query_indices, int(mask.query_indices[0])) for mask in self.masks]
+            )
+
+        patch.setattr(PassPlan, "__init__", faulty)
+
+    return plant
+
+
+def _writes_to_wrong_slots(patch: pytest.MonkeyPatch) -> None:
+    write = attention._write
+
+    def faulty(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> Any:
+        return write(plan, layer, key.roll(1, 2), value.roll(1, 2), window)
+
+    patch.setattr(attention, "_write", faulty)
+
+
+def _leaves_a_stale_row(patch: pytest.MonkeyPatch) -> None:
+    """The last token of a pass is not written."""
+    write = attention._write
+
+    def faulty(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> Any:
+        pages = plan.store.layer(layer, key, value, window=window)
+        last = plan.written.start + plan.written.count - 1
+        if plan.written.index is not None:
+            last = int(plan.written.index[-1])
+        before = [stored[:, :, last].clone() for stored in pages]
+        write(plan, layer, key, value, window)
+        for stored, old in zip(pages, before, strict=True):
+            stored[:, :, last] = old
+        return pages
+
+    patch.setattr(attention, "_write", faulty)
+
+
+def _keeps_a_wrong_branch(patch: pytest.MonkeyPatch) -> None:
+    """The last kept token's slot is that of the token after it, which is of another branch."""
+    extend = SequenceTree._extend_prefix
+
+    def faulty(self: SequenceTree, kept: Sequence[FedNode]) -> None:
+        extend(self, kept)
+        if self.nodes:
+            self.slots[-1] = next(iter(self.nodes.values())).slot
+
+    patch.setattr(SequenceTree, "_extend_prefix", faulty)
+
+
+def _shares_wrong_slots(patch: pytest.MonkeyPatch) -> None:
+    reuse = PrefixCache.reuse
+
+    def faulty(self: PrefixCache, *arguments: Any) -> Any:
+        slots = reuse(self, *arguments)
+        slots[:8] = slots[8:16]
+        return slots
+
+    patch.setattr(PrefixCache, "reuse", faulty)
+
+
+def _decodes_without_last_key(patch: pytest.MonkeyPatch) -> None:
+    decode = attention._decode
+
+    def faulty(query: Tensor, pages: Any, calls: Sequence[AttentionCall], scale: float) -> Tensor:
+        for call in calls:
+            call.slots = Indices(call.slots.start, max(call.slots.count - 1, 1))
+        return decode(query, pages, calls, scale)
+
+    patch.setattr(attention, "_decode", faulty)
+
+
+FAULTS: Final[dict[str, Plant]] = {
+    "siblings see each other": _with_masks(_sees_siblings),
+    "tokens see all earlier ones of their row": _with_masks(_sees_all_earlier),
+    "the prefix is invisible": _with_masks(_sees_no_prefix),
+    "half of the prefix is invisible": _with_masks(_forgets_first_part),
+    "tokens of earlier passes are invisible": _with_masks(_forgets_parents),
+    "requests of a pass see each other": _sees_other_requests,
+    "positions are sequential": _positions(lambda indices, first: first + np.arange(len(indices))),
+    "positions begin at 0 in each pass": _positions(lambda indices, first: indices - first),
+    "positions end early": _positions(lambda indices, first: np.minimum(indices, 128)),
+    "keys and values go to wrong slots": _writes_to_wrong_slots,
+    "a row of the cache is stale": _leaves_a_stale_row,
+    "a token of another branch is kept": _keeps_a_wrong_branch,
+    "a shared prefix is another one": _shares_wrong_slots,
+}
+WINDOW_FAULTS: Final[dict[str, int | None]] = {"ignored": None, "one too long": 5, "one too short": 3}
+
+
+def _named(names: Any) -> list[Any]:
+    return [pytest.param(value, id=name) for name, value in names.items()]
+
+
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
+@pytest.mark.parametrize("make", _named({**FAMILIES, **WINDOW_FAMILIES}))
+def test_sound_models_are_accepted(make: Callable[[], Any], dtype: torch.dtype) -> None:
+    check_exactness(build(make()).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
+@pytest.mark.parametrize("plant", _named(FAULTS))
+@pytest.mark.parametrize("family", quick_first(FAMILIES))
+def test_every_fault_is_refused(
+    family: str, plant: Plant, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(FAMILIES[family]()).to(dtype)
+    plant(monkeypatch)
+    with pytest.raises(
+        UnsupportedModel, match=r"in a trial .* gave other logits|trial pass failed .index out of range"
+    ):
+        check_exactness(model)
+
+
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
+@pytest.mark.parametrize("window", _named(WINDOW_FAULTS))
+@pytest.mark.parametrize("make", _named(WINDOW_FAMILIES))
+def test_a_wrong_window_is_refused(
+    make: Callable[[], Any], window: int | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(make()).to(dtype)
+    within = AttentionMask.within
+    monkeypatch.setattr(AttentionMask, "within", lambda mask, right: within(mask, window if right == 4 else right))
+    with pytest.raises(UnsupportedModel, match=r"in a trial .* gave other logits"):
+        check_exactness(model)
+
+
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
+@pytest.mark.parametrize("rope", _named(SCALED_ROPES))
+def test_a_rope_that_is_scaled_to_its_original_length_only_is_refused(
+    rope: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = {**rope, "rope_theta": 10_000.0, "original_max_position_embeddings": ORIGINAL_TOKENS}
+    model = build(tf.LlamaConfig(**TRAINED, rope_parameters=scaling)).to(dtype)
+    check_exactness(model)
+    plain, decoder_of = tiny_llama().to(dtype).model.rotary_emb, FlatDecoder.of
+
+    def faulty(model: Any) -> FlatDecoder | None:
+        decoder = decoder_of(model)
+        assert decoder is not None
+        scaled: Any = decoder._rotary
+
+        def rotary(x: Tensor, positions: Tensor) -> list[Tensor]:
+            is_beyond = (positions >= ORIGINAL_TOKENS)[..., None]
+            pairs = zip(plain(x, positions), scaled(x, positions), strict=True)
+            return [torch.where(is_beyond, angles, right) for angles, right in pairs]
+
+        decoder._rotary = rotary  # type: ignore[assignment]
+        return decoder
+
+    monkeypatch.setattr(FlatDecoder, "of", faulty)
+    with pytest.raises(UnsupportedModel, match=Group.FAR):
+        check_exactness(model)
+
+
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
+def test_a_faulty_decoding_kernel_is_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(FAMILIES["llama"]()).to(dtype)
+    _decodes_without_last_key(monkeypatch)
+    with pytest.raises(UnsupportedModel, match=Group.DECODING):
+        check_exactness(model)
+
+
+def test_windows_are_short_during_the_trial_only() -> None:
+    model = build(WINDOWED["Gemma3"]())
+    with short_windows(model) as has_window:
+        assert (has_window, model.config.sliding_window) == (True, 4)
+    windows = [layer.self_attn.sliding_window for layer in model.model.layers]
+    assert (model.config.sliding_window, windows) == (5, [5, None])
+    with short_windows(tiny_llama()) as has_window:
+        assert not has_window
+
+
+def test_a_trial_is_twenty_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = tiny_llama(), list[int]()
+    logits, forward = PackedModel.logits, model.forward
+
+    def packed(self: PackedModel, feeds: Any, *, wanted: list[int]) -> Tensor:
+        passes.append(sum(len(row.tokens) for _, row in feeds))
+        return logits(self, feeds, wanted=wanted)
+
+    def own(*, input_ids: Tensor, **extra: Any) -> Any:
+        passes.append(input_ids.numel())
+        return forward(input_ids=input_ids, **extra)
+
+    monkeypatch.setattr(PackedModel, "logits", packed)
+    monkeypatch.setattr(model, "forward", own)
+    check_exactness(model)
+    assert (len(passes), sum(passes)) == (20, 187)
+
+
+def test_a_model_of_a_part_of_its_files_configuration_is_tried() -> None:
+    [config] = tiny_configs("emu3")
+    model = build(config)
+    assert type(model.config) is not type(config)
+    assert find_way(model) is PassWay.PACKED
+
+
+def test_a_model_that_gives_nan_is_refused() -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.norm.weight[3] = float("nan")
+    with pytest.raises(UnsupportedModel, match="no fault could be told"):
+        check_exactness(model)
+
+
+def test_a_model_whose_context_is_shorter_than_the_trial_is_refused() -> None:
+    model = build(tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=16))
+    with pytest.raises(UnsupportedModel, match="a trial pass failed"):
+        check_exactness(model)
+
+
+def test_a_constant_added_to_all_logits_is_no_error() -> None:
+    expected = torch.tensor([1.0, 2.0, 6.0, 3.0])
+    assert error_of(expected + 7, expected) == pytest.approx(0)
+    moved = expected + torch.tensor([0.0, 1.5, 0.0, 0.0]) * expected.std()
+    assert error_of(moved, expected) == pytest.approx(1.5 * 3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "has_window", "positions"),
+    [(256, False, (0, 1, 253, 254, 255)), (256, True, (251, 252, 253, 254, 255)), (0, False, (0, 1, 2, 3, 4))],
+)
+def test_some_tokens_stand_at_the_end_of_the_context(
+    context_tokens: int, has_window: bool, positions: tuple[int, ...]
+) -> None:
+    texts = TrialTexts.of(vocab_tokens=VOCAB, context_tokens=context_tokens, has_window=has_window, attempt=0)
+    assert texts.far_positions == positions
+
+
+def test_the_texts_of_every_attempt_differ() -> None:
+    texts = [
+        TrialTexts.of(vocab_tokens=50_000, context_tokens=256, has_window=False, attempt=attempt)
+        for attempt in range(ATTEMPTS)
+    ]
+    assert len({token for text in texts for token in (*text.long, *text.siblings)}) == ATTEMPTS * (6 + 5)

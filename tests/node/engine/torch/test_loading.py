@@ -1,0 +1,247 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
+from cosine_node.engine.torch import loading
+from cosine_node.engine.torch.loading import check_options, load_engine, resolve_device, resolve_dtype
+from cosine_node.engine.torch.support import UnsupportedModel, numerics
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, OWN_ATTENTION, STEPPED, VOCAB, build, tiny_llama
+
+
+@pytest.fixture
+def llama_folder(tmp_path: Path) -> str:
+    tiny_llama().to(torch.bfloat16).save_pretrained(tmp_path / "llama")
+    return str(tmp_path / "llama")
+
+
+def test_a_folder_becomes_an_engine(llama_folder: str) -> None:
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=300)
+    assert (engine.numerics, engine.vocab_tokens, engine.context_tokens) == ("float32", VOCAB, 256)
+    assert engine.free_tokens == 304
+    # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
+    assert engine.pool_bytes == (304 + 1) * 2 * 2 * 16 * 2 * 4
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
+
+
+def test_no_sequence_is_longer_than_the_pool(llama_folder: str) -> None:
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
+    # Pages are whole.
+    assert engine.free_tokens == engine.context_tokens == 112
+
+
+def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
+    size = PoolSize(size_bytes=1 << 20)
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=size)
+    token_bytes = engine.pool_bytes // (engine.free_tokens + 1)
+    assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
+    with pytest.raises(UsageError, match="one request takes 256"):
+        load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
+
+
+def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_path: Path) -> None:
+    config = tf.Gemma2Config(
+        **COMMON | {"max_position_embeddings": 32_768},
+        head_dim=16,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    build(config).save_pretrained(tmp_path)
+    size = PoolSize(requests=2, is_verifier=True)
+    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=size)
+    assert engine.free_tokens == 32_768
+    windowed = 2 * (64 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
+    layer_bytes = 2 * 2 * 16 * 4
+    assert engine.pool_bytes == (32_768 + 1 + windowed + PAGE_TOKENS) * layer_bytes
+    drafter = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(requests=2))
+    assert drafter.pool_bytes == (drafter.free_tokens + 1) * 2 * layer_bytes
+
+
+def test_dtype_is_obeyed(llama_folder: str) -> None:
+    assert load_engine(llama_folder, dtype="bfloat16", device="cpu", pool_tokens=32).numerics == "bfloat16"
+
+
+def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
+    config = tf.LlamaConfig(dtype="bfloat16")
+    assert resolve_dtype("auto", device=torch.device("cuda"), config=config) == torch.bfloat16
+    assert resolve_dtype("auto", device=torch.device("cpu"), config=config) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dtype": "int3"}, "no supported dtype"),
+        ({"device": "abacus"}, "is no device"),
+        ({"device": "cuda:99"}, "has no device 'cuda:99'"),
+        ({"device": "meta"}, "no supported device"),
+        ({"quantize": "int3"}, "no supported quantisation; use int8 or int4"),
+        ({"quantize": "int4"}, "need a CUDA device, not 'cpu'; use --quantize int8"),
+    ],
+)
+def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        load_engine(llama_folder, pool_tokens=32, **{"device": "cpu", **options})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match=sentence):
+        check_options(
+            dtype=options.get("dtype", "auto"),
+            device=options.get("device", "cpu"),
+            quantize=options.get("quantize"),
+        )
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match="This machine has no device 'cuda'; use --device cpu or auto"):
+        check_options(dtype="auto", device="cuda", quantize=None)
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "device", "quantize", "package"),
+    [
+        ((False, False), "cpu", "int8", "torchao"),
+        ((False, True), "cuda", "int4", "torchao"),
+        ((True, False), "cuda", "int4", "accelerate"),
+    ],
+)
+def test_a_missing_backend_is_named(
+    monkeypatch: pytest.MonkeyPatch, is_installed: tuple[bool, bool], device: str, quantize: str, package: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(loading, "is_torchao_available", lambda: is_installed[0])
+    monkeypatch.setattr(loading, "is_accelerate_available", lambda: is_installed[1])
+    with pytest.raises(
+        UsageError, match=f"--quantize {quantize} needs the package {package}.*pip install {package}"
+    ):
+        check_options(dtype="auto", device=device, quantize=quantize)
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [
+        (None, "bfloat16"),
+        ({"quant_method": "gptq"}, "bfloat16/gptq"),
+        (SimpleNamespace(quant_method=SimpleNamespace(value="awq")), "bfloat16/awq"),
+    ],
+)
+def test_numerics_name_the_dtype_and_how_weights_are_held(stored: object, name: str) -> None:
+    config = SimpleNamespace(quantization_config=stored)
+    assert numerics(SimpleNamespace(dtype=torch.bfloat16, config=config)) == name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"])
+def test_int8_weights_pass_the_trial_and_stand_in_the_numerics(
+    tmp_path: Path, architecture: str, dtype: str
+) -> None:
+    pytest.importorskip("torchao")
+    model = build(ARCHITECTURES[architecture]())
+    model.save_pretrained(tmp_path)
+    whole, held = (
+        load_engine(str(tmp_path), dtype=dtype, device="cpu", quantize=quantize, pool_tokens=32)
+        for quantize in (None, "int8")
+    )
+    assert (whole.numerics, held.numerics) == (dtype, f"{dtype}/int8")
+    rows = [
+        Row(engine.open(sampling=Sampling(), prompt_tokens=1), (3,), (0,), (PREFIX,)) for engine in (whole, held)
+    ]
+    assert whole.forward(rows[:1])[0].choices and held.forward(rows[1:])[0].choices
+
+
+def test_a_model_without_linear_layers_is_not_called_quantised(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    build(ARCHITECTURES["GPT2"]()).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="no linear layers that could be held in int8"):
+        load_engine(str(tmp_path), device="cpu", quantize="int8", pool_tokens=32)
+
+
+def test_what_is_stored_quantised_is_not_quantised_again(
+    llama_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "is_torchao_available", lambda: True)
+    config = Path(llama_folder) / "config.json"
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "gptq"}})
+    )
+    with pytest.raises(UsageError, match="stored in gptq and cannot be quantised again"):
+        load_engine(llama_folder, device="cpu", quantize="int8", pool_tokens=32)
+
+
+@pytest.mark.gpu
+def test_int4_weights_pass_the_trial_on_a_gpu(llama_folder: str) -> None:
+    pytest.importorskip("torchao")
+    pytest.importorskip("accelerate")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    engine = load_engine(llama_folder, device="cuda", quantize="int4", pool_tokens=32)
+    assert engine.numerics == "bfloat16/int4"
+    with pytest.raises(UsageError, match="add --dtype bfloat16"):
+        load_engine(llama_folder, device="cuda", dtype="float32", quantize="int4", pool_tokens=32)
+
+
+def test_missing_folder_and_missing_weights(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no folder"):
+        load_engine(str(tmp_path / "absent"), device="cpu", pool_tokens=32)
+    with pytest.raises(UsageError, match="No model can be read"):
+        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+    tiny_llama().config.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"weights .* cannot be read"):
+        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+
+
+def test_damaged_weights(llama_folder: str) -> None:
+    (Path(llama_folder) / "model.safetensors").write_bytes(b"\x00" * 64)
+    with pytest.raises(UsageError, match=r"weights .* cannot be read"):
+        load_engine(llama_folder, device="cpu", pool_tokens=32)
+
+
+def test_unknown_hub_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise OSError("no-such/model is not a repository\nand a long explanation")
+
+    monkeypatch.setattr(loading, "AutoConfig", SimpleNamespace(from_pretrained=absent))
+    with pytest.raises(UsageError, match="No model can be read from 'no-such/model'"):
+        load_engine("no-such/model", device="cpu", pool_tokens=32)
+
+
+def test_a_model_without_a_cache_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"'rwkv' cannot be used.*choose a") as caught:
+        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
+    assert caught.value.model_type == "rwkv"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            OWN_ATTENTION["falcon-alibi"],
+            "falcon models run with their own attention, request by request: slower than packed passes",
+        ),
+        (STEPPED["mamba"], "mamba models run with their own layers, request by request and token by token"),
+    ],
+    ids=["falcon", "mamba"],
+)
+def test_a_model_whose_passes_cannot_be_packed_runs_with_its_own_layers_and_says_so(
+    make: Callable[[], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(make()).save_pretrained(tmp_path)
+    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(size_bytes=1 << 24))
+    assert said in caplog.text
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
+
+
+def test_auto_device_is_present() -> None:
+    assert resolve_device("auto").type in ("cpu", "cuda", "mps")

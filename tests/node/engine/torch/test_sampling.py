@@ -1,0 +1,188 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from cosine_node.engine.base import Choice
+from cosine_node.engine.sampling import Query, Recipe
+from cosine_node.engine.torch import sampling as keyed
+from cosine_node.engine.torch.sampling import choose
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.noise import gumbel
+from cosine_protocol.request import Sampling
+from tests.thoroughness import quick_first
+
+DRAWS = 6000
+
+
+def _logits(rows: int, vocab: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def _one(logits: list[float], sampling: Sampling, candidates: int = 0) -> Choice:
+    choice = choose(torch.tensor([logits]), [Query(sampling, 0, candidates)])[0]
+    assert choice is not None
+    return choice
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 50, 500])
+def test_top_k_equals_hugging_face(top_k: int) -> None:
+    scores = _logits(20, 200).round(decimals=1)
+    assert torch.equal(keyed.keep_top_k(scores, top_k), hf.TopKLogitsWarper(top_k)(None, scores))
+
+
+@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
+def test_top_p_equals_hugging_face(top_p: float) -> None:
+    scores = _logits(20, 200)
+    assert torch.equal(keyed.keep_top_p(scores, top_p), hf.TopPLogitsWarper(top_p)(None, scores))
+
+
+@pytest.mark.parametrize("min_p", [0.001, 0.1, 1.0])
+def test_min_p_equals_hugging_face(min_p: float) -> None:
+    scores = _logits(20, 200)
+    assert torch.equal(keyed.keep_min_p(scores, min_p), hf.MinPLogitsWarper(min_p)(None, scores))
+
+
+def test_the_whole_chain_equals_hugging_face() -> None:
+    scores = _logits(8, 200)
+    ids = torch.randint(0, 200, (8, 30), generator=torch.Generator().manual_seed(1))
+    seen = torch.zeros(8, 200, dtype=torch.bool).scatter_(1, ids, True)
+    penalised = keyed.penalise(scores, seen=seen, penalty=1.3)
+    assert torch.equal(penalised, hf.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores))
+    expected = penalised
+    for warper in (
+        hf.TemperatureLogitsWarper(0.7),
+        hf.TopKLogitsWarper(40),
+        hf.TopPLogitsWarper(0.9),
+        hf.MinPLogitsWarper(0.02),
+    ):
+        expected = warper(ids, expected)
+    found = keyed.log_probabilities(penalised, Recipe(0.7, 40, 0.9, 0.02, 1.0))
+    assert torch.allclose(found, expected.log_softmax(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [4096, 5000, 16_384])
+@pytest.mark.parametrize("count", [2, 9])
+def test_best_tokens_equal_topk(vocab: int, count: int) -> None:
+    scores = _logits(5, vocab)
+    scores[4, 17] = math.nan
+    scores[3] = -math.inf
+    scores[3, 11] = 0.0
+    values, ids = keyed.best_tokens(scores, count)
+    expected = scores.topk(count)
+    assert torch.equal(values.nan_to_num(), expected.values.nan_to_num())
+    assert torch.equal(ids[:3], expected.indices[:3])
+    assert ids[3:, 0].tolist() == [11, 17]
+
+
+def test_greedy_is_argmax_and_ties_go_to_the_lowest_id() -> None:
+    assert _one([0.0, 2.0, 1.0, 2.0], Sampling()) == Choice(1, 0.0)
+    assert _one([0.5, 2.0, 1.0], Sampling()) == Choice(1, 1.0)
+    flat = choose(torch.zeros(3, 500), [Query(Sampling(), 0, 4)] * 3)
+    assert all(choice is not None and choice.token == 0 for choice in flat)
+    assert all(choice is not None and choice.candidates[0][0] == 0 for choice in flat)
+
+
+def test_greedy_candidates_are_the_softmax_in_falling_order() -> None:
+    logits = _logits(5, 100)
+    for row, choice in zip(logits, choose(logits, [Query(Sampling(), 0, 6)] * 5), strict=True):
+        assert choice is not None
+        expected = row.softmax(-1).topk(6)
+        assert [token for token, _ in choice.candidates] == expected.indices.tolist()
+        assert [p for _, p in choice.candidates] == pytest.approx(expected.values.tolist(), rel=1e-5)
+
+
+def test_filtered_tokens_never_appear() -> None:
+    choice = _one([3.0, 2.0, 1.0, 0.0], Sampling(temperature=1, top_k=2), candidates=4)
+    assert {token for token, _ in choice.candidates} <= {0, 1}
+    assert sum(p for _, p in choice.candidates) == pytest.approx(1)
+    assert _one([3.0, 2.0, 1.0], Sampling(temperature=1, top_k=1)).margin == math.inf
+
+
+def test_sampled_margin_is_the_distance_of_perturbed_scores() -> None:
+    logits = [0.3, 0.1, -0.5]
+    choice = _one(logits, Sampling(temperature=2, seed=9))
+    scores = sorted(x / 2 + gumbel(seed=9, position=0, token=i) for i, x in enumerate(logits))
+    assert choice.margin == pytest.approx(scores[-1] - scores[-2], rel=1e-4)
+
+
+def test_tiny_temperature_is_greedy() -> None:
+    assert _one([5.0, 9.0, 7.0], Sampling(temperature=1e-300)).token == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, top_p=0.9, top_k=3, min_p=0.1)])
+def test_only_the_bad_row_fails(bad: float, sampling: Sampling) -> None:
+    logits = _logits(3, 20)
+    logits[1, 4] = bad
+    choices = choose(logits, [Query(sampling, 0, 2)] * 3)
+    assert choices[1] is None
+    assert choices[0] is not None
+    assert choices[2] is not None
+
+
+def test_penalty_sees_prefix_and_own_path_only() -> None:
+    sampling = Sampling(repetition_penalty=10.0)
+    prefix = [0]
+    logits = torch.tensor([[3.0, 2.0, 1.0, 0.5]]).repeat(3, 1)
+    queries = [Query(sampling, 0, 0, prefix, path) for path in ([], [1], [1, 2])]
+    assert [choice.token for choice in choose(logits, queries) if choice] == [1, 2, 3]
+
+
+def test_rows_with_different_parameters_share_a_block() -> None:
+    logits = _logits(6, 50)
+    samplings = [Sampling(), Sampling(temperature=1, seed=3), Sampling(temperature=0.5, top_k=5)] * 2
+    queries = [Query(sampling, i, 3) for i, sampling in enumerate(samplings)]
+    together = choose(logits, queries)
+    alone = [choose(logits[i : i + 1], [query])[0] for i, query in enumerate(queries)]
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    quick_first(
+        [
+            Sampling(temperature=0.6),
+            Sampling(temperature=1.0, top_p=0.8),
+            Sampling(temperature=1.0),
+            Sampling(temperature=1.0, top_k=4),
+            Sampling(temperature=1.0, min_p=0.2),
+        ],
+        2,
+    ),
+)
+def test_choices_follow_the_law(sampling: Sampling) -> None:
+    logits = torch.tensor([1.5, 0.2, -1.0, 0.9, 0.0, -0.4, 1.1])
+    recipe = Recipe(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, 1.0)
+    law = keyed.log_probabilities(logits[None], recipe)[0].exp()
+    parameters = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    queries = [Query(Sampling(seed=seed, **parameters), seed % 7) for seed in range(DRAWS)]
+    tokens = [choice.token for choice in choose(logits.repeat(DRAWS, 1), queries) if choice]
+    counts = torch.bincount(torch.tensor(tokens), minlength=7)
+    allowed = law > 0
+    assert int(counts[~allowed].sum()) == 0
+    chi_square = float(((counts - law * DRAWS) ** 2 / (law * DRAWS))[allowed].sum())
+    # 99.9 % quantile of chi-square with six degrees of freedom, an upper bound for fewer.
+    assert chi_square < 22.46
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=2)])
+def test_reserved_ids_are_never_chosen_but_lessen_what_is(sampling: Sampling) -> None:
+    vocabulary = DraftVocabulary((7, 40, 41))
+    own = torch.tensor([[0.0, 2.0, 1.0, 9.0, 9.0]])
+    (choice,) = choose(own, [Query(sampling, 0, 5)], vocabulary)
+    assert choice is not None
+    assert sorted(token for token, _ in choice.candidates) == [0, 1, 2]
+    assert sum(chance for _, chance in choice.candidates) < 0.1
+
+
+def test_own_ids_have_the_noise_of_the_targets() -> None:
+    vocabulary = DraftVocabulary((7, 40, 41))
+    sampling = Sampling(temperature=1.0, seed=2)
+    for position in range(20):
+        noise = [gumbel(seed=2, position=position, token=token) for token in vocabulary.target_ids]
+        (choice,) = choose(torch.zeros(1, 4), [Query(sampling, position)], vocabulary)
+        assert choice is not None
+        assert choice.token == noise.index(max(noise))

@@ -1,0 +1,80 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.engine.llama import library as llama_library
+from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.pool_size import PoolSize
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.gguf.unfolding import unfold
+from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
+from cosine_protocol.errors import UsageError
+from tests.node.engine.gguf_models import tiny_gguf
+
+SMALL = PoolSize(requests=1)
+AUTO = EngineChoice(device="cpu", threads=1, pool_size=SMALL)
+LLAMA = replace(AUTO, kind=EngineKind.LLAMA)
+
+
+def test_engines_are_named() -> None:
+    assert [parse_engine(name) for name in ("auto", "torch", "llama")] == list(EngineKind)
+    with pytest.raises(UsageError, match="--engine must be auto, torch or llama, not 'vllm'"):
+        parse_engine("vllm")
+
+
+@pytest.mark.parametrize(
+    ("options", "resolved", "kind"),
+    [
+        (AUTO, Path("/models/some.gguf"), EngineKind.LLAMA),
+        (AUTO, "hf:owner/repository/some.gguf", EngineKind.LLAMA),
+        (AUTO, "owner/repository", EngineKind.TORCH),
+        (AUTO, Path("/models/folder"), EngineKind.TORCH),
+        (replace(AUTO, kind=EngineKind.TORCH), Path("/models/some.gguf"), EngineKind.TORCH),
+        (LLAMA, Path("/models/folder"), EngineKind.LLAMA),
+        # Who asks for what only PyTorch can do is given it.
+        (replace(AUTO, dtype="float32"), Path("/models/some.gguf"), EngineKind.TORCH),
+        (replace(AUTO, quantize="int8"), Path("/models/some.gguf"), EngineKind.TORCH),
+        (replace(AUTO, is_deterministic=True), Path("/models/some.gguf"), EngineKind.TORCH),
+    ],
+)
+def test_auto_is_llama_for_gguf_files(options: EngineChoice, resolved: Path | str, kind: EngineKind) -> None:
+    assert options.kind_for(resolved) is kind
+
+
+def test_auto_is_torch_where_llama_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_library, "is_installed", lambda: False)
+    assert AUTO.kind_for(Path("/models/some.gguf")) is EngineKind.TORCH
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (replace(LLAMA, dtype="bfloat16"), "--dtype is for --engine torch"),
+        (replace(LLAMA, quantize="int8"), "--quantize is for --engine torch"),
+        (replace(LLAMA, is_deterministic=True), "--deterministic is for --engine torch"),
+        (replace(LLAMA, device="cuda:5"), "has no device 'cuda:5' on this machine"),
+    ],
+)
+def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_engine_options(options, tiny_gguf())
+
+
+def test_models_that_are_no_gguf_files_are_refused() -> None:
+    for resolved in ("owner/repository", zoo.folder("target")):
+        with pytest.raises(UsageError, match=r"--engine llama runs GGUF files, and .* is none"):
+            check_engine_options(LLAMA, resolved)
+    with pytest.raises(UsageError, match="--engine llama runs GGUF files"):
+        load_with(LLAMA, zoo.folder("target"), "zoo:target")
+
+
+def test_one_file_is_loaded_with_either(tmp_path: Path) -> None:
+    file = tiny_gguf()
+    folder = unfold(file, cache_folder=tmp_path)
+    check_engine_options(AUTO, file)
+    assert isinstance(load_with(AUTO, folder, file), LlamaEngine)
+    torch_engine = load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
+    assert isinstance(torch_engine, TorchEngine)
+    assert torch_engine.numerics == "gguf:F32+float32"

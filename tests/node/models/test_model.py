@@ -1,0 +1,356 @@
+"""From a name to what a node serves: who is refused with one sentence, and what the record will say."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from cosine_node import zoo
+from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.writing import write_gguf
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served
+from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.text.target import Target, read_target_facts
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults, Role
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+
+WORDS = {f"w{index}": index for index in range(VOCAB)}
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def save_tokenizer(folder: Path, words: dict[str, int]) -> None:
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "tiny-secret-folder"
+    tiny_llama().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def target(weights: Path, tmp_path: Path) -> Path:
+    """A tiny model with a tokenizer."""
+    folder = tmp_path / "tiny-target"
+    shutil.copytree(weights, folder)
+    save_tokenizer(folder, WORDS)
+    return folder
+
+
+@pytest.fixture
+def drafter(weights: Path, tmp_path: Path) -> Path:
+    """A tiny model without one."""
+    folder = tmp_path / "tiny-drafter"
+    shutil.copytree(weights, folder)
+    return folder
+
+
+def served(role: Role, model: str | Path, target: str | Path | None = None) -> ServedModel:
+    source = ModelSource(
+        model=str(model), target=str(target or model), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
+    return load_served(source, role, lambda event, fields: None)
+
+
+def digest_of(folder: Path) -> bytes:
+    facts = read_target_facts(folder, name="")
+    assert facts is not None
+    return facts.digest()
+
+
+def refused(role: Role, model: str | Path, target: str | Path | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        served(role, model, target)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Path) -> None:
+    made = served(Role.VERIFIER, target)
+    digest = digest_of(target)
+    assert (made.facts.digest(), made.target_name) == (digest, digest.hex())
+    assert made.model_name == "tiny-target"
+    files = TokenizerFiles.read(target)
+    assert files is not None and made.facts.tokenizer_digest == files.digest
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
+    assert made.curve.seconds(1) > 0
+    assert str(target.parent) not in f"{made.model_name} {made.target_name}"
+
+
+def test_a_verifier_may_serve_a_folder_under_a_public_name(target: Path) -> None:
+    assert served(Role.VERIFIER, target, "someone/model").target_name == "someone/model"
+
+
+def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
+    file = tmp_path / "secret-place" / "tiny.gguf"
+    file.parent.mkdir()
+    write_gguf(zoo.folder("target"), file)
+    made = served(Role.VERIFIER, file)
+    assert made.facts.content_digest == GgufFile.open(file).digest
+    assert made.target_name == made.facts.digest().hex()
+    assert (made.model_name, made.engine.numerics, made.facts.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
+    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
+        Target.parse(str(file))
+    files = TokenizerFiles.read(made.tokenizer_folder)
+    assert files is not None and made.facts.tokenizer_digest == files.digest
+    assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
+
+
+def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
+    write_gguf(zoo.folder("target"), tmp_path / "target.gguf")
+    write_gguf(zoo.folder("draft-code"), tmp_path / "drafter.gguf")
+    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", tmp_path / "target.gguf")
+    assert made.facts.content_digest == GgufFile.open(tmp_path / "target.gguf").digest
+    assert (made.model_name, made.engine.vocab_tokens) == ("drafter.gguf", 4096)
+
+
+def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(zoo.folder("draft-code"), tmp_path / "reduced"))
+    DraftVocabulary(tuple(range(1, 4096))).write(folder)
+    write_gguf(folder, tmp_path / "drafter.gguf")
+    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", "zoo:target")
+    assert isinstance(made.engine, ReducedVocabularyEngine)
+    assert made.engine.vocab_tokens == 4096
+
+
+def test_a_file_of_the_hub_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        write_gguf(zoo.folder("draft-code"), tmp_path / "fetched.gguf")
+        return str(tmp_path / "fetched.gguf")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    folder = fetch_folder("hf:owner/name-GGUF/part/model.gguf")
+    assert asked == [("owner/name-GGUF", "part/model.gguf")]
+    assert (folder / "model.gguf").resolve() == tmp_path / "fetched.gguf"
+
+
+@pytest.mark.parametrize("name", ["hf:owner/name", "hf:model.gguf", "hf:owner/name/model.safetensors"])
+def test_a_name_of_the_hub_without_a_file_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="write hf:OWNER/REPOSITORY/FILE"):
+        fetch_folder(name)
+
+
+def test_what_the_hub_says_of_a_missing_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repository: str, file: str) -> str:
+        raise LocalEntryNotFoundError("there is no such file")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    with pytest.raises(UsageError, match="the Hugging Face hub answered: there is no such file"):
+        fetch_folder("hf:owner/name/model.gguf")
+
+
+def test_a_zoo_model_is_called_by_its_name() -> None:
+    made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
+    assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
+    assert made.facts.digest() == digest_of(zoo.folder("target"))
+    assert made.facts.eos == (0,)
+
+
+def test_a_drafter_without_a_tokenizer_uses_the_targets(drafter: Path, target: Path) -> None:
+    made = served(Role.DRAFTER, drafter, target)
+    assert made.facts.digest() == digest_of(target)
+    assert (made.tokenizer_folder, made.model_name) == (target, "tiny-drafter")
+
+
+def test_a_drafter_with_the_same_vocabulary_is_taken(drafter: Path, target: Path) -> None:
+    save_tokenizer(drafter, WORDS)
+    (drafter / "tokenizer_config.json").write_text('{"model_max_length": 5}')
+    assert served(Role.DRAFTER, drafter, target).model_name == "tiny-drafter"
+
+
+def test_a_drafter_with_another_tokenizer_drafts_text(
+    drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its vocabulary is the target's backwards: what it says is the same word under the other number."""
+    save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
+    made = served(Role.DRAFTER, drafter, target)
+    assert "its drafts are matched as text" in caplog.text
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 retokenized", VOCAB)
+    assert made.engine.context_tokens < 256
+    files = TokenizerFiles.read(target)
+    assert files is not None and made.facts.tokenizer_digest == files.digest
+    prompt = (3, 70, 140, 9)
+    greedy = _greedy_token(served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt])
+    assert _greedy_token(made.engine, prompt) == VOCAB - 1 - greedy
+
+
+def _greedy_token(engine: Engine, prompt: Sequence[int]) -> int:
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+    nodes = tuple(range(len(prompt)))
+    row = Row(sequence, tuple(prompt), nodes, (PREFIX, *nodes[:-1]), scored_from=len(prompt) - 1, candidates=1)
+    ((token, _),) = engine.forward([row])[0].choices[0].candidates
+    return token
+
+
+def test_a_drafter_whose_tokenizer_cannot_be_read_is_refused(drafter: Path, target: Path) -> None:
+    (drafter / "tokenizer.json").write_text("{")
+    assert "cannot be read" in refused(Role.DRAFTER, drafter, target)
+
+
+def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:
+    assert "no tokenizer" in refused(Role.VERIFIER, drafter)
+
+
+@pytest.mark.parametrize("name", ["zoo:nobody", "/no/such/folder", "./nowhere"])
+def test_an_unknown_model_is_refused_by_its_name(name: str) -> None:
+    assert name.removeprefix("zoo:") in refused(Role.VERIFIER, name)
+    assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
+
+
+def test_an_unknown_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def absent(*_: object, **__: object) -> str:
+        raise OSError("404 not found\nand much more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    assert "'nobody/nothing'" in refused(Role.VERIFIER, "nobody/nothing")
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"dtype": "int3"}, "'int3' is no supported dtype"),
+        ({"device": "cuda:99"}, "no device 'cuda:99'"),
+        ({"quantize": "int2"}, "'int2' is no supported quantisation"),
+    ],
+)
+def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr(
+        "cosine_node.models.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched")
+    )
+    plain = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", threads=1))
+    [(name, value)] = option.items()
+    source = dataclasses.replace(plain, engine=dataclasses.replace(plain.engine, **{name: value}))
+    with pytest.raises(UsageError, match=sentence):
+        load_served(source, role, lambda event, fields: None)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, role: Role, dtype: str) -> None:
+    source = ModelSource(
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype=dtype, threads=1)
+    )
+    assert load_served(source, role, lambda event, fields: None).engine.numerics == dtype
+
+
+@pytest.mark.parametrize("role", Role)
+def test_quantisation_reaches_the_engine(monkeypatch: pytest.MonkeyPatch, target: Path, role: Role) -> None:
+    """The option is named, with the backend installed or not."""
+    monkeypatch.setattr("cosine_node.engine.torch.loading.is_torchao_available", lambda: False)
+    source = ModelSource(
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", threads=1, quantize="int8")
+    )
+    with pytest.raises(UsageError, match="--quantize int8 needs the package torchao"):
+        load_served(source, role, lambda event, fields: None)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(Role.VERIFIER, tmp_path / "empty")
+    refused(Role.DRAFTER, NGRAM, tmp_path / "empty")
+
+
+@pytest.mark.parametrize("config", ["{", "{}", "[]"])
+def test_an_ngram_drafter_of_a_target_with_a_broken_configuration_is_refused(target: Path, config: str) -> None:
+    (target / "config.json").write_text(config)
+    refused(Role.DRAFTER, NGRAM, target)
+
+
+def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
+    made = served(Role.DRAFTER, NGRAM, "zoo:target")
+    assert (made.engine.vocab_tokens, made.engine.context_tokens) == (4096, 1024)
+    assert made.model_name == NGRAM
+    sequence = made.engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert made.engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "x"}'])
+def test_end_tokens_that_cannot_be_read_are_one_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(UsageError, match=r"generation_config\.json cannot be read"):
+        read_eos(tmp_path)
+
+
+def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) -> None:
+    assert read_eos(tmp_path) == ()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert read_eos(tmp_path) == (5,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    assert read_eos(tmp_path) == (7, 8)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_eos(tmp_path) == (5,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    assert read_eos(tmp_path) == (0,)
+
+
+def test_events_say_what_is_going_on(target: Path) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    source = ModelSource(model=NGRAM, target=str(target), engine=EngineChoice(device="cpu"))
+    load_served(source, Role.DRAFTER, lambda event, fields: events.append((event, fields)))
+    assert events == [("loading", {"model": NGRAM}), ("measuring", {"model": NGRAM})]
+
+
+CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.1, "num_beams": 2}
+
+
+def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(target: Path) -> None:
+    (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
+    events: list[tuple[str, dict[str, object]]] = []
+    source = ModelSource(
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
+    made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
+    assert made.facts.generation_defaults == GenerationDefaults(
+        do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
+    )
+    (told,) = [fields for event, fields in events if event == "generation_config"]
+    assert told["said"] == (
+        "Requests that say nothing else get the model's own temperature 0.7, top_p 0.8, repetition_penalty 1.1. "
+        "Its num_beams cannot be honoured by a swarm: texts are not those of its own generate()."
+    )
+
+
+def test_a_target_with_other_defaults_or_end_tokens_is_another_target(target: Path) -> None:
+    plain = digest_of(target)
+    (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
+    chat = digest_of(target)
+    (target / "generation_config.json").write_text(json.dumps({**CHAT_CONFIG, "eos_token_id": 7}))
+    assert len({plain, chat, digest_of(target)}) == 3
+    # Drafters need not know any of it but the name.
+    assert served(Role.DRAFTER, target, target).facts.digest() == digest_of(target)
+
+
+def test_the_embedded_models_set_no_defaults() -> None:
+    assert {zoo_name: read_generation_config(zoo.folder(zoo_name)) for zoo_name in ("target", "draft-code")} == {
+        "target": None,
+        "draft-code": None,
+    }

@@ -1,0 +1,152 @@
+"""Services count all that happened, as the client and its verifier saw it."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.drafter import service as drafter_service
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
+from cosine_p2p.request.results import Generation
+from cosine_protocol.errors import ErrorCode, GenerationFailed
+from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, prompt_of, target_engine
+
+TOKENS = 24
+PROMPT = prompt_of(random.Random("counts"))
+
+
+@given(st.lists(st.floats(0, 100)))
+def test_a_histogram_has_each_value_once_below_its_bound(values: list[float]) -> None:
+    histogram = Histogram((1.0, 10.0))
+    for value in values:
+        histogram.add(value)
+    low, middle = sum(v <= 1 for v in values), sum(1 < v <= 10 for v in values)
+    assert histogram.counts == [low, middle, len(values) - low - middle]
+    assert histogram.total == pytest.approx(sum(values))
+
+
+def verifying(member: Member) -> VerifierCounts:
+    counts = member.service.counts
+    assert isinstance(counts, VerifierCounts)
+    return counts
+
+
+def drafting(member: Member) -> DrafterCounts:
+    counts = member.service.counts
+    assert isinstance(counts, DrafterCounts)
+    return counts
+
+
+def test_a_generation_is_counted_where_it_was_made() -> None:
+    async def run() -> tuple[VerifierCounts, DrafterCounts, int, Generation]:
+        async with SimulatedSwarm() as swarm:
+            verifier, drafter = await swarm.verifier(target_engine()), await swarm.drafter(draft_engine(0.9))
+            generation = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+            await assert_freed(swarm)
+            assert (verifying(verifier).streams, drafting(drafter).streams) == (1, 1)
+            return verifying(verifier), drafting(drafter), verifier.service.progress.steps, generation
+
+    verifier, drafter, passes, generation = run_virtual(run())
+    assert (verifier.opened, dict(verifier.ended), dict(verifier.refused)) == (1, {"length": 1}, {})
+    assert (verifier.committed_tokens, verifier.accepted_nodes) == (TOKENS, generation.accepted)
+    assert 0 < verifier.accepted_nodes <= verifier.verified_nodes <= verifier.received_nodes
+    assert sum(verifier.pass_s.counts) == sum(verifier.pass_rows.counts) == verifier.pass_rows.total == passes
+    assert verifier.pass_s.total == pytest.approx(generation.seconds, rel=0.2)
+    assert (drafter.opened, dict(drafter.ended), drafter.busy) == (1, {"released": 1}, 0)
+    assert drafter.sent_nodes >= generation.drafted > 0 < drafter.sent_fragments
+    assert drafter.prompt_tokens == len(PROMPT)
+
+
+async def asked_at_once(swarm: SimulatedSwarm, count: int, *, max_new_tokens: int) -> None:
+    clients = [await swarm.client() for _ in range(count)]
+    await asyncio.gather(*(c.generate(PROMPT[:2], max_new_tokens=max_new_tokens) for c in clients))
+
+
+def test_refusals_are_counted_by_their_reason() -> None:
+    async def run() -> tuple[VerifierCounts, DrafterCounts]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine(), max_requests=1)
+            drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
+            await asked_at_once(swarm, 2, max_new_tokens=400)
+            return verifying(verifier), drafting(drafter)
+
+    verifier, drafter = run_virtual(run())
+    assert list(verifier.refused) == [ErrorCode.OVERLOADED]
+    assert (verifier.opened, drafter.busy > 0) == (2, True)
+
+
+def test_pages_that_are_taken_are_counted() -> None:
+    async def run() -> VerifierCounts:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=64))
+            await asked_at_once(swarm, 3, max_new_tokens=38)
+            return verifying(verifier)
+
+    counts = run_virtual(run())
+    assert counts.preempted > 0
+    assert counts.committed_tokens == 3 * 38
+
+
+def test_a_pass_for_nobody_is_counted_as_abandoned() -> None:
+    async def run() -> VerifierCounts:
+        async with SimulatedSwarm() as swarm:
+            curve = CostCurve(((1, 0.01), (100, 0.01), (200, 60.0)))
+            verifier = await swarm.verifier(target_engine(), curve=curve)
+            client = await swarm.client()
+            leaving = await client.start(PROMPT * 40, max_new_tokens=8)
+            async with aclosing(leaving.chunks()) as chunks:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await anext(chunks)
+            await asyncio.sleep(1.0)
+            return verifying(verifier)
+
+    counts = run_virtual(run())
+    assert (counts.passes_abandoned, dict(counts.ended)) == (1, {"cancelled": 1})
+
+
+class Broken(ScriptedEngine):
+    """Fails at every pass."""
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        raise RuntimeError("kernel")
+
+
+def test_passes_that_fail_are_counted_and_their_requests_end_in_error() -> None:
+    async def run() -> tuple[VerifierCounts, DrafterCounts]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(Broken(vocab_tokens=VOCAB_TOKENS))
+            drafter = await swarm.drafter(Broken(vocab_tokens=VOCAB_TOKENS))
+            client = await swarm.client(coordination="client")
+            with pytest.raises(GenerationFailed):
+                await client.generate(PROMPT, max_new_tokens=4)
+            await asyncio.sleep(1.0)
+            return verifying(verifier), drafting(drafter)
+
+    for counts in run_virtual(run()):
+        assert (counts.passes_failed, dict(counts.ended)) == (1, {"error": 1})
+        assert sum(counts.pass_s.counts) == 0
+
+
+def test_fragments_for_a_client_that_reads_too_slowly_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter_service, "MAX_FRAGMENT_BACKLOG_BYTES", -1)
+
+    async def run() -> Any:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            drafter = await swarm.drafter(draft_engine(0.9))
+            await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+            return drafting(drafter)
+
+    counts = run_virtual(run())
+    assert (counts.sent_fragments, counts.sent_nodes, counts.dropped_fragments > 0) == (0, 0, True)

@@ -1,0 +1,101 @@
+"""Fair passes: each client has its share, and a crowd costs the others no more of their time than was decided."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.fair_pass import CROWD, MAX_JOINED, MAX_OWED, CrowdDebt, Shares
+
+CURVE = CostCurve(((1, 0.005), (64, 0.020)))
+LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
+FLAT = CostCurve(((1, 0.06), (64, 0.06)))
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1))
+def test_each_client_has_as_many_requests_in_a_pass_as_the_one_with_the_fewest(present: list[str]) -> None:
+    shares = Shares(present)
+    assert all(shares.has(client) for client in present)
+    taken = Counter(client for client in present if shares.take(client))
+    assert set(taken) == set(present)
+    assert set(taken.values()) == {shares.each} == {min(Counter(present).values())}
+    assert not any(shares.has(client) for client in present)
+
+
+def test_one_client_alone_is_no_crowd() -> None:
+    shares = Shares(["a"] * 16)
+    assert all(shares.take("a") for _ in range(16))
+
+
+@given(
+    st.sampled_from([CURVE, LINEAR, FLAT]),
+    st.integers(1, 8),
+    st.integers(1, 60),
+    st.floats(0.5, 5.0),
+    st.floats(1.0, 6.0),
+    st.integers(0, 10**6),
+)
+def test_a_crowd_makes_passes_last_so_much_longer_and_no_more(
+    curve: CostCurve, own: int, crowd: int, slowness: float, dearness: float, seed: int
+) -> None:
+    """Whatever the machine, and however much dearer a crowd's tokens are than the curve says."""
+    random = Random(seed)
+    debt = CrowdDebt(curve)
+
+    def seconds(tokens: int, crowd_tokens: int) -> float:
+        joining_s = curve.seconds(tokens + crowd_tokens) - curve.seconds(tokens)
+        return slowness * random.uniform(0.95, 1.05) * (curve.seconds(tokens) + dearness * joining_s)
+
+    for _ in range(40):
+        debt.note_pass(tokens=own, crowd_tokens=0, clients=1, elapsed_s=seconds(own, 0))
+    elapsed_s, joined, passes = 0.0, 0, 400
+    for _ in range(passes):
+        crowd_tokens = crowd if debt.may_join else 0
+        joined += crowd_tokens > 0
+        last_s = seconds(own, crowd_tokens)
+        debt.note_pass(tokens=own + crowd_tokens, crowd_tokens=crowd_tokens, clients=1, elapsed_s=last_s)
+        elapsed_s += last_s
+    alone_s = slowness * curve.seconds(own)
+    longest_s = slowness * dearness * curve.seconds(own + crowd)
+    if longest_s <= MAX_OWED * CROWD * alone_s / 1.5:
+        assert elapsed_s <= 1.1 * CROWD * passes * alone_s + longest_s
+    assert joined >= passes // (2 * MAX_OWED * CROWD / (CROWD - 1))
+    if longest_s <= CROWD * alone_s / 1.1:
+        assert joined >= passes * MAX_JOINED / (MAX_JOINED + 1) - 1
+
+
+@pytest.mark.parametrize("clients", [2, 5])
+def test_where_the_shares_of_others_take_as_long_a_crowd_stays_out(clients: int) -> None:
+    """Each request costs as much as another, so each client has its part of the time already."""
+    debt = CrowdDebt(LINEAR)
+    joined = 0
+    for _ in range(1000):
+        crowd_tokens = 2 if debt.may_join else 0
+        joined += crowd_tokens > 0
+        tokens = clients + crowd_tokens
+        debt.note_pass(tokens=tokens, crowd_tokens=crowd_tokens, clients=clients, elapsed_s=LINEAR.seconds(tokens))
+    assert joined == 1
+
+
+def test_a_crowd_is_let_in_again_after_a_pass_that_stood_still() -> None:
+    debt = CrowdDebt(CURVE)
+    debt.note_pass(tokens=9, crowd_tokens=8, clients=2, elapsed_s=3600.0)
+    passes = 0
+    while not debt.may_join:
+        debt.note_pass(tokens=1, crowd_tokens=0, clients=1, elapsed_s=CURVE.seconds(1))
+        passes += 1
+    assert 1 < passes <= MAX_OWED * CROWD / (CROWD - 1) + 1
+
+
+def test_a_pass_without_the_crowd_tells_how_long_those_take_now() -> None:
+    """Else a machine that has become quicker would be thought slow, and its crowd cheap."""
+    debt = CrowdDebt(FLAT)
+    for _ in range(MAX_JOINED):
+        assert debt.may_join
+        debt.note_pass(tokens=9, crowd_tokens=8, clients=2, elapsed_s=FLAT.seconds(9))
+    assert not debt.may_join
+    debt.note_pass(tokens=1, crowd_tokens=0, clients=1, elapsed_s=FLAT.seconds(1))
+    assert debt.may_join

@@ -1,0 +1,76 @@
+"""Passes follow each other down a chain as fast as its slowest stage takes them."""
+
+import math
+
+import pytest
+
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.feed_pace import ChainPace, OneAtATime
+
+QUICK = CostCurve(((1, 0.01), (8, 0.02)))
+SLOW = CostCurve(((1, 0.02), (8, 0.03)))
+WAY_S = 0.1
+
+
+def pace_of(**options: int) -> ChainPace:
+    return ChainPace([QUICK, SLOW, QUICK], **options)
+
+
+def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0, tokens: int = 1) -> None:
+    """A pass of one token that took the way, the stages, and so long in queues."""
+    taken_s = WAY_S + sum(curve.seconds(tokens) for curve in (QUICK, SLOW, QUICK)) + queued_s
+    pace.note_ended(now_s, begun_s=now_s - taken_s, tokens=tokens)
+
+
+def test_one_at_a_time_waits_for_the_pass_under_way() -> None:
+    pace = OneAtATime()
+    assert pace.wait_s(1.0, under_way=0) == 0.0
+    assert pace.wait_s(1.0, under_way=1) == math.inf
+
+
+@pytest.mark.parametrize(("tokens", "period_s"), [(1, 0.02), (8, 0.03)])
+def test_the_next_pass_begins_when_the_slowest_stage_is_free(tokens: int, period_s: float) -> None:
+    pace = pace_of()
+    assert pace.wait_s(5.0, under_way=0) == 0.0
+    pace.note_begun(5.0, tokens=tokens)
+    assert pace.wait_s(5.0, under_way=1) == pytest.approx(period_s)
+    assert pace.wait_s(5.01, under_way=1) == pytest.approx(period_s - 0.01)
+    assert pace.wait_s(6.0, under_way=1) == 0.0
+
+
+def test_a_pass_that_ended_before_its_time_lets_the_next_one_begin() -> None:
+    pace = pace_of()
+    pace.note_begun(5.0, tokens=8)
+    assert pace.wait_s(5.001, under_way=1) > 0.0
+    # Nothing would wake who waited: no pass under way is to end.
+    assert pace.wait_s(5.001, under_way=0) == 0.0
+
+
+def test_as_many_are_under_way_as_fit_into_the_way_round() -> None:
+    pace = pace_of()
+    pass_through(pace, 1.0)
+    assert pace.traversal_s(1) == pytest.approx(WAY_S + 0.04)
+    # 0.14 s all the way round at 0.02 s for each make seven, and rounding eight.
+    assert pace.wait_s(2.0, under_way=7) == 0.0
+    assert pace.wait_s(2.0, under_way=9) == math.inf
+    assert pace_of(most_under_way=1).wait_s(2.0, under_way=1) == math.inf
+
+
+def test_stages_that_are_slower_than_they_said_are_fed_more_slowly_and_then_as_before() -> None:
+    pace = pace_of()
+    pass_through(pace, 1.0)
+    for number in range(20):
+        pass_through(pace, 2.0 + number, queued_s=0.1)
+    slow_s = pace.period_s(1)
+    assert slow_s > 1.5 * SLOW.seconds(1)
+    for number in range(200):
+        pass_through(pace, 30.0 + number)
+    assert pace.period_s(1) == pytest.approx(SLOW.seconds(1))
+
+
+def test_another_chain_is_another_way() -> None:
+    pace = pace_of()
+    pass_through(pace, 1.0)
+    pace.replace_stages([QUICK])
+    assert pace.traversal_s(1) == pytest.approx(0.01)
+    assert pace.period_s(1) == pytest.approx(0.01)

@@ -1,0 +1,99 @@
+"""Stages of a tiny model in memory, as services that a head finds."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import transformers as tf
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.engine import StageModel
+from cosine_node.stages.host import StageHost
+from cosine_node.stages.operations import Chain
+from cosine_node.stages.remote_chain import ChainPlan, StagePlace
+from cosine_node.stages.service import Offload, StageService
+from cosine_p2p.request.offload import Threads
+from tests.node.engine.tiny_models import COMMON, VOCAB, build
+
+TARGET: Final = bytes(range(32))
+POOL_TOKENS: Final = 160
+FOUR: Final[dict[str, Any]] = COMMON | {"num_hidden_layers": 4}
+
+
+def save_tiny(folder: Path) -> Path:
+    """A model of four layers."""
+    build(tf.LlamaConfig(**FOUR)).save_pretrained(folder)
+    return folder
+
+
+@dataclass(slots=True)
+class ServedStages:
+    """Services in a network of their own, named `stage 0` and so on."""
+
+    network: MemoryNetwork
+    models: Sequence[StageModel]
+    services: list[StageService]
+    hosts: list[StageHost]
+
+    def plan(self, *, first_sequence: int = 0, skip: int = 0) -> ChainPlan:
+        """A chain over all stages but the first so many."""
+        places = [StagePlace(f"stage {number}", model.layers) for number, model in enumerate(self.models)]
+        return ChainPlan(
+            places=tuple(places[skip:]),
+            target_digest=TARGET,
+            numerics="float32",
+            vocab_tokens=VOCAB,
+            pool_tokens=POOL_TOKENS,
+            first_sequence=first_sequence,
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing of any chain is left."""
+        return not any(service.chains or service.waiting_bytes for service in self.services) and not any(
+            host.chains for host in self.hosts
+        )
+
+
+def head_of(chain: Chain, *, first_sequence: int = 0) -> ChainEngine:
+    return ChainEngine(
+        chain,
+        PagePool(tokens=POOL_TOKENS),
+        vocab_tokens=VOCAB,
+        context_tokens=256,
+        numerics="float32",
+        first_sequence=first_sequence,
+    )
+
+
+@asynccontextmanager
+async def served(
+    models: Sequence[StageModel],
+    *,
+    network: MemoryNetwork | None = None,
+    offload: Offload | None = None,
+    **options: Any,
+) -> AsyncIterator[ServedStages]:
+    """Each model served by a peer of its own; without `offload` their passes run in one thread."""
+    network = network or MemoryNetwork()
+    threads = Threads("engine", 1)
+    stages = ServedStages(network, models, [], [])
+    transports = [network.join(f"stage {number}") for number, _ in enumerate(models)]
+    for transport, model in zip(transports, models, strict=True):
+        host = StageHost(model)
+        service = StageService(
+            host, transport=transport, target_digest=TARGET, offload=offload or threads, **options
+        )
+        await service.start()
+        stages.hosts.append(host)
+        stages.services.append(service)
+    try:
+        yield stages
+    finally:
+        for transport in transports:
+            await transport.close()
+        threads.close()

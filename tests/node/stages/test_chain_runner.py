@@ -1,0 +1,132 @@
+"""Passes down a chain: several under way, answered in their order, and another chain where one is lost."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+
+import pytest
+
+from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_runner import ChainRunner, NoStages, OpenedChain
+from cosine_node.stages.operations import ChainLost, FeedRows, NoChain, Operation
+from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.request import Sampling
+
+CURVE = CostCurve(((1, 0.01),))
+POOL_TOKENS = 64
+
+
+class AnsweredLater:
+    """Implements `AnsweringChain`: a feed is answered, by each token's successor, when `answer_next` says."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._asked: deque[tuple[FeedRows, asyncio.Future[Sequence[RowResult]]]] = deque()
+
+    def submit(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    def results(self) -> Sequence[RowResult]:
+        raise AssertionError("nobody waits for this chain")
+
+    def answer(self) -> Awaitable[Sequence[RowResult]]:
+        fed = [operation for operation in self.operations if isinstance(operation, FeedRows)]
+        future: asyncio.Future[Sequence[RowResult]] = asyncio.get_running_loop().create_future()
+        self._asked.append((fed[-1], future))
+        return future
+
+    def answer_next(self) -> None:
+        fed, future = self._asked.popleft()
+        future.set_result([RowResult(tuple(Choice(token + 1, 1.0) for token in row.tokens)) for row in fed.rows])
+
+    def lose(self) -> None:
+        for _, future in self._asked:
+            future.set_exception(ChainLost("Layers 0:2 at a: gone."))
+        self._asked.clear()
+
+
+class OneAfterTheOther:
+    """Implements `ChainOpener` over chains made before."""
+
+    def __init__(self, *chains: AnsweredLater) -> None:
+        self.chains = deque(chains)
+        self.first_sequences: list[int] = []
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        self.first_sequences.append(first_sequence)
+        if not self.chains:
+            raise NoChain("Layers 0:2 of 4 are held by nobody.")
+        return OpenedChain(self.chains.popleft(), (CURVE,))
+
+
+def runner_of(*chains: AnsweredLater) -> ChainRunner:
+    engine = ChainEngine(
+        NoStages(), PagePool(tokens=POOL_TOKENS), vocab_tokens=16, context_tokens=POOL_TOKENS, numerics="float32"
+    )
+    return ChainRunner(
+        engine,
+        OneAfterTheOther(*chains),
+        new_pool=lambda: PagePool(tokens=POOL_TOKENS),
+        opened=OpenedChain(NoStages(), (CURVE,)),
+    )
+
+
+def test_passes_begin_at_once_and_are_answered_in_their_order() -> None:
+    async def run() -> None:
+        chain = AnsweredLater()
+        runner = runner_of(chain)
+        await runner.find()
+        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        first = asyncio.ensure_future(runner.forward([Row.chain(sequence, [3])]))
+        below = runner.forward([Row(sequence, (7,), (1,), (0,))])
+        assert sum(isinstance(operation, FeedRows) for operation in chain.operations) == 2
+        chain.answer_next()
+        chain.answer_next()
+        assert [(await each).results[0].choices[0].token for each in (first, below)] == [4, 8]
+
+    asyncio.run(run())
+
+
+def test_before_any_chain_and_after_its_loss_passes_are_lost() -> None:
+    async def run() -> None:
+        chain = AnsweredLater()
+        runner = runner_of(chain)
+        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        with pytest.raises(ChainLost, match="No chain of stages was found yet"):
+            await runner.forward([Row.chain(sequence, [3])])
+        await runner.find()
+        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        passes = [asyncio.ensure_future(runner.forward([Row(sequence, (3,), (name,), (-1,))])) for name in range(2)]
+        await asyncio.sleep(0)
+        chain.lose()
+        assert [type(ended) for ended in await asyncio.gather(*passes, return_exceptions=True)] == [ChainLost] * 2
+
+    asyncio.run(run())
+
+
+def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> None:
+    async def run() -> None:
+        runner = runner_of(AnsweredLater(), AnsweredLater())
+        await runner.find()
+        before = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        runner.engine.reserve(before, 40)
+        await runner.find()
+        assert (runner.engine.open_sequences, runner.engine.free_tokens) == (0, POOL_TOKENS)
+        assert runner.engine.open(sampling=Sampling(), prompt_tokens=1) == before + 1
+        with pytest.raises(NoChain, match="Layers 0:2 of 4 are held by nobody"):
+            await runner.find()
+
+    asyncio.run(run())
+
+
+def test_a_pass_that_cannot_begin_says_so_when_it_is_awaited() -> None:
+    async def run() -> None:
+        runner = runner_of(AnsweredLater())
+        await runner.find()
+        with pytest.raises(LocalProtocolError, match="Sequence 5 is not open"):
+            await runner.forward([Row.chain(5, [3])])
+
+    asyncio.run(run())

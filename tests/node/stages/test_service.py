@@ -1,0 +1,343 @@
+"""A stage takes a chain's operations from one peer, in order, within bounds, and says what is wrong with them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.pool_size import USUAL_TOKENS
+from cosine_node.stages.engine import StageModel
+from cosine_node.stages.remote_chain import feed_messages
+from cosine_node.stages.service import MAX_PEER_CHAINS
+from cosine_p2p.transport.channel import Channel
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import (
+    Follow,
+    Join,
+    Joined,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    Results,
+    RowFault,
+)
+from tests.node.engine.staged import load_untried, ranges
+from tests.node.engine.tiny_models import VOCAB
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, save_tiny, served
+
+WIDTH: Final = 64
+CHAIN: Final = bytes(16)
+OPEN: Final = OpenSequence(0, Sampling(), 3, None)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[StageModel]:
+    return load_untried(save_tiny(tmp_path_factory.mktemp("llama")), ranges(2, 4), slots=POOL_TOKENS)
+
+
+async def at_once(work: Callable[[], None]) -> None:
+    """Passes take no virtual time."""
+    work()
+
+
+class Gate:
+    """Passes that wait until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+
+    async def __call__(self, work: Callable[[], None]) -> None:
+        await self.is_open.wait()
+        work()
+
+
+def join_of(stages: ServedStages, *, number: int = 1, **changes: Any) -> Join:
+    """What a head asks of a stage behind the peer "before"."""
+    join = stages.plan().join(number, chain=CHAIN, head="head")
+    return replace(join, **({"source": "before" if number else "head"} | changes))
+
+
+@asynccontextmanager
+async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> AsyncIterator[Channel]:
+    """A stream of a peer to the last stage, which has said this."""
+    transport = stages.network.transports.get(peer_id) or stages.network.join(peer_id)
+    async with Channel(await transport.dial("stage 1", STAGE), STAGE) as channel:
+        for message in said:
+            channel.post(message)
+        yield channel
+
+
+def fed(row: Row, *, number: int = 0, value: float = 0.5) -> Sequence[m.Message]:
+    vectors = torch.full((len(row.tokens), WIDTH), value)
+    return feed_messages(number, [row], vectors.numpy().tobytes())
+
+
+def play(
+    models: Sequence[StageModel],
+    scene: Callable[[ServedStages, Channel, Channel], Any],
+    *,
+    gate: "Gate | None" = None,
+    **options: Any,
+) -> None:
+    """A head that has set up a chain at the last stage, and the peer whose operations that takes."""
+
+    async def run() -> None:
+        network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
+        async with served(models, network=network, offload=gate or at_once, **options) as stages:
+            async with stream_of(stages, "head", join_of(stages)) as head:
+                assert await head.receive() == Joined(CHAIN)
+                async with stream_of(stages, "before", Follow(CHAIN)) as before:
+                    assert await before.receive() == Joined(CHAIN)
+                    try:
+                        await scene(stages, head, before)
+                    finally:
+                        if gate is not None:
+                            gate.is_open.set()
+            await asyncio.sleep(5)
+            assert stages.is_idle
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "sentence"),
+    [
+        (fed(Row.chain(0, (3,)), value=torch.nan), ErrorCode.BAD_ACTIVATIONS, "no finite numbers"),
+        (feed_messages(0, [Row.chain(0, (3,))], bytes(7)), ErrorCode.BAD_ACTIVATIONS, "7 bytes of activations"),
+        (fed(Row(0, (3,), (5,), (4,))), ErrorCode.OUT_OF_STEP, "Parent 4 is not alive"),
+        (fed(Row.chain(9, (3,))), ErrorCode.OUT_OF_STEP, "Sequence 9 is not open"),
+        (fed(Row.chain(0, (VOCAB,))), ErrorCode.OUT_OF_STEP, "outside the vocabulary"),
+        (fed(Row.chain(0, (3,) * (POOL_TOKENS + 1))), ErrorCode.OUT_OF_STEP, "longer than the context"),
+        ([KeepPath(0, (4,))], ErrorCode.OUT_OF_STEP, "does not follow"),
+        ([Results(0, ())], ErrorCode.MALFORMED, "unexpected Results"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
+    models: list[StageModel], said: Sequence[m.Message], code: ErrorCode, sentence: str
+) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *said):
+            before.post(message)
+        error = await head.receive()
+        assert isinstance(error, m.Error)
+        assert (error.number, error.code) == (0, code)
+        assert error.message.startswith("layers 2:4: ") and sentence in error.message
+
+    play(models, scene)
+
+
+def test_a_chain_ends_with_the_stage_before_and_says_so(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        stages.network.transports["before"].vanish()
+        error = await head.receive()
+        assert isinstance(error, m.Error)
+        assert error.code == ErrorCode.NEIGHBOUR_LOST and "the stage before is gone" in error.message
+
+    play(models, scene)
+
+
+def test_a_stranger_feeds_nobodys_chain_and_ends_none(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for peer_id, chain in (
+            ("stranger", CHAIN),
+            ("head", CHAIN),
+            ("before", bytes([1]) * 16),
+            ("before", CHAIN),
+        ):
+            async with stream_of(stages, peer_id, Follow(chain), OPEN) as refused:
+                error = await refused.receive()
+                assert isinstance(error, m.Error) and error.code == ErrorCode.WRONG_PEER
+                with pytest.raises(PeerLost):
+                    await refused.receive()
+        before.post(OPEN)
+        for message in fed(Row.chain(0, (3, 4))):
+            before.post(message)
+        answer = await head.receive()
+        assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NONE
+
+    play(models, scene)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"target_digest": bytes(32)}, ErrorCode.WRONG_TARGET),
+        ({"numerics": "bfloat16"}, ErrorCode.UNSUPPORTED),
+        ({"first_layer": 1}, ErrorCode.WRONG_LAYERS),
+        ({"end_layer": 3}, ErrorCode.WRONG_LAYERS),
+        ({"layers": 5}, ErrorCode.WRONG_LAYERS),
+        ({"target": "stage 0"}, ErrorCode.MALFORMED),
+        ({"window_tokens": 4}, ErrorCode.MALFORMED),
+        ({}, ErrorCode.MALFORMED),
+        ({"chain": bytes([1]) * 16}, ErrorCode.OVERLOADED),
+    ],
+    ids=str,
+)
+def test_a_chain_that_is_not_for_this_stage_is_refused(
+    models: list[StageModel], changes: dict[str, Any], code: ErrorCode
+) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        async with stream_of(stages, "other", join_of(stages, **changes)) as other:
+            error = await other.receive()
+            assert isinstance(error, m.Error) and (error.number, error.code) == (0, code)
+        assert stages.services[1].chains == 1
+
+    play(models, scene)
+
+
+def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(models: list[StageModel]) -> None:
+    inbox_bytes = 1 << 16
+    row_tokens, feeds, gate = 40, 40, Gate()
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        service = stages.services[1]
+
+        async def send_all() -> None:
+            # Of all feeds the first one is wanted: it waits for the engine, and the others for it.
+            for message in (OPEN, *fed(Row(0, (3,), (1000,), (PREFIX,)))):
+                await before.send(message)
+            for number in range(1, feeds):
+                row = Row.chain(0, (3,) * row_tokens)
+                for message in (*fed(row, number=number), PruneNodes(0, (0,))):
+                    await before.send(message)
+
+        sending = asyncio.ensure_future(send_all())
+        # Far longer than the silence after which a peer is lost.
+        for _ in range(40):
+            await asyncio.sleep(1)
+            assert service.waiting_bytes < inbox_bytes + row_tokens * (4 * WIDTH + 200)
+        # All of it has not gone.
+        assert before.waiting_bytes
+        gate.is_open.set()
+        numbers = []
+        for _ in range(feeds):
+            answer = await head.receive()
+            assert isinstance(answer, Results)
+            numbers.append(answer.number)
+        assert numbers == list(range(feeds))
+        await sending
+
+    play(models, scene, gate=gate, inbox_bytes=inbox_bytes)
+
+
+def test_a_feed_that_is_dropped_behind_it_is_not_computed(models: list[StageModel]) -> None:
+    gate = Gate()
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        first, dropped = Row.chain(0, (3, 4)), Row(0, (5, 6), (7, 8), (1, PREFIX))
+        for message in (OPEN, *fed(first), *fed(dropped, number=1), PruneNodes(0, (7, 8))):
+            before.post(message)
+        await asyncio.sleep(1)
+        gate.is_open.set()
+        faults = []
+        for _ in range(2):
+            answer = await head.receive()
+            assert isinstance(answer, Results)
+            faults.append(answer.rows[0].fault)
+        assert faults == [RowFault.NONE, RowFault.NOT_COMPUTED]
+        assert stages.services[1].counts.skipped_feeds == 1
+        # The stage before has left it out.
+        for message in feed_messages(2, [Row(0, (5,), (9,), (1,))]):
+            before.post(message)
+        answer = await head.receive()
+        assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NOT_COMPUTED
+
+    play(models, scene, gate=gate)
+
+
+def test_what_begins_no_chain_is_refused(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        async with stream_of(stages, "other", OPEN) as other:
+            error = await other.receive()
+            assert isinstance(error, m.Error) and error.code == ErrorCode.MALFORMED
+        head.post(OPEN)
+        error = await head.receive()
+        assert isinstance(error, m.Error) and "unexpected OpenSequence" in error.message
+
+    play(models, scene)
+
+
+def test_one_head_has_a_part_of_the_pool_and_another_finds_room(tmp_path: Path) -> None:
+    models = load_untried(save_tiny(tmp_path), ranges(2, 4), slots=6 * USUAL_TOKENS)
+    half = 3 * USUAL_TOKENS
+
+    async def run() -> None:
+        async with served(models, offload=at_once) as stages:
+            service = stages.services[1]
+            assert service.room_tokens == half
+
+            def asked(number: int, *, tokens: int) -> Join:
+                return join_of(stages, chain=bytes([number]) * 16, pool_tokens=tokens)
+
+            async def refusal(stream: Channel) -> str:
+                error = await stream.receive()
+                assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED and error.retry_after_s
+                return error.message
+
+            async with stream_of(stages, "head", asked(1, tokens=half - 16)) as first:
+                assert await first.receive() == Joined(bytes([1]) * 16)
+                assert service.room_tokens == half
+                async with stream_of(stages, "head", asked(2, tokens=32)) as more:
+                    assert f"one head may have {half} token slots, not {half + 16}" in await refusal(more)
+                async with stream_of(stages, "another", asked(3, tokens=half)) as second:
+                    assert await second.receive() == Joined(bytes([3]) * 16)
+                    assert service.room_tokens == 16
+                    async with stream_of(stages, "third", asked(4, tokens=32)) as third:
+                        assert "are free together" in await refusal(third)
+            assert service.counts.opened == 2
+
+    asyncio.run(run())
+
+
+def test_a_head_has_few_chains_at_once(models: list[StageModel]) -> None:
+    async def run() -> None:
+        async with served(models, offload=at_once) as stages, AsyncExitStack() as opened:
+            for number in range(MAX_PEER_CHAINS):
+                join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
+                stream = await opened.enter_async_context(stream_of(stages, "head", join))
+                assert isinstance(await stream.receive(), Joined)
+            async with stream_of(stages, "head", join_of(stages, pool_tokens=16, chain=bytes([9]) * 16)) as more:
+                error = await more.receive()
+                assert isinstance(error, m.Error) and "too many chains" in error.message
+
+    asyncio.run(run())
+
+
+def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        service = stages.services[1]
+        await service.drain()
+        error = await head.receive()
+        assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+        assert error.message == "layers 2:4: the stage is leaving"
+        assert (service.requests, stages.hosts[1].chains) == (0, 0)
+        async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
+            error = await late.receive()
+            assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+
+    play(models, scene)
+
+
+def test_passes_are_counted(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)))):
+            before.post(message)
+        assert isinstance(await head.receive(), Results)
+        service = stages.services[1]
+        assert (service.progress.steps, service.counts.fed_tokens, service.counts.opened) == (1, 3, 1)
+        assert service.counts.pass_rows.total == 1
+        assert service.counts.pass_s.total == service.busy.total_s > 0
+
+    play(models, scene)

@@ -1,0 +1,107 @@
+"""Many answers at once are what the model writes alone, and what a verifier would choose."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.training.local_target import LIKELY_TOKENS, LocalTarget, TargetPrompt
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON
+
+NEW_TOKENS = 12
+EOS = 2
+LENGTHS = (5, 1, 60, 3, 7, 4, 8)
+
+
+def llama() -> Any:
+    torch.manual_seed(1)
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON))
+    with torch.no_grad():
+        # Untrained models prefer nothing: these choices are clear of rounding.
+        model.lm_head.weight *= 30
+    return model.eval()
+
+
+def prompts(sampling: Sampling) -> list[TargetPrompt]:
+    return [
+        TargetPrompt(n, "code", tuple(range(3 + n, 3 + n + length)), sampling) for n, length in enumerate(LENGTHS)
+    ]
+
+
+def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
+    """The tokens that a verifier commits without any draft."""
+    sequence = engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens))
+    row = Row.chain(sequence, prompt.tokens, scored_from=len(prompt.tokens) - 1)
+    written: list[int] = []
+    while True:
+        (result,) = engine.forward([row])
+        written.append(result.choices[-1].token)
+        engine.keep(sequence, row.nodes)
+        if written[-1] == EOS or len(written) == NEW_TOKENS:
+            engine.release(sequence)
+            return written
+        row = Row(sequence, (written[-1],), (0,), (PREFIX,))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=5)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("slots", [1, 3, 16])
+def test_answers_are_the_tokens_of_a_verifier(sampling: Sampling, slots: int) -> None:
+    engine = TorchEngine(llama(), pool_tokens=256)
+    target = LocalTarget(llama(), eos=[EOS], slots=slots, new_tokens=NEW_TOKENS)
+    asked = prompts(sampling)
+    found = {answer.question: answer for answer in target.answers(asked)}
+    assert len(found) == len(asked)
+    for prompt in asked:
+        assert found[prompt.question].prompt == prompt.tokens
+        assert list(found[prompt.question].tokens) == plain(engine, prompt)
+
+
+def test_likely_tokens_are_those_of_the_model() -> None:
+    (prompt,) = prompts(Sampling())[:1]
+    target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
+    (answer,) = target.answers([prompt])
+    tokens = torch.tensor([answer.prompt + answer.tokens[:-1]])
+    logs = llama()(input_ids=tokens).logits[0, len(answer.prompt) - 1 :].log_softmax(-1)
+    expected = logs.topk(LIKELY_TOKENS)
+    assert np.allclose(answer.likely_logs, expected.values.detach().numpy(), atol=0.02)
+    assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
+
+
+def test_what_is_read_is_told_as_if_it_had_been_written() -> None:
+    asked = prompts(Sampling())
+    target = LocalTarget(llama(), eos=[EOS], slots=3, new_tokens=NEW_TOKENS)
+    written = {answer.question: answer for answer in target.answers(asked)}
+    given = [replace(prompt, given=written[prompt.question].tokens) for prompt in asked]
+    for answer in target.readings(given):
+        expected = written[answer.question]
+        assert (answer.prompt, answer.tokens) == (expected.prompt, expected.tokens)
+        assert np.array_equal(answer.likely_ids[:, 0], expected.likely_ids[:, 0])
+        assert np.allclose(answer.likely_logs, expected.likely_logs, atol=0.02)
+
+
+def test_no_prompts_have_no_answers() -> None:
+    target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
+    assert list(target.answers([])) == []
+
+
+@pytest.mark.parametrize("name", ["Gemma2"])
+def test_a_model_with_an_attention_of_its_own_is_refused(name: str) -> None:
+    model = tf.AutoModelForCausalLM.from_config(ARCHITECTURES[name]())
+    with pytest.raises(UsageError, match="attention"):
+        LocalTarget(model, eos=[EOS], slots=1, new_tokens=1)
+
+
+def test_a_broken_model_is_refused() -> None:
+    model = llama()
+    target = LocalTarget(model, eos=[EOS], slots=1, new_tokens=4)
+    with torch.no_grad():
+        model.lm_head.weight[:] = torch.nan
+    with pytest.raises(UsageError, match="NaN"):
+        list(target.answers(prompts(Sampling())[:1]))
