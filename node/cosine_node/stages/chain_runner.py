@@ -53,7 +53,7 @@ class NoStages:
 
 
 class ChainRunner:
-    """The `Runner` and the `FeedChain` of a head's engine.
+    """Implements `cosine_node.passes.runner.Runner` and `cosine_node.passes.feed_pace.FeedChain` of a head's engine.
 
     The engine is used on the event loop alone: a head computes nothing. `note_pass` is told the tokens of each pass
     and the seconds it took.
