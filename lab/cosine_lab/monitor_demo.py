@@ -24,12 +24,12 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_p2p.text.tokenizer import TextCodec
-from cosine_tui.feed import Feed, ThreadFeed
-from cosine_tui.monitor_state import MonitorState
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import Snapshot
 from cosine_tui.sources.running_requests import RunningRequests
-from cosine_tui.tracked_request import RequestDescription
+from cosine_tui.state.feed import Feed, ThreadFeed
+from cosine_tui.state.monitor_state import MonitorState
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import Snapshot
+from cosine_tui.state.tracked_request import RequestDescription
 
 SURVEY_EVERY_S: Final = 1.0
 """More often than in a real network: surveys of a simulated one cost nobody anything."""
@@ -106,7 +106,7 @@ class Repertoire:
 
 
 class DemoSource:
-    """Implements `cosine_tui.feed.SnapshotSource`; equal seeds and equal virtual times give equal snapshots."""
+    """A `SnapshotSource`; equal seeds and equal virtual times give equal snapshots."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self._scenario = demo_scenario(seed)

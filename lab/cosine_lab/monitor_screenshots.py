@@ -8,9 +8,9 @@ from typing import Final
 
 from cosine_lab.monitor_demo import demo_snapshot
 from cosine_protocol.errors import UsageError
-from cosine_tui.snapshot import Snapshot
+from cosine_tui.looks.themes import DARK, LIGHT
+from cosine_tui.state.snapshot import Snapshot
 from cosine_tui.svg_export import snapshot_svg
-from cosine_tui.themes import DARK, LIGHT
 
 SIZES: Final = ((80, 24), (160, 48))
 """Columns and rows: one pane at a time, and all of them."""

@@ -6,7 +6,7 @@ import pytest
 
 from cosine_lab.monitor_demo import demo_scenario, demo_snapshot
 from cosine_protocol.records import Role
-from cosine_tui.snapshot import ConnectionState, EventKind, Reachability, RequestState, Snapshot
+from cosine_tui.state.snapshot import ConnectionState, EventKind, Reachability, RequestState, Snapshot
 from tests.thoroughness import quick_first
 
 PROMPT = "something medical please"

@@ -8,9 +8,9 @@ from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
-from cosine_tui.feed import StillFeed
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import (
+from cosine_tui.state.feed import StillFeed
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import (
     ConnectionState,
     DrafterView,
     Event,

@@ -15,10 +15,10 @@ from textual.widgets._toast import ToastRack
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import MonitorApp
-from cosine_tui.prompt_line import COMMANDS, Options
-from cosine_tui.snapshot import ConnectionState, Snapshot, SwarmConnection, TextRun
-from cosine_tui.themes import DARK, LIGHT
-from cosine_tui.view import PaneName
+from cosine_tui.looks.themes import DARK, LIGHT
+from cosine_tui.state.prompt_line import COMMANDS, Options
+from cosine_tui.state.snapshot import ConnectionState, Snapshot, SwarmConnection, TextRun
+from cosine_tui.state.view import PaneName
 from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox, PromptInput

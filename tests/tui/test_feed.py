@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.feed import StillFeed, ThreadFeed
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import Snapshot
+from cosine_tui.state.feed import StillFeed, ThreadFeed
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import Snapshot
 
 
 class ScriptedSource:

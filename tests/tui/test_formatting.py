@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_tui import formatting
+from cosine_tui.looks import formatting
 
 
 def test_times_have_units_and_no_more_digits_than_they_are_worth() -> None:

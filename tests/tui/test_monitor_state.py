@@ -7,9 +7,17 @@ import pytest
 from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
-from cosine_tui.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState, node_events, why_lost
-from cosine_tui.snapshot import ConnectionState, Event, EventKind, NodeView, Reachability, RequestState, Standing
-from cosine_tui.tracked_request import RequestDescription
+from cosine_tui.state.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState, node_events, why_lost
+from cosine_tui.state.snapshot import (
+    ConnectionState,
+    Event,
+    EventKind,
+    NodeView,
+    Reachability,
+    RequestState,
+    Standing,
+)
+from cosine_tui.state.tracked_request import RequestDescription
 from tests.tui.snapshots import (
     CODE,
     LOST_REASON,

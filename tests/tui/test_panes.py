@@ -12,6 +12,8 @@ from rich.segment import Segment
 
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role, StageOffer
+from cosine_tui.looks.styled_text import Tone
+from cosine_tui.looks.themes import DARK, THEMES
 from cosine_tui.panes.events import event_list
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.help import TYPING, help_page
@@ -29,8 +31,8 @@ from cosine_tui.panes.request import (
 )
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.swarm import MAX_BANS_SHOWN, MAX_ROWS, swarm_rows
-from cosine_tui.prompt_line import COMMANDS, OPTIONS
-from cosine_tui.snapshot import (
+from cosine_tui.state.prompt_line import COMMANDS, OPTIONS
+from cosine_tui.state.snapshot import (
     ConnectionState,
     EventKind,
     RequestState,
@@ -38,9 +40,7 @@ from cosine_tui.snapshot import (
     Speeds,
     SwarmConnection,
 )
-from cosine_tui.styled_text import Tone
-from cosine_tui.themes import DARK, THEMES
-from cosine_tui.view import ALL, Listing
+from cosine_tui.state.view import ALL, Listing
 from tests.tui.snapshots import (
     BANNED,
     CODE,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_tui.prompt_line import (
+from cosine_tui.state.prompt_line import (
     COMMANDS,
     OPTIONS,
     CommandEntry,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from cosine_tui.app import MonitorApp
-from cosine_tui.feed import StillFeed
-from cosine_tui.themes import DARK, LIGHT
+from cosine_tui.looks.themes import DARK, LIGHT
+from cosine_tui.state.feed import StillFeed
 from tests.thoroughness import quick_first
 from tests.tui.snapshots import LEARNING, SNAPSHOT
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cosine_tui.styled_text import (
+from cosine_tui.looks.styled_text import (
     AUTHOR_TONES,
     Tone,
     author_mark,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.snapshot import Snapshot
+from cosine_tui.looks.themes import DARK
+from cosine_tui.state.snapshot import Snapshot
 from cosine_tui.svg_export import draw_svg, read_size, snapshot_svg
-from cosine_tui.themes import DARK
 from tests.tui.snapshots import SNAPSHOT, RecordingFeed
 
 

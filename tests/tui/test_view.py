@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_tui.snapshot import NodeView, RequestState, Snapshot
-from cosine_tui.view import ALL, Listing, Order, View
+from cosine_tui.state.snapshot import NodeView, RequestState, Snapshot
+from cosine_tui.state.view import ALL, Listing, Order, View
 from tests.tui.snapshots import CODE, MATH, SNAPSHOT, SPARE, VERIFIER, request_of
 
 

@@ -14,15 +14,15 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.feed import FRAMES_PER_S, Feed
-from cosine_tui.formatting import counted
+from cosine_tui.looks.formatting import counted
+from cosine_tui.looks.styled_text import clean, clean_text
+from cosine_tui.looks.themes import DARK, LIGHT, THEMES
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.request import request_title
-from cosine_tui.prompt_line import COMMANDS, CommandEntry
-from cosine_tui.snapshot import RequestView, Snapshot
-from cosine_tui.styled_text import clean, clean_text
-from cosine_tui.themes import DARK, LIGHT, THEMES
-from cosine_tui.view import Listing, Order, Page, PageKind, PaneName, View
+from cosine_tui.state.feed import FRAMES_PER_S, Feed
+from cosine_tui.state.prompt_line import COMMANDS, CommandEntry
+from cosine_tui.state.snapshot import RequestView, Snapshot
+from cosine_tui.state.view import Listing, Order, Page, PageKind, PaneName, View
 from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox

@@ -30,7 +30,7 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
 
 if TYPE_CHECKING:
-    from cosine_tui.feed import Feed
+    from cosine_tui.state.feed import Feed
 
 EXTRAS: Final = {"textual": "tui", "numpy": "tui"}
 """Modules that may be missing, and the extra of cosine-p2p that installs each."""
@@ -100,8 +100,8 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed"
     from cosine_p2p.directory.peer_file import PeerFile
     from cosine_p2p.network import joining
     from cosine_p2p.trust.denied_peers import BanFile
-    from cosine_tui.feed import ThreadFeed
     from cosine_tui.sources.live import LiveSource
+    from cosine_tui.state.feed import ThreadFeed
 
     folder = TargetName.parse(target).folder
     join = joining(initial_peers, access=access, tokenizer_folder=folder)

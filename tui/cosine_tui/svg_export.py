@@ -7,8 +7,8 @@ from typing import Final
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import MonitorApp
-from cosine_tui.feed import Feed, StillFeed
-from cosine_tui.snapshot import Snapshot
+from cosine_tui.state.feed import Feed, StillFeed
+from cosine_tui.state.snapshot import Snapshot
 
 TITLE: Final = "cosine-tui"
 """The title in the frame of the drawing."""

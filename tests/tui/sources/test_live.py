@@ -21,9 +21,9 @@ from cosine_p2p.trust.denied_peers import BanFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import ConnectionState, EventKind, RequestState, Snapshot
 from cosine_tui.sources.live import LiveSource, retry_pause_s
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, Snapshot
 from tests.swarm.reference import draft_engine, target_engine
 
 NODES_NOTICE_S = 1.0

@@ -2,9 +2,9 @@
 
 from rich.console import RenderableType
 
-from cosine_tui import formatting
-from cosine_tui.snapshot import EventKind, Snapshot
-from cosine_tui.styled_text import Tone, beside, toned
+from cosine_tui.looks import formatting
+from cosine_tui.looks.styled_text import Tone, beside, toned
+from cosine_tui.state.snapshot import EventKind, Snapshot
 
 
 def event_list(snapshot: Snapshot) -> RenderableType:

@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cosine_protocol.records import Role
-from cosine_tui import formatting
-from cosine_tui.snapshot import ConnectionState, Reachability, Snapshot
-from cosine_tui.styled_text import Tone, cut, spread, toned
+from cosine_tui.looks import formatting
+from cosine_tui.looks.styled_text import Tone, cut, spread, toned
+from cosine_tui.state.snapshot import ConnectionState, Reachability, Snapshot
 
 _SIGNS: Final = {
     ConnectionState.JOINING: ("…", Tone.WARNING),

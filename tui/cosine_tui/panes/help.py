@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cosine_tui.prompt_line import COMMANDS, OPTIONS, RESET
-from cosine_tui.snapshot import EventKind, RequestState
-from cosine_tui.styled_text import Tone, beside, toned
+from cosine_tui.looks.styled_text import Tone, beside, toned
+from cosine_tui.state.prompt_line import COMMANDS, OPTIONS, RESET
+from cosine_tui.state.snapshot import EventKind, RequestState
 
 TYPING: Final = (
     ("text", "a prompt; Enter sends it, Up brings back earlier ones"),

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from cosine_node.learning.home import LearnedName
 from cosine_protocol.records import NodeRecord
-from cosine_tui.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
-from cosine_tui.snapshot import NodeView, Reachability, Snapshot
-from cosine_tui.styled_text import Tone, author_tone, beside, toned
+from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
+from cosine_tui.looks.styled_text import Tone, author_tone, beside, toned
+from cosine_tui.state.snapshot import NodeView, Reachability, Snapshot
 
 Facts = Iterator[tuple[str, str]]
 

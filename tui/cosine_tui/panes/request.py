@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cosine_tui import formatting
+from cosine_tui.looks import formatting
+from cosine_tui.looks.styled_text import Tone, author_mark, author_tone, beside, clean_text, cut, fit, flow, toned
 from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
-from cosine_tui.snapshot import RequestState, RequestView, Snapshot, Speeds, TextRun
-from cosine_tui.styled_text import Tone, author_mark, author_tone, beside, clean_text, cut, fit, flow, toned
+from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot, Speeds, TextRun
 
 PLOT_FROM_HEIGHT: Final = 30
 """Rows of the pane from which on a plot of the speed leaves enough room for the text."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from rich.text import Text
 
-from cosine_tui import formatting
-from cosine_tui.snapshot import RequestState, RequestView, Snapshot
-from cosine_tui.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, spread, toned, wrap
-from cosine_tui.view import ALL, Listing
+from cosine_tui.looks import formatting
+from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, spread, toned, wrap
+from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot
+from cosine_tui.state.view import ALL, Listing
 
 MAX_DRAFTERS: Final = 4
 """The most drafters shown of a request; more seldom have tokens accepted at a time."""

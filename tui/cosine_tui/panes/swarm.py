@@ -8,10 +8,10 @@ from rich.text import Text
 
 from cosine_node.learning.home import LearnedName
 from cosine_protocol.records import Role
-from cosine_tui import formatting
-from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapshot
-from cosine_tui.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap
-from cosine_tui.view import ALL, Listing
+from cosine_tui.looks import formatting
+from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap
+from cosine_tui.state.snapshot import ConnectionState, NodeView, Reachability, Snapshot
+from cosine_tui.state.view import ALL, Listing
 
 MAX_ROWS: Final = 500
 """Nodes of a role: bounds the time of a redraw in a large swarm."""

@@ -12,11 +12,11 @@ from cosine_p2p.request.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
-from cosine_tui.monitor_state import MonitorState, why_lost
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import ConnectionState, Snapshot
 from cosine_tui.sources.running_requests import RunningRequests
-from cosine_tui.tracked_request import RequestDescription
+from cosine_tui.state.monitor_state import MonitorState, why_lost
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import ConnectionState, Snapshot
+from cosine_tui.state.tracked_request import RequestDescription
 
 LOST_SURVEYS: Final = 2
 """Surveys in a row that find nobody before the monitor joins anew."""
@@ -30,7 +30,7 @@ def retry_pause_s(attempt: int) -> float:
 
 
 class LiveSource:
-    """Implements `cosine_tui.feed.SnapshotSource` on a network that `join` leads into.
+    """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` leads into.
 
     Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
     `join` raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's drafters

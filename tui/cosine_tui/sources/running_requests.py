@@ -10,10 +10,10 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.session.run import Run
 from cosine_protocol.errors import CosineError
-from cosine_tui.feed import FRAMES_PER_S
-from cosine_tui.monitor_state import MonitorState
-from cosine_tui.snapshot import RequestState, Snapshot
-from cosine_tui.tracked_request import RequestDescription, TrackedRequest
+from cosine_tui.state.feed import FRAMES_PER_S
+from cosine_tui.state.monitor_state import MonitorState
+from cosine_tui.state.snapshot import RequestState, Snapshot
+from cosine_tui.state.tracked_request import RequestDescription, TrackedRequest
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from cosine_tui.styled_text import ListRow, Tone, clean
-from cosine_tui.themes import SELECTED
+from cosine_tui.looks.styled_text import ListRow, Tone, clean
+from cosine_tui.looks.themes import SELECTED
 
 
 class LinePane(ScrollView, can_focus=True):

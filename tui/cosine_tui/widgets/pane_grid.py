@@ -4,16 +4,16 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
-from cosine_tui.formatting import short_name
+from cosine_tui.looks.formatting import short_name
 from cosine_tui.panes.events import event_list
 from cosine_tui.panes.help import help_page
 from cosine_tui.panes.node import node_page
 from cosine_tui.panes.request import request_page, request_pane, request_title
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.swarm import swarm_rows
-from cosine_tui.prompt_line import COMMANDS
-from cosine_tui.snapshot import ConnectionState, Snapshot
-from cosine_tui.view import Page, PageKind, PaneName, View
+from cosine_tui.state.prompt_line import COMMANDS
+from cosine_tui.state.snapshot import ConnectionState, Snapshot
+from cosine_tui.state.view import Page, PageKind, PaneName, View
 from cosine_tui.widgets.lines import LinePane, ListPane
 
 

@@ -13,7 +13,8 @@ from textual.widgets import Input, Static
 
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_tui.prompt_line import (
+from cosine_tui.looks.styled_text import clean
+from cosine_tui.state.prompt_line import (
     CommandEntry,
     History,
     OptionChange,
@@ -23,7 +24,6 @@ from cosine_tui.prompt_line import (
     read_entry,
     suggestion,
 )
-from cosine_tui.styled_text import clean
 
 
 class LineSuggester(Suggester):

@@ -13,8 +13,8 @@ from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role
-from cosine_tui.formatting import counted, short_name
-from cosine_tui.snapshot import (
+from cosine_tui.looks.formatting import counted, short_name
+from cosine_tui.state.snapshot import (
     ConnectionState,
     Event,
     EventKind,
@@ -26,7 +26,7 @@ from cosine_tui.snapshot import (
     Standing,
     SwarmConnection,
 )
-from cosine_tui.tracked_request import RequestDescription, TrackedRequest
+from cosine_tui.state.tracked_request import RequestDescription, TrackedRequest
 
 # Bounds memory: more than anybody scrolls back.
 MAX_EVENTS: Final = 200

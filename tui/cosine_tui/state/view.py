@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from cosine_tui.snapshot import NodeView, RequestView, Snapshot
+from cosine_tui.state.snapshot import NodeView, RequestView, Snapshot
 
 
 class PaneName(StrEnum):

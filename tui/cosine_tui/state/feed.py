@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cosine_tui.prompt_line import Options
-from cosine_tui.snapshot import Snapshot
+from cosine_tui.state.prompt_line import Options
+from cosine_tui.state.snapshot import Snapshot
 
 FRAMES_PER_S: Final = 8
 """Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up."""

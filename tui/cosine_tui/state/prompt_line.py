@@ -12,7 +12,7 @@ from cosine_p2p.request.options import AUTO, NONE, TEXT_DEFAULTS, GenerationOpti
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_tui.view import Order
+from cosine_tui.state.view import Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

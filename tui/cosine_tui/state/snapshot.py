@@ -7,7 +7,7 @@ from cosine_p2p.request.results import DrafterReport, Generation
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
-from cosine_tui.formatting import short_name
+from cosine_tui.looks.formatting import short_name
 
 
 class ConnectionState(StrEnum):

@@ -14,8 +14,8 @@ from cosine_p2p.request.results import (
     Generation,
     Progress,
 )
-from cosine_tui.formatting import short_name
-from cosine_tui.snapshot import DrafterView, Moment, RequestState, RequestView, Speeds, TextRun
+from cosine_tui.looks.formatting import short_name
+from cosine_tui.state.snapshot import DrafterView, Moment, RequestState, RequestView, Speeds, TextRun
 
 # Bounds of memory, the oldest are let go: more passes and intervals than a terminal has columns, more text and more
 # of what happened than anybody scrolls back.

@@ -6,7 +6,7 @@ from rich.style import Style
 from rich.theme import Theme as RichTheme
 from textual.theme import Theme
 
-from cosine_tui.styled_text import Tone
+from cosine_tui.looks.styled_text import Tone
 
 # Names of the themes on the command line are these without `cosine-`.
 DARK: Final = "cosine-dark"
