@@ -110,8 +110,8 @@ class AsyncClient:
 
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
     `join` replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and
-    prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
+    prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and
+    other transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
     `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. Raises
     `UsageError` for options that are unknown or mean nothing.
     """
