@@ -6,10 +6,10 @@ coordinates in the records count, which are claims (docs/security.md).
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.link import PeerLinks
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
@@ -134,7 +134,7 @@ class Distances:
 
     def __init__(self, chance: Chance) -> None:
         self.place = Vivaldi(chance)
-        self._told: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._told = Remembered[tuple[str, str], float](MAX_PAIRS, forgotten_s=FORGOTTEN_S)
         self._found: dict[str, Sequence[NodeRecord]] = {}
 
     def measured(self, records: Sequence[NodeRecord], links: PeerLinks, protocol: str) -> dict[str, float]:
@@ -171,10 +171,10 @@ class Distances:
         measured_s = self.measured(drafters, links, DRAFT)
         rtts_s = {}
         for drafter in drafters:
-            told_s, at_s = self._told.get((verifier.peer_id, drafter.peer_id), (0.0, -math.inf))
-            if now_s - at_s < FORGOTTEN_S:
-                rtts_s[drafter.peer_id] = told_s
-            elif (rtt_s := estimated_rtt_s(drafter.coordinate, verifier.coordinate)) is not None:
+            rtt_s = self._told.get((verifier.peer_id, drafter.peer_id), now_s)
+            if rtt_s is None:
+                rtt_s = estimated_rtt_s(drafter.coordinate, verifier.coordinate)
+            if rtt_s is not None:
                 rtts_s[drafter.peer_id] = rtt_s
         return rtts_s or measured_s
 
@@ -190,16 +190,12 @@ class Distances:
 
     def note_told(self, verifier: str, drafter: str, rtt_s: float, *, now_s: float) -> None:
         """Take a verifier's word for how far from it a drafter is; 0 if it did not measure that."""
-        if not 0.0 < rtt_s <= MAX_RTT_S:
-            return
-        self._told[verifier, drafter] = (rtt_s, now_s)
-        self._told.move_to_end((verifier, drafter))
-        if len(self._told) > MAX_PAIRS:
-            self._told.popitem(last=False)
+        if 0.0 < rtt_s <= MAX_RTT_S:
+            self._told.note((verifier, drafter), rtt_s, now_s)
 
     def state(self, now_s: float) -> dict[str, Any]:
         """The client's place and what it was told, [verifier, drafter, seconds, age], as values of JSON."""
-        told = [[*pair, rtt_s, now_s - at_s] for pair, (rtt_s, at_s) in self._told.items()]
+        told = self._told.state(now_s, lambda pair, rtt_s: [*pair, rtt_s])
         return {"place": self.place.state(), "told": told}
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
@@ -207,7 +203,11 @@ class Distances:
         match state:
             case {"place": place, "told": list(told)}:
                 self.place.restore(place)
-                for entry in told[-MAX_PAIRS:]:
-                    match entry:
-                        case [str(verifier), str(drafter), float(rtt_s), float(age_s)] if 0.0 <= age_s < math.inf:
-                            self.note_told(verifier, drafter, rtt_s, now_s=now_s - age_s - away_s)
+                self._told.restore(told, _read_told, now_s=now_s, away_s=away_s)
+
+
+def _read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
+    match entry:
+        case [str(verifier), str(drafter), float(rtt_s)] if 0.0 < rtt_s <= MAX_RTT_S:
+            return (verifier, drafter), rtt_s
+    return None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
@@ -113,7 +114,7 @@ class Channel:
         self._has_room = asyncio.Event()
         self._draw = draw
         self._learns = learns
-        self._pings: dict[int, float] = {}
+        self._pings = Remembered[int, float](MAX_OPEN_PINGS)
         self._tasks: list[asyncio.Task[None]] = []
         self.greeted = asyncio.Event()
         self._is_ending = False
@@ -173,7 +174,7 @@ class Channel:
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
                 self.post(m.Pong(message.number))
             elif isinstance(message, m.Pong):
-                sent_at_s = self._pings.pop(message.number, None)
+                sent_at_s = self._pings.pop(message.number)
                 if sent_at_s is not None:
                     sample_s = asyncio.get_running_loop().time() - sent_at_s
                     known_s = sample_s if self.rtt_s is None else self.rtt_s
@@ -216,9 +217,7 @@ class Channel:
 
     def _ping(self) -> None:
         number = self._draw()
-        self._pings[number] = asyncio.get_running_loop().time()
-        if len(self._pings) > MAX_OPEN_PINGS:
-            self._pings.pop(next(iter(self._pings)))
+        self._pings.note(number, asyncio.get_running_loop().time())
         self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
 
     async def _write_all(self) -> None:

@@ -3,12 +3,12 @@
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import public_key_of
@@ -27,7 +27,7 @@ FIRST_BAN_S: Final = 3600.0
 LONGEST_BAN_S: Final = 86_400.0
 """A choice: peer ids cost nothing to make, so a longer ban keeps nobody away."""
 MAX_PEERS: Final = 4096
-"""Bounds memory; those that were disconnected longest ago are forgotten first."""
+"""Bounds memory."""
 
 
 @dataclass(slots=True)
@@ -41,14 +41,12 @@ class FloodBans:
     """The peers that were disconnected lately. Times are of one clock."""
 
     def __init__(self) -> None:
-        self._offenders: OrderedDict[str, _Offender] = OrderedDict()
+        self._offenders = Remembered[str, _Offender](MAX_PEERS)
 
     def note_disconnected(self, peer_id: str, *, now_s: float) -> bool:
         """Count that a peer was disconnected for a flood; True if it is to be banned."""
-        offender = self._offenders.pop(peer_id, None) or _Offender(now_s)
-        self._offenders[peer_id] = offender
-        if len(self._offenders) > MAX_PEERS:
-            self._offenders.popitem(last=False)
+        offender = self._offenders.get(peer_id) or _Offender(now_s)
+        self._offenders.note(peer_id, offender)
         if now_s - offender.last_s < APART_S:
             return False
         offender.last_s = now_s

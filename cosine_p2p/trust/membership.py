@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import NotAMember, UsageError
 from cosine_protocol.membership import (
@@ -127,8 +127,8 @@ class Membership:
         self.sequence = 0
         self.revocations = b""
         self._serials: dict[str, int] = {}
-        self._met: OrderedDict[str, Certificate] = OrderedDict()
-        self._read: OrderedDict[bytes, Certificate] = OrderedDict()
+        self._met = Remembered[str, Certificate](MAX_MET)
+        self._read = Remembered[bytes, Certificate](MAX_MET)
         self._reread = reread
         self._state = state
         self._clock = clock
@@ -168,21 +168,18 @@ class Membership:
             raise NotAMember("no certificate was shown")
         known = self._read.get(certificate)
         if known is None:
-            known = self._read[certificate] = read_certificate(certificate)
-            if len(self._read) > MAX_MET:
-                self._read.popitem(last=False)
+            known = read_certificate(certificate)
+            self._read.note(certificate, known)
         self._check(known, peer_id)
-        met = self._met.pop(peer_id, known)
-        self._met[peer_id] = max(met, known, key=lambda one: one.serial)
-        if len(self._met) > MAX_MET:
-            self._met.popitem(last=False)
+        met = self._met.get(peer_id) or known
+        self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
 
     def check_met(self, peer_id: str) -> None:
         """Raises `NotAMember` unless a peer has shown, to whatever end, a certificate that counts now."""
         known = self._met.get(peer_id)
         if known is None:
             raise NotAMember("no certificate was shown")
-        self._met.move_to_end(peer_id)
+        self._met.note(peer_id, known)
         self._check(known, peer_id)
 
     def take_revocations(self, data: bytes) -> bool:

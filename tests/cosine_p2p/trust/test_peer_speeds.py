@@ -97,6 +97,6 @@ def test_an_average_lies_among_what_was_measured(passes_s: list[float]) -> None:
 def test_those_that_were_measured_lately_are_known() -> None:
     speeds = PeerSpeeds()
     speeds.note_pass("a", 0.1, now_s=0.0)
-    speeds.note_prefill("b", 0.1, now_s=SPEEDS_FORGOTTEN_S)
+    speeds.note_prefill("b", 0.1, now_s=SPEEDS_FORGOTTEN_S - 1)
     assert speeds.measured(now_s=SPEEDS_FORGOTTEN_S - 1) == {"a", "b"}
     assert speeds.measured(now_s=SPEEDS_FORGOTTEN_S) == {"b"}
