@@ -12,11 +12,11 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 
 WARNED_S: Final = MAX_RECORD_SKEW_S / 2
-"""A choice: above what clocks that the system keeps differ by, and before records are refused."""
+"""Above what clocks that the system keeps differ by, and before records are refused."""
 KEEP_S: Final = 600.0
-"""A choice: twice the life of a record; a clock that was set is believed again after that."""
+"""Twice the life of a record; a clock that was set is believed again after that."""
 TELL_EVERY_S: Final = 3600.0
-"""A choice: peers can bring the problem about, and fill no log with it."""
+"""Peers can bring the problem about, and fill no log with it."""
 MAX_SOURCES: Final = 256
 """Bounds memory."""
 

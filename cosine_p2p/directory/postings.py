@@ -32,15 +32,15 @@ MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
 MAX_STORED_BYTES: Final = 16 << 20
 """Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
 MAX_OWNER_CELLS: Final = 8
-"""A choice: a node announces under two names, and each record may still lie in a cell that it has left."""
+"""A node announces under two names, and each record may still lie in a cell that it has left."""
 MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
-"""A choice: no address range fills a cell, below which readers have to look; a lab has room for its machines."""
+"""No address range fills a cell, below which readers have to look; a lab has room for its machines."""
 MAX_REMEMBERED: Final = 16_384
 """Bounds memory: records whose signature need not be checked again."""
 # What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
 ENTRY_BYTES: Final = 2048
 PURGE_EVERY_S: Final = 30.0
-"""A choice: lapsed records are looked for no more often than that."""
+"""Lapsed records are looked for no more often than that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 REUSE_S: Final = 2.0
-"""A choice: short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
+"""Short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
 as two passes of a small target (measured)."""
 KEEP_S: Final = 30.0
-"""A choice: so long a request begins with what an older look-up found, while the next one is under way. Where peers
+"""So long a request begins with what an older look-up found, while the next one is under way. Where peers
 are 20 ms away a look-up takes 0.2 to 0.3 s, a fifth of a short answer of a small model (measured)."""
 PAUSES_S: Final = (0.5, 1.5)
-"""A choice: a DHT may take a moment to show a node that has just joined."""
+"""A DHT may take a moment to show a node that has just joined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 AUTO: Final = "auto"
 NONE: Final = "none"
+COORDINATORS: Final = tuple(each.value for each in Coordination)
 
 
 class Purpose(StrEnum):
@@ -53,6 +54,9 @@ class Purpose(StrEnum):
     """The way into the network."""
     RUN = "Run"
     """How it runs here."""
+
+
+TEXT, PEERS, NETWORK, RUN = Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,11 @@ def _of_sampling(name: str) -> ArgumentKind[int | float]:
     return ArgumentKind(f"a number from {field.low} to {field.high}", read, of, field.low, field.high)
 
 
+def _filter(name: str, told: str) -> Option:
+    """A parameter of `Sampling` that the model's own generation config may set."""
+    return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True)
+
+
 def _path(noun: str) -> ArgumentKind[str]:
     def read(value: object) -> str:
         path = fspath(value) if isinstance(value, PathLike) else value
@@ -107,77 +116,44 @@ class GenerationOptions(TypedDict, total=False):
     """
 
     max_new_tokens: Annotated[
-        int | None,
-        Option(whole(1), Purpose.TEXT, "Generate at most so many; the model's own or 128.", 128, yields=True),
+        int | None, Option(whole(1), TEXT, "Generate at most so many; the model's own or 128.", 128, yields=True)
     ]
-    temperature: Annotated[
-        float | None,
-        Option(_of_sampling("temperature"), Purpose.TEXT, "0 is greedy; the model's own or 0.", 0.0, yields=True),
-    ]
+    temperature: Annotated[float | None, _filter("temperature", "0 is greedy; the model's own or 0.")]
     top_p: Annotated[
         float | None,
-        Option(
-            _of_sampling("top_p"),
-            Purpose.TEXT,
-            "Sample from the likeliest tokens that hold so much; the model's own or 1, off.",
-            1.0,
-            yields=True,
-        ),
+        _filter("top_p", "Sample from the likeliest tokens that hold so much; the model's own or 1, off."),
     ]
     top_k: Annotated[
-        int | None,
-        Option(
-            _of_sampling("top_k"),
-            Purpose.TEXT,
-            "Sample from so many of the likeliest; the model's own or 0, off.",
-            0,
-            yields=True,
-        ),
+        int | None, _filter("top_k", "Sample from so many of the likeliest; the model's own or 0, off.")
     ]
     min_p: Annotated[
         float | None,
-        Option(
-            _of_sampling("min_p"),
-            Purpose.TEXT,
-            "Sample from tokens at least so likely, by the likeliest; the model's own or 0, off.",
-            0.0,
-            yields=True,
-        ),
+        _filter("min_p", "Sample from tokens at least so likely, by the likeliest; the model's own or 0, off."),
     ]
     repetition_penalty: Annotated[
         float | None,
-        Option(
-            _of_sampling("repetition_penalty"),
-            Purpose.TEXT,
-            "Divides scores of tokens seen before; the model's own or 1, off.",
-            1.0,
-            yields=True,
-        ),
+        _filter("repetition_penalty", "Divides scores of tokens seen before; the model's own or 1, off."),
     ]
     generation_config: Annotated[
         str,
         Option(
             one_of(AUTO, NONE),
-            Purpose.TEXT,
+            TEXT,
             "auto: the model's own generation_config.json sets the defaults of the text; none: it does not.",
             AUTO,
         ),
     ]
-    seed: Annotated[
-        int | None, Option(_of_sampling("seed"), Purpose.TEXT, "Same seed, same text; drawn if absent.")
-    ]
-    stop: Annotated[
-        str | Sequence[str], Option(STOP, Purpose.TEXT, "Stop before this text, or any of several.", ())
-    ]
+    seed: Annotated[int | None, Option(_of_sampling("seed"), TEXT, "Same seed, same text; drawn if absent.")]
+    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Stop before this text, or any of several.", ())]
     eos: Annotated[
         Sequence[int] | None,
-        Option(TOKEN_IDS, Purpose.TEXT, "Token ids that end the output, instead of the target's own."),
+        Option(TOKEN_IDS, TEXT, "Token ids that end the output, instead of the target's own."),
     ]
     strategy: Annotated[
         str,
         Option(
             text("the name of a strategy"),
-            Purpose.PEERS,
+            PEERS,
             "cosine, or plain for the target alone (docs/strategies.md).",
             "cosine",
         ),
@@ -186,64 +162,56 @@ class GenerationOptions(TypedDict, total=False):
         str | None,
         Option(
             text("the name of a data type, such as 'float32'"),
-            Purpose.PEERS,
+            PEERS,
             "Only verifiers that run in it, for example float32.",
         ),
     ]
     max_drafters: Annotated[
-        int | None,
-        Option(whole(0), Purpose.PEERS, "Ask at most so many; 0 sends the prompt to no drafter."),
+        int | None, Option(whole(0), PEERS, "Ask at most so many; 0 sends the prompt to no drafter.")
     ]
     prompt_window_tokens: Annotated[
         int | None,
         Option(
             whole(0),
-            Purpose.PEERS,
+            PEERS,
             "Show drafters so many of the prompt's last tokens, 0 for all; 256, and all with --trust or --swarm.",
         ),
     ]
     coordination: Annotated[
         str,
         Option(
-            one_of(*(each.value for each in Coordination)),
-            Purpose.PEERS,
+            one_of(*COORDINATORS),
+            PEERS,
             "Coordinates drafters: client, verifier, or auto: the verifier where it is far away.",
-            Coordination.AUTO.value,
+            COORDINATORS[0],
         ),
     ]
     audit: Annotated[
-        float,
-        Option(SHARE, Purpose.PEERS, "Have this share of texts audited by another verifier; 0 is none.", 0.05),
+        float, Option(SHARE, PEERS, "Have this share of texts audited by another verifier; 0 is none.", 0.05)
     ]
     share_receipts: Annotated[
         bool,
         Option(
-            FLAG,
-            Purpose.PEERS,
-            "Send drafters a signed receipt for their tokens, which they may show to others.",
-            True,
+            FLAG, PEERS, "Send drafters a signed receipt for their tokens, which they may show to others.", True
         ),
     ]
     share_feedback: Annotated[
         bool | None,
         Option(
             FLAG,
-            Purpose.PEERS,
+            PEERS,
             "Let drafters keep the text, and what they see of the prompt, to learn from it; on with --swarm.",
         ),
     ]
     warm_spare: Annotated[
         bool,
         Option(
-            FLAG,
-            Purpose.PEERS,
-            "Keep a second verifier ready to go on with a long request; it sees the prompt.",
-            False,
+            FLAG, PEERS, "Keep a second verifier ready to go on with a long request; it sees the prompt.", False
         ),
     ]
-    trust: Annotated[Sequence[str], Option(texts("peer ids"), Purpose.PEERS, "Only these peers.", ())]
-    verifier: Annotated[str | None, Option(text("a peer id"), Purpose.PEERS, "Only this verifier.")]
-    timeout_s: Annotated[float, Option(SECONDS, Purpose.RUN, "Seconds for the whole generation.", 600.0)]
+    trust: Annotated[Sequence[str], Option(texts("peer ids"), PEERS, "Only these peers.", ())]
+    verifier: Annotated[str | None, Option(text("a peer id"), PEERS, "Only this verifier.")]
+    timeout_s: Annotated[float, Option(SECONDS, RUN, "Seconds for the whole generation.", 600.0)]
 
 
 class ClientOptions(GenerationOptions, total=False):
@@ -253,31 +221,29 @@ class ClientOptions(GenerationOptions, total=False):
         str,
         Option(
             text("the name of a target"),
-            Purpose.PEERS,
+            PEERS,
             "Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder.",
             "zoo:target",
         ),
     ]
-    network: Annotated[
-        str, Option(text("the name of a network"), Purpose.NETWORK, "Name of the network.", DEFAULT_NETWORK)
-    ]
+    network: Annotated[str, Option(text("the name of a network"), NETWORK, "Name of the network.", DEFAULT_NETWORK)]
     swarm: Annotated[
         str | PathLike[str] | None,
         Option(
             _path("a swarm file"),
-            Purpose.NETWORK,
+            NETWORK,
             "Swarm file of a private swarm, with this peer's certificate; takes the place of --network.",
         ),
     ]
     identity: Annotated[
         str | PathLike[str] | None,
-        Option(_path("a key file"), Purpose.NETWORK, "Key file; created if it does not exist."),
+        Option(_path("a key file"), NETWORK, "Key file; created if it does not exist."),
     ]
     deny: Annotated[
         Sequence[str],
         Option(
             texts("peer ids or files of them"),
-            Purpose.NETWORK,
+            NETWORK,
             "Do not talk to this peer, or to those in this file, one peer id a line.",
             (),
         ),
@@ -286,7 +252,7 @@ class ClientOptions(GenerationOptions, total=False):
         str | None,
         Option(
             text("'full' or 'light'"),
-            Purpose.NETWORK,
+            NETWORK,
             "full (hivemind) or light (py-libp2p); COSINE_TRANSPORT decides, else full where it is installed.",
         ),
     ]
@@ -294,7 +260,7 @@ class ClientOptions(GenerationOptions, total=False):
         Observer | None,
         Option(
             ArgumentKind("an object with `observe` and `observe_abandoned`", _read_observer, object),
-            Purpose.RUN,
+            RUN,
             "Is told of every generation.",
         ),
     ]

@@ -1,4 +1,8 @@
-"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) taken apart, and a book of them."""
+"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) taken apart, remembered, and judged.
+
+Anybody may announce anybody's address. What a user gave is dialled as it is; of what strangers' records name,
+public addresses are, and private ones only in a swarm that the user's own addresses show to be private. Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,18 +168,10 @@ class AddressBook:
         return found
 
 
-# --------------------
-# The addresses in strangers' records that are dialled, and how often. Pure.
-#
-# Anybody may announce anybody's address. What a user gave is dialled as it is; of what records name, public
-# addresses
-# are, and private ones only in a swarm that the user's own addresses show to be private.
-
-
 MAX_TRIES: Final = 16
-"""A choice: dials of one public host that have not led to a peer; as many nodes as a home network may have."""
+"""Dials of one public host that have not led to a peer; as many nodes as a home network may have."""
 TRIES_WINDOW_S: Final = 60.0
-"""A choice: the time in which these are counted, as long as a peer that failed is first avoided."""
+"""The time in which these are counted, as long as a peer that failed is first avoided."""
 MAX_HOSTS: Final = 4096
 """Bounds memory."""
 _SHARED: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: carriers' and overlay networks
@@ -242,12 +238,9 @@ class DialPolicy:
         self._tries.pop(host)
 
 
-# --------------------
-# The part of the internet that a peer's address lies in: what is hard to have many of, other than keys. Pure.
-
-
 PREFIX_BITS: Final = {"ip4": 24, "ip6": 48}
-"""The smallest networks that are routed by themselves, such as a provider gives to one customer."""
+"""The smallest networks that are routed by themselves, such as a provider gives to one customer: other than keys,
+many of them are hard to have."""
 
 
 def range_of(maddr: str) -> str:

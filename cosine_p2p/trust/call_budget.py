@@ -7,16 +7,15 @@ from typing import Final
 from cosine_p2p.storage.memory import Remembered
 
 PEER_RATE: Final = 50.0
-"""A choice, of units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
+"""Units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
 PEER_BURST: Final = 100.0
-"""A choice, of units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
+"""Units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
 or so; where there are more cells, there are more nodes that share them."""
 RANGE_FACTOR: Final = 4.0
-"""A choice: as many peers' worth as there may be for one address range."""
+"""As many peers' worth as there may be for one address range."""
 MAX_REFUSED: Final = 50
-"""A choice: so many calls in a row that are over the budget are no accident."""
+"""So many calls in a row that are over the budget are no accident: then nothing is answered for `SILENCE_S`."""
 SILENCE_S: Final = 60.0
-"""A choice: for so long nothing is answered then."""
 MAX_BUCKETS: Final = 4096
 """Bounds memory."""
 

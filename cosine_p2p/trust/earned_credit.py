@@ -19,11 +19,11 @@ from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.records import NodeRecord
 
 MOST_TOKENS: Final = 256
-"""A choice: two answers; more of one verifier, or of one client, says no more."""
+"""Two answers; more of one verifier, or of one client, says no more."""
 LEVELS_TOKENS: Final = (64, 512)
-"""Choices: the credit from which a drafter is of level 1 and 2. No one verifier or client can give the latter."""
+"""The credit from which a drafter is of level 1 and 2. No one verifier or client can give the latter."""
 HALF_LIFE_S: Final = 7 * 24 * 3600.0
-"""A choice: as long as a client remembers speeds (`peer_speeds`)."""
+"""As long as a client remembers speeds (`PeerSpeeds`)."""
 MAX_DRAFTERS: Final = 1024
 """Bounds memory."""
 KEPT_DRAFTERS: Final = 256

@@ -11,7 +11,7 @@ from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.messages import SignedMandate
 
 USELESS_TOKENS: Final = 512
-"""A choice: several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
+"""Several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
 
 
 class Coordination(StrEnum):
