@@ -29,84 +29,28 @@ DEFAULT_NEW_TOKENS: Final = 20
 DEFAULT_TOP_K: Final = 50
 """What transformers samples from where nothing says otherwise."""
 
-HONOURED: Final = frozenset(
-    {
-        "do_sample",
-        "eos_token_id",
-        "max_length",
-        "max_new_tokens",
-        "min_p",
-        "num_assistant_tokens",
-        "num_return_sequences",
-        "pad_token_id",
-        "repetition_penalty",
-        "return_dict_in_generate",
-        "seed",
-        "stop_strings",
-        "temperature",
-        "top_k",
-        "top_p",
-    }
-)
+HONOURED: Final = frozenset({
+    "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_p", "num_assistant_tokens",
+    "num_return_sequences", "pad_token_id", "repetition_penalty", "return_dict_in_generate", "seed",
+    "stop_strings", "temperature", "top_k", "top_p",
+})  # fmt: skip
 """These a swarm does as transformers does them."""
-IGNORED: Final = frozenset(
-    {
-        "assistant_confidence_threshold",
-        "assistant_early_exit",
-        "assistant_lookbehind",
-        "assistant_tokenizer",
-        "bos_token_id",
-        "cache_config",
-        "cache_implementation",
-        "compile_config",
-        "continuous_batching_config",
-        "decoder_start_token_id",
-        "disable_compile",
-        "early_stopping",
-        "is_assistant",
-        "length_penalty",
-        "low_memory",
-        "max_cache_len",
-        "max_matching_ngram_size",
-        "num_assistant_tokens_schedule",
-        "prefill_chunk_size",
-        "prompt_lookup_num_tokens",
-        "remove_invalid_values",
-        "renormalize_logits",
-        "return_legacy_cache",
-        "speculation_type",
-        "synced_gpus",
-        "target_lookbehind",
-        "tokenizer",
-        "transformers_version",
-        "use_cache",
-        "use_mtp",
-    }
-)
+IGNORED: Final = frozenset({
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "assistant_tokenizer",
+    "bos_token_id", "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
+    "decoder_start_token_id", "disable_compile", "early_stopping", "is_assistant", "length_penalty", "low_memory",
+    "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens_schedule", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "remove_invalid_values", "renormalize_logits", "return_legacy_cache",
+    "speculation_type", "synced_gpus", "target_lookbehind", "tokenizer", "transformers_version", "use_cache",
+    "use_mtp",
+})  # fmt: skip
 """These change how fast an output comes, or nothing without beams; which tokens it has they do not."""
-REFUSED: Final = frozenset(
-    {
-        *NOT_HONOURED,
-        "assistant_ensemble_weight",
-        "assistant_model",
-        "cache",
-        "custom_generate",
-        "encoder_outputs",
-        "inputs_embeds",
-        "logits_processor",
-        "negative_prompt_attention_mask",
-        "negative_prompt_ids",
-        "output_attentions",
-        "output_hidden_states",
-        "output_logits",
-        "output_scores",
-        "past_key_values",
-        "position_ids",
-        "prefix_allowed_tokens_fn",
-        "stopping_criteria",
-        "token_type_ids",
-    }
-)
+REFUSED: Final = frozenset({
+    *NOT_HONOURED, "assistant_ensemble_weight", "assistant_model", "cache", "custom_generate", "encoder_outputs",
+    "inputs_embeds", "logits_processor", "negative_prompt_attention_mask", "negative_prompt_ids",
+    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "past_key_values",
+    "position_ids", "prefix_allowed_tokens_fn", "stopping_criteria", "token_type_ids",
+})  # fmt: skip
 """These a swarm cannot follow; those that a file can hold are in `NOT_HONOURED`."""
 
 

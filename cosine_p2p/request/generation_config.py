@@ -38,26 +38,12 @@ ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
     "typical_p": 1.0,
 }
 """Values with which an option that changes the text does nothing; None, False and what is empty never do."""
-NOT_HONOURED: Final = frozenset(
-    {
-        *ASKS_FOR_NOTHING,
-        "bad_words_ids",
-        "begin_suppress_tokens",
-        "constraints",
-        "dola_layers",
-        "exponential_decay_length_penalty",
-        "force_words_ids",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "max_time",
-        "penalty_alpha",
-        "sequence_bias",
-        "suppress_tokens",
-        "token_healing",
-        "top_h",
-        "watermarking_config",
-    }
-)
+NOT_HONOURED: Final = frozenset({
+    *ASKS_FOR_NOTHING, "bad_words_ids", "begin_suppress_tokens", "constraints", "dola_layers",
+    "exponential_decay_length_penalty", "force_words_ids", "forced_bos_token_id", "forced_eos_token_id",
+    "max_time", "penalty_alpha", "sequence_bias", "suppress_tokens", "token_healing", "top_h",
+    "watermarking_config",
+})  # fmt: skip
 """Options of a config that change which tokens come, in ways that a swarm cannot follow."""
 
 

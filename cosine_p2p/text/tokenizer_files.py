@@ -26,19 +26,10 @@ from cosine_protocol.protocols import DISCOVER
 LOG = logging.getLogger(__name__)
 
 NAMES: Final = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "sentencepiece.bpe.model",
+    "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+    "vocab.json", "vocab.txt",
+)  # fmt: skip
 """The files that the tokenizers of transformers are saved as."""
 # Any of these alone makes a tokenizer; the others only describe one.
 _VOCABULARIES: Final = frozenset(NAMES) & {
