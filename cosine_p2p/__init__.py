@@ -36,28 +36,10 @@ if TYPE_CHECKING:
     from cosine_p2p.session.run import Run
 
 __all__ = [
-    "AppliedConfig",
-    "AsyncClient",
-    "Chunk",
-    "Client",
-    "ClientOptions",
-    "CosineError",
-    "DrafterReport",
-    "Generation",
-    "GenerationFailed",
-    "GenerationOptions",
-    "GenerationTimedOut",
-    "Observer",
-    "PeerLost",
-    "Progress",
-    "Prompt",
-    "PromptRefused",
-    "PromptTooLong",
-    "Run",
-    "UsageError",
-    "VerifierReport",
-    "__version__",
-]
+    "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
+    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "PeerLost",
+    "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport", "__version__",
+]  # fmt: skip
 
 HOMES: Final = {
     "Client": "blocking",

@@ -16,18 +16,14 @@ from cosine_p2p.request.results import Chunk, Generation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import NodeRecord
 
-# --------------------
-# An asyncio loop in a thread of its own, for programs that have none; it ends with nothing left pending.
-
-
 _T = TypeVar("_T")
 
 SIGNAL_CHECK_S: Final = 0.5
-"""A choice: a signal that comes just before a thread begins to wait for a lock is seen only when that wait ends."""
+"""A signal that comes just before a thread begins to wait for a lock is seen only when that wait ends."""
 
 
 class LoopThread:
-    """Enters an asynchronous context in a thread and runs coroutines there for other threads.
+    """Enters an asynchronous context on an event loop in a thread, and runs coroutines there for other threads.
 
     Raises what entering raises. End it with `close`; where nobody does, the exit of the interpreter ends it.
     """
@@ -143,9 +139,6 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in ending:
         task.cancel()
     await asyncio.gather(*ending, return_exceptions=True)
-
-
-# --------------------
 
 
 class Client:

@@ -62,7 +62,7 @@ from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request
 
 WANTED_VERIFIERS: Final = 32
-"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+"""Bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
 
 class Swarm(Protocol):
@@ -234,7 +234,8 @@ class AsyncClient:
         and `GenerationFailed` if nobody serves the target.
         """
         prompt = read_prompt(prompt)
-        _check_scope(cache_scope)
+        if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
+            raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
         asked = merge_options(self._options, options, GenerationOptions)
         strategy = self._strategy_kind(asked)
         place = self._joined()
@@ -391,8 +392,3 @@ class AsyncClient:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
             raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
         return ranked
-
-
-def _check_scope(cache_scope: bytes | None) -> None:
-    if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
-        raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")

@@ -15,7 +15,7 @@ from cosine_p2p.access import Access
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
 from cosine_p2p.directory.postings import RecordOpener
-from cosine_p2p.request.options import read_argument, texts
+from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
 from cosine_p2p.text.tokenizer import TextCodec
@@ -30,7 +30,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
 
 DIAL_TIMEOUT_S = 4.0
-"""A choice: a client waits less for a peer than a node does."""
+"""A client waits less for a peer than a node does."""
 TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
 
 __all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "TransportKind", "joining"]
@@ -77,7 +77,11 @@ class NetworkSwarm:
         answers.
         """
         async with AsyncExitStack() as stack:
-            file = _identity_file(access, stack)
+            file = None
+            if access.identity_file is not None or access.swarm_file is not None:
+                shared = share_identity(access.identity_file)
+                stack.callback(shared.release)
+                file = shared.file
             if kind is TransportKind.FULL:
                 transport, directory, identity = await _enter_full(tuple(initial_peers), access, file, stack)
             else:
@@ -115,15 +119,6 @@ class NetworkSwarm:
 
     async def close(self) -> None:
         await self._leaving.aclose()
-
-
-def _identity_file(access: Access, stack: AsyncExitStack) -> Path | None:
-    """The key file of a client that has one."""
-    if access.identity_file is None and access.swarm_file is None:
-        return None
-    shared = share_identity(access.identity_file)
-    stack.callback(shared.release)
-    return shared.file
 
 
 async def _enter_full(

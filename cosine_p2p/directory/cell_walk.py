@@ -1,8 +1,7 @@
 """The order in which a reader goes through the cells of one role and target; the directory does the reading."""
 
 import math
-from bisect import insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
@@ -14,9 +13,9 @@ from cosine_protocol.records import NodeRecord
 MAX_CELLS_READ: Final = 512
 FIRST_CELL: Final = ""  # no hex digit
 ELDERS_PART: Final = 4
-"""A choice: a quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
+"""A quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
 ELDERS: Final = limits.MAX_CELL_OWNERS // 4
-"""A choice: the lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
+"""The lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
 SIBLINGS: Final = 16  # one for each hex digit
 
 
@@ -81,92 +80,3 @@ class CellWalk:
             return 1
         missing = max(0, self._wanted - nodes)
         return min(SIBLINGS, math.ceil(missing * len(self._known) / nodes))
-
-
-# --------------------
-# The way of one look-up through a Kademlia network: several paths that share no node. Pure; the DHT does the rest.
-#
-# Baumgart and Mies 2007, "S/Kademlia", section 4.4: a node that answers with its accomplices alone spoils the path
-# that asked it, and no other.
-
-
-PATHS: Final = 3
-"""With three, a look-up asks about three times as many nodes as with one (decision 31 measures both)."""
-WIDTH: Final = 20
-"""Kademlia's k, and hivemind's: a path ends when so many nodes nearest to the key have answered on it."""
-
-
-class DisjointPaths:
-    """One look-up of `key`. Node ids are integers, near as their XOR is small.
-
-    `starts` are known nodes, which are dealt to the paths by distance; `anchors`, peers that the user named, are
-    dealt too and asked first, however far they are. `excluded` are never asked. Ask what `next_node` gives until it
-    gives None for every path with nothing under way; report each with `note_answer` or `note_silence`.
-    """
-
-    def __init__(
-        self,
-        key: int,
-        *,
-        starts: Iterable[int],
-        anchors: Sequence[int] = (),
-        excluded: Collection[int] = (),
-        paths: int = PATHS,
-        width: int = WIDTH,
-    ) -> None:
-        self.answered: dict[int, int] = {}
-        """The path of each node that has answered."""
-        self._key = key
-        self._width = width
-        self._asked: dict[int, int | None] = dict.fromkeys(excluded)
-        self._silent: set[int] = set()
-        near = sorted(set(starts), key=lambda node: node ^ key)
-        # Sorted distances, from which the id follows.
-        self._heard = [[node ^ key for node in near[path::paths]] for path in range(paths)]
-        self._anchors = [list(anchors[path::paths]) for path in range(paths)]
-
-    @property
-    def paths(self) -> range:
-        return range(len(self._heard))
-
-    def next_node(self, path: int) -> int | None:
-        """The node to ask next on a path, which no other path will ask; None while, or since, there is none."""
-        while self._anchors[path]:
-            anchor = self._anchors[path].pop()
-            if anchor not in self._asked:
-                return self._take(anchor, path)
-        room = self._width
-        for distance in self._heard[path]:
-            node = distance ^ self._key
-            if node not in self._asked:
-                return self._take(node, path)
-            room -= self._asked[node] == path and node not in self._silent
-            if not room:
-                return None
-        return None
-
-    def note_answer(self, node: int, told: Iterable[int]) -> None:
-        """A node has answered and named neighbours; those that another path has asked count no more on its own."""
-        path = self._asked[node]
-        assert path is not None
-        self.answered[node] = path
-        known = set(self._heard[path])
-        new = {neighbour ^ self._key for neighbour in told if neighbour not in self._asked} - known
-        # Where one peer is known at the start, its neighbours begin the other paths.
-        begun = set(self._asked.values())
-        takers = [path, *(other for other in self.paths if not self._heard[other] and other not in begun)]
-        for place, distance in enumerate(sorted(new)):
-            insort(self._heard[takers[place % len(takers)]], distance)
-
-    def note_silence(self, node: int) -> None:
-        """A node has not answered; the next one takes its place on the path."""
-        self._silent.add(node)
-
-    def nearest(self, path: int) -> list[int]:
-        """The nodes that answered on a path, the nearest first."""
-        mine = [node for node, its_path in self.answered.items() if its_path == path]
-        return sorted(mine, key=lambda node: node ^ self._key)
-
-    def _take(self, node: int, path: int) -> int:
-        self._asked[node] = path
-        return node

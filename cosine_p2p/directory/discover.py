@@ -27,19 +27,19 @@ from cosine_protocol.records import NodeRecord, SignedRecord
 logger = logging.getLogger(__name__)
 
 WANTED_ANSWERS: Final = 3
-"""A choice: with three answers a record is missed only if all three lack it."""
+"""With three answers a record is missed only if all three lack it."""
 MAX_ASKED: Final = 8
 """Bounds one look-up."""
 MAX_DISCOVERED: Final = 256
 """Bounds memory: nodes to ask when those of the initial peers do not answer."""
 ANSWER_TIMEOUT_S: Final = 10.0
-"""A choice: the node itself may have to search its DHT."""
+"""The node itself may have to search its DHT."""
 READ_TIMEOUT_S: Final = 20.0
 """Room for two nodes that do not answer, one after the other."""
 # Once a node has answered, the others have as long again, but at least this.
 MIN_PATIENCE_S: Final = 1.0
 KEEP_LINKS_S: Final = 15.0
-"""A choice above the pause between look-ups that belong together."""
+"""Above the pause between look-ups that belong together."""
 
 NoteAddresses = Callable[[str, Sequence[str]], object]
 Answer = Mapping[str, Sequence[bytes]]

@@ -12,9 +12,9 @@ from cosine_p2p.transport.addresses import parse_dialable
 logger = logging.getLogger(__name__)
 
 MAX_PEERS: Final = 16
-"""A choice that bounds the file: enough that some of them are there after days."""
+"""Bounds the file: enough that some of them are there after days."""
 MAX_DIALLED: Final = 5
-"""A choice: how many of them are dialled beside the initial peers."""
+"""How many of them are dialled beside the initial peers."""
 MAX_ADDRESSES: Final = 4
 """Bounds the addresses of one peer."""
 MAX_NETWORKS: Final = 8
@@ -22,7 +22,7 @@ MAX_NETWORKS: Final = 8
 MAX_FILE_BYTES: Final = 256 * 1024
 """Above what these bounds allow with 400 bytes an address: a larger file is not ours."""
 SILENCE_S: Final = 600.0
-"""A choice: how long an initial peer that did not answer comes after the others."""
+"""How long an initial peer that did not answer comes after the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,46 +4,42 @@ Peers lie, so the median over sources counts, and it only warns. Times are Unix 
 """
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 
 WARNED_S: Final = MAX_RECORD_SKEW_S / 2
-"""A choice: above what clocks that the system keeps differ by, and before records are refused."""
+"""Above what clocks that the system keeps differ by, and before records are refused."""
 KEEP_S: Final = 600.0
-"""A choice: twice the life of a record; a clock that was set is believed again after that."""
+"""Twice the life of a record; a clock that was set is believed again after that."""
 TELL_EVERY_S: Final = 3600.0
-"""A choice: peers can bring the problem about, and fill no log with it."""
+"""Peers can bring the problem about, and fill no log with it."""
 MAX_SOURCES: Final = 256
-"""Bounds memory; those heard of longest ago are forgotten first."""
+"""Bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """This clock is ahead of a source's by between `least_s` and `most_s`, as of `noted_s`."""
+    """This clock is ahead of a source's by between `least_s` and `most_s`."""
 
     least_s: float
     most_s: float
-    noted_s: float
 
 
 class PeerClocks:
     """What records tell of the clocks of their sources: their owners, or the address ranges that they came from."""
 
     def __init__(self) -> None:
-        self._samples: OrderedDict[str, _Sample] = OrderedDict()
+        self._samples = Remembered[str, _Sample](MAX_SOURCES, forgotten_s=KEEP_S)
         self._told_s: dict[bool, float] = {}
 
     def note(self, source: str, *, issued_s: float, oldest_s: float, now_s: float) -> None:
         """Something has come that the source issued at `issued_s` of its clock, `oldest_s` ago at most."""
         most_s = now_s - issued_s
-        self._samples.pop(source, None)
-        self._samples[source] = _Sample(most_s - oldest_s, most_s, now_s)
-        if len(self._samples) > MAX_SOURCES:
-            self._samples.popitem(last=False)
+        self._samples.note(source, _Sample(most_s - oldest_s, most_s), now_s)
 
     def ahead_s(self, now_s: float) -> tuple[float, float] | None:
         """The seconds, from the least to the most, that this clock is ahead of the median source's."""
@@ -76,7 +72,7 @@ class PeerClocks:
         return problem
 
     def _fresh(self, now_s: float) -> list[_Sample]:
-        return [sample for sample in self._samples.values() if 0.0 <= now_s - sample.noted_s <= KEEP_S]
+        return [sample for _, sample in self._samples.items(now_s)]
 
 
 def span(seconds: float) -> str:

@@ -4,7 +4,7 @@ The DHT shows a validator only the hash of a key, so the stored value repeats th
 signature covers that name too.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgpack
 
 from cosine_p2p.directory.peer_clocks import PeerClocks
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
@@ -31,15 +32,15 @@ MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
 MAX_STORED_BYTES: Final = 16 << 20
 """Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
 MAX_OWNER_CELLS: Final = 8
-"""A choice: a node announces under two names, and each record may still lie in a cell that it has left."""
+"""A node announces under two names, and each record may still lie in a cell that it has left."""
 MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
-"""A choice: no address range fills a cell, below which readers have to look; a lab has room for its machines."""
+"""No address range fills a cell, below which readers have to look; a lab has room for its machines."""
 MAX_REMEMBERED: Final = 16_384
 """Bounds memory: records whose signature need not be checked again."""
 # What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
 ENTRY_BYTES: Final = 2048
 PURGE_EVERY_S: Final = 30.0
-"""A choice: lapsed records are looked for no more often than that."""
+"""Lapsed records are looked for no more often than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class RecordOpener:
 
     def __init__(self) -> None:
         self.clocks = PeerClocks()
-        self._opened: OrderedDict[bytes, NodeRecord] = OrderedDict()
+        self._opened = Remembered[bytes, NodeRecord](MAX_REMEMBERED)
 
     def open(
         self,
@@ -105,9 +106,7 @@ class RecordOpener:
         record = self._opened.get(known_as)
         if record is None:
             record = open_undated_record(data, key=cell, owner=owner)
-            self._opened[known_as] = record
-            if len(self._opened) > MAX_REMEMBERED:
-                self._opened.popitem(last=False)
+            self._opened.note(known_as, record)
         self.clocks.note(owner, issued_s=record.issued_at_s, oldest_s=record.lifetime_s, now_s=now_s)
         if note is not None:
             note(record)

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.directory.directory import Directory
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.link import Links
 from cosine_protocol.errors import ClockOff
 from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 REUSE_S: Final = 2.0
-"""A choice: short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
+"""Short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
 as two passes of a small target (measured)."""
 KEEP_S: Final = 30.0
-"""A choice: so long a request begins with what an older look-up found, while the next one is under way. Where peers
+"""So long a request begins with what an older look-up found, while the next one is under way. Where peers
 are 20 ms away a look-up takes 0.2 to 0.3 s, a fifth of a short answer of a small model (measured)."""
 PAUSES_S: Final = (0.5, 1.5)
-"""A choice: a DHT may take a moment to show a node that has just joined."""
+"""A DHT may take a moment to show a node that has just joined."""
+MAX_FINDS: Final = 64
+"""Bounds memory: a client asks few questions, of two roles of its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,17 @@ class RecentFinds:
         self._links = links
         self._clock = clock
         self._reuse_s = reuse_s
-        self._finds: dict[_Key, _Find] = {}
+        self._finds = Remembered[_Key, _Find](MAX_FINDS, forgotten_s=KEEP_S)
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Live records as of the last seconds, as `Directory.find` does."""
         key = role, target, wanted
-        known = self._finds.get(key)
+        now_s = self._clock()
+        known = self._finds.get(key, now_s)
         if not self._reuse_s or known is None or known.lost_links != self._links.lost_links:
             return await self._look_up(key)
-        age_s = self._clock() - known.found_at_s
-        if age_s >= KEEP_S:
-            return await self._look_up(key)
-        if age_s >= self._reuse_s and key not in self._renewing:
+        if now_s - known.found_at_s >= self._reuse_s and key not in self._renewing:
             self._renewing[key] = task = asyncio.ensure_future(self._renew(key))
             task.add_done_callback(lambda _: self._renewing.pop(key))
         return known.records
@@ -80,9 +81,10 @@ class RecentFinds:
         role, target, wanted = key
         lost_links = self._links.lost_links
         records = await self._directory.find(role, target, wanted=wanted)
-        self._finds.pop(key, None)
+        self._finds.pop(key)
         if records:
-            self._finds[key] = _Find(records, self._clock(), lost_links)
+            now_s = self._clock()
+            self._finds.note(key, _Find(records, now_s, lost_links), now_s)
         return records
 
     async def _renew(self, key: _Key) -> None:

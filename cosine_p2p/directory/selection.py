@@ -23,13 +23,13 @@ from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Request, Sampling
 
 NEAR_EQUAL: Final = 1.25
-"""A choice: within a quarter the announced speeds do not say who is faster."""
+"""Within a quarter the announced speeds do not say who is faster."""
 EXPLORE_EVERY: Final = 8
-"""A choice: the share of requests that a stranger can attract by what it announces, and that finds a faster one."""
+"""The share of requests that a stranger can attract by what it announces, and that finds a faster one."""
 PUPIL_EVERY: Final = 8
-"""A choice: the share of requests of which a drafter learns that would not be asked for drafts."""
+"""The share of requests of which a drafter learns that would not be asked for drafts."""
 LEAST_PASS_US: Final = 1.0
-"""A choice: what was measured may be 0, where a round trip took all of it."""
+"""What was measured may be 0, where a round trip took all of it."""
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured

@@ -7,19 +7,18 @@ from numbers import Number
 from typing import Any, Final
 
 from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
-from cosine_p2p.request.options import (
+from cosine_p2p.request.arguments import (
     FLAG,
     STOP,
     TOKEN_ID,
     TOKEN_IDS,
     ArgumentKind,
-    GenerationOptions,
     read_argument,
-    read_sampling,
     refuse_unknown,
     whole,
 )
+from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
+from cosine_p2p.request.options import GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults
@@ -30,84 +29,28 @@ DEFAULT_NEW_TOKENS: Final = 20
 DEFAULT_TOP_K: Final = 50
 """What transformers samples from where nothing says otherwise."""
 
-HONOURED: Final = frozenset(
-    {
-        "do_sample",
-        "eos_token_id",
-        "max_length",
-        "max_new_tokens",
-        "min_p",
-        "num_assistant_tokens",
-        "num_return_sequences",
-        "pad_token_id",
-        "repetition_penalty",
-        "return_dict_in_generate",
-        "seed",
-        "stop_strings",
-        "temperature",
-        "top_k",
-        "top_p",
-    }
-)
+HONOURED: Final = frozenset({
+    "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_p", "num_assistant_tokens",
+    "num_return_sequences", "pad_token_id", "repetition_penalty", "return_dict_in_generate", "seed",
+    "stop_strings", "temperature", "top_k", "top_p",
+})  # fmt: skip
 """These a swarm does as transformers does them."""
-IGNORED: Final = frozenset(
-    {
-        "assistant_confidence_threshold",
-        "assistant_early_exit",
-        "assistant_lookbehind",
-        "assistant_tokenizer",
-        "bos_token_id",
-        "cache_config",
-        "cache_implementation",
-        "compile_config",
-        "continuous_batching_config",
-        "decoder_start_token_id",
-        "disable_compile",
-        "early_stopping",
-        "is_assistant",
-        "length_penalty",
-        "low_memory",
-        "max_cache_len",
-        "max_matching_ngram_size",
-        "num_assistant_tokens_schedule",
-        "prefill_chunk_size",
-        "prompt_lookup_num_tokens",
-        "remove_invalid_values",
-        "renormalize_logits",
-        "return_legacy_cache",
-        "speculation_type",
-        "synced_gpus",
-        "target_lookbehind",
-        "tokenizer",
-        "transformers_version",
-        "use_cache",
-        "use_mtp",
-    }
-)
+IGNORED: Final = frozenset({
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "assistant_tokenizer",
+    "bos_token_id", "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
+    "decoder_start_token_id", "disable_compile", "early_stopping", "is_assistant", "length_penalty", "low_memory",
+    "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens_schedule", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "remove_invalid_values", "renormalize_logits", "return_legacy_cache",
+    "speculation_type", "synced_gpus", "target_lookbehind", "tokenizer", "transformers_version", "use_cache",
+    "use_mtp",
+})  # fmt: skip
 """These change how fast an output comes, or nothing without beams; which tokens it has they do not."""
-REFUSED: Final = frozenset(
-    {
-        *NOT_HONOURED,
-        "assistant_ensemble_weight",
-        "assistant_model",
-        "cache",
-        "custom_generate",
-        "encoder_outputs",
-        "inputs_embeds",
-        "logits_processor",
-        "negative_prompt_attention_mask",
-        "negative_prompt_ids",
-        "output_attentions",
-        "output_hidden_states",
-        "output_logits",
-        "output_scores",
-        "past_key_values",
-        "position_ids",
-        "prefix_allowed_tokens_fn",
-        "stopping_criteria",
-        "token_type_ids",
-    }
-)
+REFUSED: Final = frozenset({
+    *NOT_HONOURED, "assistant_ensemble_weight", "assistant_model", "cache", "custom_generate", "encoder_outputs",
+    "inputs_embeds", "logits_processor", "negative_prompt_attention_mask", "negative_prompt_ids",
+    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "past_key_values",
+    "position_ids", "prefix_allowed_tokens_fn", "stopping_criteria", "token_type_ids",
+})  # fmt: skip
 """These a swarm cannot follow; those that a file can hold are in `NOT_HONOURED`."""
 
 
@@ -186,7 +129,7 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
     if sequences > 1 and not read.get("do_sample"):
         raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
     for_client: GenerationOptions = _sampling(given) if read.get("do_sample") else {}
-    for_client["repetition_penalty"] = read_sampling("repetition_penalty", given.get("repetition_penalty", 1.0))
+    for_client["repetition_penalty"] = read_option("repetition_penalty", given.get("repetition_penalty", 1.0))
     for_client["stop"] = read.get("stop_strings", ())
     if read.get("num_assistant_tokens") == 0:
         for_client["strategy"] = "plain"
@@ -204,16 +147,16 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
 
 def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
     """The defaults are those of transformers."""
-    temperature = read_sampling("temperature", given.get("temperature", 1.0))
+    temperature = read_option("temperature", given.get("temperature", 1.0))
     if temperature == 0:
         raise UsageError(
             "temperature must be above 0 with do_sample=True; for greedy decoding set do_sample=False."
         )
     return {
         "temperature": temperature,
-        "top_k": int(read_sampling("top_k", given.get("top_k", DEFAULT_TOP_K))),
-        "top_p": read_sampling("top_p", given.get("top_p", 1.0)),
-        "min_p": read_sampling("min_p", given.get("min_p", 0.0)),
+        "top_k": int(read_option("top_k", given.get("top_k", DEFAULT_TOP_K))),
+        "top_p": read_option("top_p", given.get("top_p", 1.0)),
+        "min_p": read_option("min_p", given.get("min_p", 0.0)),
     }
 
 

@@ -8,7 +8,7 @@ from cosine_protocol.limits import MAX_PROMPT_TOKENS, NONCE_BYTES
 from cosine_protocol.request import Request
 
 USUAL_WINDOW_TOKENS: Final = 256
-"""A choice by what was measured (decision 34): small models draft as well after 128 tokens as after thousands."""
+"""Measured (decision 34): small models draft as well after 128 tokens as after thousands."""
 
 
 def window_of(options: ClientOptions) -> int | None:

@@ -14,9 +14,9 @@ from cosine_p2p.text import template_worker
 from cosine_protocol.errors import PromptRefused
 
 RENDER_TIMEOUT_S: Final = 10.0
-"""A choice: a template takes milliseconds, and the process that renders it tenths of a second to start."""
+"""A template takes milliseconds, and the process that renders it tenths of a second to start."""
 MAX_TEXT_CHARACTERS: Final = 8 << 20
-"""A choice: more than the prompts of the longest contexts have."""
+"""More than the prompts of the longest contexts have."""
 MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
 """Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
 

@@ -1,4 +1,4 @@
-"""Text of a stream of tokens as soon as it is certain: nothing that is given changes with a later token."""
+"""Text of a stream of tokens as soon as it is certain: no later token, and no stop string, takes anything back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 CONTEXT_CHARACTERS: Final = 4
 """Bound: a character has at most four bytes, so that half a one cannot begin before so much text."""
 SETTLED_AFTER_TOKENS: Final = 32
-"""A choice: a few times the context; each token is decoded a few dozen times, at microseconds for all of them."""
+"""A few times the context; each token is decoded a few dozen times, at microseconds for all of them."""
 
 
 class Codec(Protocol):
@@ -84,10 +84,6 @@ class Detokenizer:
         while size < len(tokens) and len(self._codec.decode(tokens[-size:])) < CONTEXT_CHARACTERS:
             size *= 2
         return tokens[-size:]
-
-
-# --------------------
-# Text of a generation: certain text, and nothing that a stop string could still take back.
 
 
 @dataclass(frozen=True, slots=True)

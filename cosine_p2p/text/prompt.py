@@ -5,16 +5,17 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.offload import Offload
-from cosine_p2p.request.options import TOKEN_ID, Prompt
+from cosine_p2p.request.options import Prompt
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID
 
 LONG_CHARACTERS: Final = 100_000
-"""A choice: reading so many takes some tenths of a second."""
+"""Reading so many takes some tenths of a second."""
 ENCODE_TIMEOUT_S: Final = 60.0
-"""A choice: the longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
+"""The longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
 
 
 def read_prompt(value: object) -> Prompt:

@@ -31,9 +31,9 @@ KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
 )
 """The targets of the families at hand, so that nobody can stand for them under their names."""
 QUORUM: Final = 2 / 3
-"""A choice: of the verifiers of a name that was never used here; one liar among three changes nothing."""
+"""Of the verifiers of a name that was never used here; one liar among three changes nothing."""
 _READ_BYTES: Final = 1 << 20
-"""A choice: bounds memory while hashing."""
+"""Bounds memory while hashing."""
 GGUF_LINK: Final = "model.gguf"
 """The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
 _MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 MAX_MEMORY_BYTES: Final = 1 << 30
-"""A choice: address space, of which Python takes some ten MiB; a template that doubles a text meets it in time."""
+"""Address space, of which Python takes some ten MiB; a template that doubles a text meets it in time."""
 MAX_CPU_S: Final = 60
-"""A choice: where the process that asks is gone, nobody else ends a loop without an end. For each question."""
+"""Where the process that asks is gone, nobody else ends a loop without an end. For each question."""
 MAX_ERROR: Final = 300
 """Bounds what a template says of its failure; characters."""
 

@@ -26,32 +26,23 @@ from cosine_protocol.protocols import DISCOVER
 LOG = logging.getLogger(__name__)
 
 NAMES: Final = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "sentencepiece.bpe.model",
+    "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+    "vocab.json", "vocab.txt",
+)  # fmt: skip
 """The files that the tokenizers of transformers are saved as."""
 # Any of these alone makes a tokenizer; the others only describe one.
 _VOCABULARIES: Final = frozenset(NAMES) & {
     "sentencepiece.bpe.model", "spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"
 }  # fmt: skip
 ANSWER_TIMEOUT_S: Final = 10.0
-"""A choice: a piece is at most `MAX_CHUNK_BYTES`."""
+"""A piece is at most `MAX_CHUNK_BYTES`."""
 FETCH_S: Final = 20.0
-"""A choice: the time for all files, beside that for their bytes."""
+"""The time for all files, beside that for their bytes."""
 READ_FACTOR: Final = 16.0
-"""A choice: a KiB of a file is copied, where one of a message is read number by number."""
+"""A KiB of a file is copied, where one of a message is read number by number."""
 LEAST_BYTES_PER_S: Final = 50_000
-"""A choice: a slow link; who sends more slowly is left for another peer."""
+"""A slow link; who sends more slowly is left for another peer."""
 
 
 @dataclass(frozen=True, slots=True)

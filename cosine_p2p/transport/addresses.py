@@ -1,6 +1,9 @@
-"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) taken apart, and a book of them."""
+"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) taken apart, remembered, and judged.
 
-from collections import OrderedDict
+Anybody may announce anybody's address. What a user gave is dialled as it is; of what strangers' records name,
+public addresses are, and private ones only in a swarm that the user's own addresses show to be private. Pure.
+"""
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,6 +14,7 @@ from multiaddr import Multiaddr
 from multiaddr.exceptions import ProtocolNotFoundError
 from multiaddr.protocols import protocol_with_name
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 
@@ -139,13 +143,10 @@ class AddressBook:
     """The addresses that peers announced last; those of the peers noted longest ago are forgotten."""
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._addresses = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
 
     def note(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        self._addresses[peer_id] = tuple(maddrs[: limits.MAX_ADDRESSES])
-        self._addresses.move_to_end(peer_id)
-        if len(self._addresses) > MAX_KNOWN_PEERS:
-            self._addresses.popitem(last=False)
+        self._addresses.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     def of(self, peer_id: str) -> list[Address]:
         """This peer's addresses that can be dialled, each once; its id at their end may be left out."""
@@ -158,7 +159,7 @@ class AddressBook:
     def _dialable(self, peer_id: str) -> dict[Address, str]:
         end = f"/p2p/{peer_id}"
         found: dict[Address, str] = {}
-        for maddr in self._addresses.get(peer_id, ()):
+        for maddr in self._addresses.get(peer_id) or ():
             whole = maddr if maddr.endswith(end) else maddr + end
             try:
                 found.setdefault(parse_dialable(whole), whole)
@@ -167,20 +168,12 @@ class AddressBook:
         return found
 
 
-# --------------------
-# The addresses in strangers' records that are dialled, and how often. Pure.
-#
-# Anybody may announce anybody's address. What a user gave is dialled as it is; of what records name, public
-# addresses
-# are, and private ones only in a swarm that the user's own addresses show to be private.
-
-
 MAX_TRIES: Final = 16
-"""A choice: dials of one public host that have not led to a peer; as many nodes as a home network may have."""
+"""Dials of one public host that have not led to a peer; as many nodes as a home network may have."""
 TRIES_WINDOW_S: Final = 60.0
-"""A choice: the time in which these are counted, as long as a peer that failed is first avoided."""
+"""The time in which these are counted, as long as a peer that failed is first avoided."""
 MAX_HOSTS: Final = 4096
-"""Bounds memory; those dialled longest ago are forgotten first."""
+"""Bounds memory."""
 _SHARED: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: carriers' and overlay networks
 
 
@@ -225,34 +218,29 @@ class DialPolicy:
 
     def __init__(self, given: Iterable[str]) -> None:
         self._widest = max([Reach.PUBLIC, *map(reach_of, given)])
-        self._tries: OrderedDict[str, list[float]] = OrderedDict()
+        self._tries = Remembered[str, list[float]](MAX_HOSTS)
 
     def permits(self, host: str, *, now_s: float) -> bool:
         """True if this IP address may be dialled now."""
         reach = reach_of(host)
         if reach is not Reach.PUBLIC:
             return Reach.NOBODY < reach <= self._widest
-        recent = [at_s for at_s in self._tries.get(host, ()) if now_s - at_s < TRIES_WINDOW_S]
+        recent = [at_s for at_s in self._tries.get(host) or () if now_s - at_s < TRIES_WINDOW_S]
         return len(recent) < MAX_TRIES
 
     def note_try(self, host: str, *, now_s: float) -> None:
         """A dial begins."""
-        tries = self._tries.pop(host, [])
-        self._tries[host] = [*tries[1 - MAX_TRIES :], now_s]
-        if len(self._tries) > MAX_HOSTS:
-            self._tries.popitem(last=False)
+        tries = self._tries.get(host) or []
+        self._tries.note(host, [*tries[1 - MAX_TRIES :], now_s])
 
     def note_peer(self, host: str) -> None:
         """A dial has led to the peer that was meant."""
-        self._tries.pop(host, None)
-
-
-# --------------------
-# The part of the internet that a peer's address lies in: what is hard to have many of, other than keys. Pure.
+        self._tries.pop(host)
 
 
 PREFIX_BITS: Final = {"ip4": 24, "ip6": 48}
-"""The smallest networks that are routed by themselves, such as a provider gives to one customer."""
+"""The smallest networks that are routed by themselves, such as a provider gives to one customer: other than keys,
+many of them are hard to have."""
 
 
 def range_of(maddr: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
@@ -24,7 +25,7 @@ SILENCE_S: Final = 4.0
 MAX_WAITING_BYTES: Final = 4 << 20
 """Bounds memory for a peer that reads too slowly: four of the largest frames."""
 MAX_SENT_AHEAD_BYTES: Final = 1 << 20
-"""A choice: what `send` lets wait, the largest frame; heartbeats always find room behind it."""
+"""What `send` lets wait, the largest frame; heartbeats always find room behind it."""
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
@@ -37,17 +38,17 @@ READ_RATE: Final = 4000.0
 A gateway with sixteen requests, each with three drafters, and these send 440 a second at most where a pass takes
 60 ms and one of a drafter 6 ms, and 2,270 with 10 and 1 ms (`python -m tests.swarm.measure_reads`)."""
 READ_BURST: Final = 2000.0
-"""A choice: the units of half a second, 0.13 s of work at most, and more than the largest frame is."""
+"""The units of half a second, 0.13 s of work at most, and more than the largest frame is."""
 READ_PLACES: Final = 16
 """The requests of that measurement. Where a node serves more at once, as much more is read of a peer."""
 FLOOD_S: Final = 30.0
-"""A choice: who is at the limit for so long has sent 117 MiB or 120,000 messages more than the others; the longest
+"""Who is at the limit for so long has sent 117 MiB or 120,000 messages more than the others; the longest
 prompts of sixteen requests, 8 MiB, take two seconds."""
 FLOODED: Final = "it sends more than is read of a peer, for too long"
 PING_NUMBERS: Final = range(1 << 16, 1 << 32)
-"""A choice: too many to guess one that is open, and all of one length on the wire."""
+"""Too many to guess one that is open, and all of one length on the wire."""
 _RTT_WEIGHT: Final = 0.3
-"""A choice: the weight of the newest sample in the average."""
+"""The weight of the newest sample in the average."""
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ class Channel:
         self._has_room = asyncio.Event()
         self._draw = draw
         self._learns = learns
-        self._pings: dict[int, float] = {}
+        self._pings = Remembered[int, float](MAX_OPEN_PINGS)
         self._tasks: list[asyncio.Task[None]] = []
         self.greeted = asyncio.Event()
         self._is_ending = False
@@ -173,7 +174,7 @@ class Channel:
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
                 self.post(m.Pong(message.number))
             elif isinstance(message, m.Pong):
-                sent_at_s = self._pings.pop(message.number, None)
+                sent_at_s = self._pings.pop(message.number)
                 if sent_at_s is not None:
                     sample_s = asyncio.get_running_loop().time() - sent_at_s
                     known_s = sample_s if self.rtt_s is None else self.rtt_s
@@ -216,9 +217,7 @@ class Channel:
 
     def _ping(self) -> None:
         number = self._draw()
-        self._pings[number] = asyncio.get_running_loop().time()
-        if len(self._pings) > MAX_OPEN_PINGS:
-            self._pings.pop(next(iter(self._pings)))
+        self._pings.note(number, asyncio.get_running_loop().time())
         self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
 
     async def _write_all(self) -> None:

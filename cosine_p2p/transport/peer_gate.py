@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 GREETING_S: Final = 4.0
 """As long as a stream may be silent later."""
 LINGER_S: Final = 2.0
-"""A choice: the answer needs one way, and the peer's hanging up another."""
+"""The answer needs one way, and the peer's hanging up another."""
 MAX_GREETING_BYTES: Final = limits.MAX_REVOCATIONS_BYTES + 16
 """The longest frame before the hello: a list of revoked certificates."""
 MAX_REASON: Final = 250

@@ -22,12 +22,9 @@ from typing import Final
 from cosine_protocol.messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
 
-# --------------------
-# The margins below which rounding may decide between the two best scores, by data type.
-
-
 NEAR_TIES: Final[Mapping[str, float]] = MappingProxyType({"float32": 1e-4, "bfloat16": 0.25, "float16": 0.04})
-"""In 16 bits about twice the most that a margin moved (0.125 and 0.0205) when texts of the embedded target were fed
+"""The margins below which rounding may decide between the two best scores, by data type. In 16 bits about twice the
+most that a margin moved (0.125 and 0.0205) when texts of the embedded target were fed
 token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18 and 4 differed, at margins up to
 0.092 and 0.004."""
 
@@ -99,13 +96,10 @@ def _of(numerics: str, types: Mapping[str, float], of_llama: Mapping[str, float]
     return types.get(computed.split("/")[0], types["float32"])
 
 
-# --------------------
-
-
 WIDE: Final = 2.0
 """Near-tie margins; the reason is above."""
 FALSE_ALARM: Final = 1e-6
-"""A choice: the chance that an audit of an honest stream accuses, once in ten million streams at 5 % audited."""
+"""The chance that an audit of an honest stream accuses, once in ten million streams at 5 % audited."""
 IMPOSSIBLE: Final = 12.0
 """Standard deviations below a mean of 144 or more: the chance of fewer events is below 1e-35."""
 
@@ -140,7 +134,8 @@ def accuses(verdict: AuditVerdict, request: Request) -> bool:
         for finding in verdict.findings
         if not is_near_tie(finding.gap, sampling=sampling, near_tie=wide_gap)
     ]
-    filtered = filter_flip_rate_of(request.numerics) * positions if _filters(sampling) else 0.0
+    has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
+    filtered = filter_flip_rate_of(request.numerics) * positions if has_filter else 0.0
     explained = filtered + flip_rate_of(request.numerics) * positions
     return len(wide) > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
 
@@ -170,7 +165,3 @@ def most_by_chance(mean: float) -> int:
         chance *= mean / count
         tail -= chance
     return count
-
-
-def _filters(sampling: Sampling) -> bool:
-    return not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)

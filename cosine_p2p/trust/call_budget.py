@@ -1,23 +1,23 @@
 """How much one peer, and one address range, may ask of a node: token buckets and a time of silence. Pure."""
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
+
 PEER_RATE: Final = 50.0
-"""A choice, of units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
+"""Units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
 PEER_BURST: Final = 100.0
-"""A choice, of units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
+"""Units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
 or so; where there are more cells, there are more nodes that share them."""
 RANGE_FACTOR: Final = 4.0
-"""A choice: as many peers' worth as there may be for one address range."""
+"""As many peers' worth as there may be for one address range."""
 MAX_REFUSED: Final = 50
-"""A choice: so many calls in a row that are over the budget are no accident."""
+"""So many calls in a row that are over the budget are no accident: then nothing is answered for `SILENCE_S`."""
 SILENCE_S: Final = 60.0
-"""A choice: for so long nothing is answered then."""
 MAX_BUCKETS: Final = 4096
-"""Bounds memory; the ones used longest ago are forgotten first."""
+"""Bounds memory."""
 
 
 @dataclass(slots=True)
@@ -44,8 +44,8 @@ class CallBudget:
         self._peer_rate = peer_rate
         self._peer_burst = peer_burst
         self._flood_s = flood_s
-        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
-        self._ranges: OrderedDict[str, _Bucket] = OrderedDict()
+        self._peers = Remembered[str, _Bucket](MAX_BUCKETS)
+        self._ranges = Remembered[str, _Bucket](MAX_BUCKETS)
 
     def spend(self, peer_id: str, units: float, *, address_range: str = "", now_s: float) -> bool:
         """True where the peer, and its range if that is known, have so many units left; they are spent then.
@@ -89,12 +89,10 @@ class CallBudget:
         bucket = self._peers.get(peer_id)
         return bucket is not None and now_s < bucket.silent_until_s
 
-    def _bucket(self, buckets: OrderedDict[str, _Bucket], name: str, now_s: float, factor: float) -> _Bucket:
+    def _bucket(self, buckets: Remembered[str, _Bucket], name: str, now_s: float, factor: float) -> _Bucket:
         most = factor * self._peer_burst
-        bucket = buckets.pop(name, None) or _Bucket(most, now_s)
+        bucket = buckets.get(name) or _Bucket(most, now_s)
         bucket.tokens = min(most, bucket.tokens + factor * self._peer_rate * (now_s - bucket.at_s))
         bucket.at_s = now_s
-        buckets[name] = bucket
-        if len(buckets) > MAX_BUCKETS:
-            buckets.popitem(last=False)
+        buckets.note(name, bucket)
         return bucket

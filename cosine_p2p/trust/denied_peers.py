@@ -3,31 +3,30 @@
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import public_key_of
 
-# --------------------
-# Whom to ban of those that come back and go on each time they were disconnected, and for how long. Pure.
+logger = logging.getLogger(__name__)
 
-
+# Who is disconnected so often within that time does not stop by itself; calls that were under way when a peer was
+# disconnected are no new flood. Each further ban lasts twice as long as the one before, up to the longest: peer ids
+# cost nothing to make, so a longer one would keep nobody away.
 DISCONNECTED: Final = 5
-"""A choice: who is disconnected so often within `WITHIN_S` does not stop by itself."""
 WITHIN_S: Final = 3600.0
 APART_S: Final = 10.0
-"""A choice: calls that were under way when a peer was disconnected are no new flood."""
 FIRST_BAN_S: Final = 3600.0
-"""A choice; each further ban lasts twice as long as the one before."""
 LONGEST_BAN_S: Final = 86_400.0
-"""A choice: peer ids cost nothing to make, so a longer ban keeps nobody away."""
+REMEMBERED_S: Final = 7 * 86_400.0
+"""For so long after its ban a flooder's next one is longer."""
 MAX_PEERS: Final = 4096
-"""Bounds memory; those that were disconnected longest ago are forgotten first."""
+"""Bounds memory."""
 
 
 @dataclass(slots=True)
@@ -38,17 +37,18 @@ class _Offender:
 
 
 class FloodBans:
-    """The peers that were disconnected lately. Times are of one clock."""
+    """The peers that were disconnected lately, of which those are to be banned that come back each time.
+
+    Times are of one clock.
+    """
 
     def __init__(self) -> None:
-        self._offenders: OrderedDict[str, _Offender] = OrderedDict()
+        self._offenders = Remembered[str, _Offender](MAX_PEERS)
 
     def note_disconnected(self, peer_id: str, *, now_s: float) -> bool:
         """Count that a peer was disconnected for a flood; True if it is to be banned."""
-        offender = self._offenders.pop(peer_id, None) or _Offender(now_s)
-        self._offenders[peer_id] = offender
-        if len(self._offenders) > MAX_PEERS:
-            self._offenders.popitem(last=False)
+        offender = self._offenders.get(peer_id) or _Offender(now_s)
+        self._offenders.note(peer_id, offender)
         if now_s - offender.last_s < APART_S:
             return False
         offender.last_s = now_s
@@ -66,21 +66,14 @@ def ban_s(earlier: int) -> float:
     return float(min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** min(earlier, 10)))
 
 
-# --------------------
-
-
-logger = logging.getLogger(__name__)
-
 LOOK_AGAIN_S: Final = 10.0
-"""A choice: a running node takes up a ban so soon."""
+"""A running node takes up a ban so soon."""
 MAX_BANS: Final = 10_000
 """Bounds the file; those that end first are forgotten first."""
 MAX_WHY: Final = 80
-"""A choice, in characters: a line of a terminal."""
+"""In characters: a line of a terminal."""
 MAX_FILE_BYTES: Final = 16 << 20
 """Above what these bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger file is not ours."""
-REMEMBERED_S: Final = 7 * 86_400.0
-"""A choice: for so long after its ban a flooder's next one is longer."""
 LATEST_S: Final = 1e11
 """A Unix time in the year 5138: a file that says a later one was not written by us."""
 
@@ -160,13 +153,10 @@ class BanFile:
 
     def _keep(self, known: dict[str, Ban], *more: Ban) -> None:
         bans = sorted((known | {ban.peer_id: ban for ban in more}).values(), key=lambda ban: ban.until_s)
-        self._file.write({ban.peer_id: _as_object(ban) for ban in bans[-MAX_BANS:]})
-
-
-def _as_object(ban: Ban) -> dict[str, Any]:
-    fields = asdict(ban)
-    del fields["peer_id"]
-    return fields
+        written = {ban.peer_id: asdict(ban) for ban in bans[-MAX_BANS:]}
+        for fields in written.values():
+            del fields["peer_id"]
+        self._file.write(written)
 
 
 def _ban_of(peer_id: str, value: object) -> Ban | None:

@@ -5,11 +5,12 @@ signed that this client knows by its own requests counts, and of each of these a
 """
 
 import base64
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_RECORD_SKEW_S, MAX_SHOWN_RECEIPTS
@@ -18,15 +19,13 @@ from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.records import NodeRecord
 
 MOST_TOKENS: Final = 256
-"""A choice: two answers; more of one verifier, or of one client, says no more."""
+"""Two answers; more of one verifier, or of one client, says no more."""
 LEVELS_TOKENS: Final = (64, 512)
-"""Choices: the credit from which a drafter is of level 1 and 2. No one verifier or client can give the latter."""
+"""The credit from which a drafter is of level 1 and 2. No one verifier or client can give the latter."""
 HALF_LIFE_S: Final = 7 * 24 * 3600.0
-"""A choice: as long as a client remembers speeds (`peer_speeds`)."""
+"""As long as a client remembers speeds (`PeerSpeeds`)."""
 MAX_DRAFTERS: Final = 1024
-"""Bounds memory; those that showed theirs longest ago are forgotten first."""
-
-
+"""Bounds memory."""
 KEPT_DRAFTERS: Final = 256
 """Bounds the file at 1 MiB, with 500 bytes a receipt; those that showed theirs last are kept."""
 
@@ -44,14 +43,11 @@ class EarnedCredit:
     """The receipts of drafters whose signatures hold, as they were shown last."""
 
     def __init__(self) -> None:
-        self._shown: OrderedDict[str, tuple[ReadReceipt, ...]] = OrderedDict()
+        self._shown = Remembered[str, tuple[ReadReceipt, ...]](MAX_DRAFTERS)
 
     def note(self, drafter: str, receipts: Iterable[ReadReceipt]) -> None:
         """A drafter has shown these; what it showed before counts no longer."""
-        self._shown.pop(drafter, None)
-        self._shown[drafter] = tuple(receipts)
-        if len(self._shown) > MAX_DRAFTERS:
-            self._shown.popitem(last=False)
+        self._shown.note(drafter, tuple(receipts))
 
     def earned(self) -> dict[str, Earned]:
         """The sums of the receipts of each drafter that has shown any which hold."""

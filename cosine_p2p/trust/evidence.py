@@ -14,7 +14,7 @@ from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
 
 MAX_PIECES: Final = 64
-"""A choice: as many convictions as a client remembers; the oldest are forgotten first."""
+"""As many convictions as a client remembers; the oldest are forgotten first."""
 MAX_FILE_BYTES: Final = 4 << 20
 """Bounds the file: three of the longest streams, or 64 of some thousand tokens."""
 

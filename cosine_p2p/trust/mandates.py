@@ -1,17 +1,17 @@
 """The mandates a client gives: how it signs them, and which verifiers have made poor use of one lately."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.trust.peer_memory import MAX_PEERS, PeerFailures
 from cosine_protocol.identity import Identity
 from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.messages import SignedMandate
 
 USELESS_TOKENS: Final = 512
-"""A choice: several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
+"""Several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
 
 
 class Coordination(StrEnum):
@@ -31,7 +31,7 @@ class Mandates:
         self.identity = identity
         self.clock = clock
         self.failures = PeerFailures()
-        self._undrafted: Counter[str] = Counter()
+        self._undrafted = Remembered[str, int](MAX_PEERS)
 
     def sign(
         self,
@@ -63,9 +63,10 @@ class Mandates:
         """Take in what a mandate brought; one whose drafters bring nothing for long is avoided for a while."""
         if drafted:
             self.failures.note_served(delegate)
-            self._undrafted.pop(delegate, None)
+            self._undrafted.pop(delegate)
             return
-        self._undrafted[delegate] += tokens
-        if self._undrafted[delegate] >= USELESS_TOKENS:
+        undrafted = (self._undrafted.get(delegate) or 0) + tokens
+        self._undrafted.note(delegate, undrafted)
+        if undrafted >= USELESS_TOKENS:
             self._undrafted.pop(delegate)
             self.failures.note_failed(delegate, now_s=now_s)

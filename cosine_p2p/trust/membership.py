@@ -1,14 +1,17 @@
-"""The place of a peer in a private swarm: its certificate, the check of others, the newest list of revoked ones."""
+"""The place of a peer in a private swarm: its certificate, the check of others, the newest list of revoked ones.
+
+A member's swarm file has certificates and lists of revoked ones as the founder sends them, a line of text each.
+"""
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import NotAMember, UsageError
 from cosine_protocol.membership import (
@@ -22,12 +25,10 @@ from cosine_protocol.membership import (
 )
 from cosine_protocol.messages import Certificate
 
-# --------------------
-# A member's swarm file: certificates and lists of revoked ones as the founder sends them, a line of text each.
-
+logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""A choice: far above a list of the longest and a hundred certificates."""
+"""Far above a list of the longest and a hundred certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,10 @@ def read_swarm_file(file: Path) -> SwarmPapers:
     return SwarmPapers(swarm_ids.pop(), name, tuple(data for data, _ in found), newest_last)
 
 
-# --------------------
-
-
-logger = logging.getLogger(__name__)
-
 LOOK_AGAIN_S: Final = 10.0
-"""A choice: a renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
+"""A renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
 WARN_S: Final = 3 * 86_400.0
-"""A choice: time to ask the founder for a new certificate, over a weekend too."""
+"""Time to ask the founder for a new certificate, over a weekend too."""
 MAX_MET: Final = 16_384
 """Bounds memory: members whose certificates are remembered, as many as records."""
 MAX_STATE_BYTES: Final = 256 << 10
@@ -127,8 +123,8 @@ class Membership:
         self.sequence = 0
         self.revocations = b""
         self._serials: dict[str, int] = {}
-        self._met: OrderedDict[str, Certificate] = OrderedDict()
-        self._read: OrderedDict[bytes, Certificate] = OrderedDict()
+        self._met = Remembered[str, Certificate](MAX_MET)
+        self._read = Remembered[bytes, Certificate](MAX_MET)
         self._reread = reread
         self._state = state
         self._clock = clock
@@ -136,7 +132,10 @@ class Membership:
         self._warned_of = b""
         kept = state.read().get("revoked") if state is not None else None
         if isinstance(kept, str):
-            self._take_kept(kept)
+            try:
+                self.take_revocations(from_line(kept, prefix=REVOCATIONS_LINE))
+            except NotAMember as error:
+                logger.warning("the list of revoked certificates that was kept cannot be used: %s", error)
         for data in papers.revocations:
             self.take_revocations(data)
 
@@ -168,21 +167,18 @@ class Membership:
             raise NotAMember("no certificate was shown")
         known = self._read.get(certificate)
         if known is None:
-            known = self._read[certificate] = read_certificate(certificate)
-            if len(self._read) > MAX_MET:
-                self._read.popitem(last=False)
+            known = read_certificate(certificate)
+            self._read.note(certificate, known)
         self._check(known, peer_id)
-        met = self._met.pop(peer_id, known)
-        self._met[peer_id] = max(met, known, key=lambda one: one.serial)
-        if len(self._met) > MAX_MET:
-            self._met.popitem(last=False)
+        met = self._met.get(peer_id) or known
+        self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
 
     def check_met(self, peer_id: str) -> None:
         """Raises `NotAMember` unless a peer has shown, to whatever end, a certificate that counts now."""
         known = self._met.get(peer_id)
         if known is None:
             raise NotAMember("no certificate was shown")
-        self._met.move_to_end(peer_id)
+        self._met.note(peer_id, known)
         self._check(known, peer_id)
 
     def take_revocations(self, data: bytes) -> bool:
@@ -228,9 +224,3 @@ class Membership:
                     self.take_revocations(data)
         except (UsageError, NotAMember) as error:
             logger.warning("what is in the swarm file now cannot be used: %s", error)
-
-    def _take_kept(self, line: str) -> None:
-        try:
-            self.take_revocations(from_line(line, prefix=REVOCATIONS_LINE))
-        except NotAMember as error:
-            logger.warning("the list of revoked certificates that was kept cannot be used: %s", error)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_p2p.directory.cell_walk import PATHS, WIDTH, DisjointPaths
+from cosine_p2p.directory.disjoint_paths import PATHS, WIDTH, DisjointPaths
 from cosine_p2p.transport.full.library import DHTID, RoutingTable
 
 ID_BITS = 160

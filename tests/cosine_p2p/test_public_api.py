@@ -14,24 +14,10 @@ from cosine_protocol.errors import UsageError
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 JSON_FIELDS = [
-    "text",
-    "token_ids",
-    "prompt_tokens",
-    "tokens",
-    "finish_reason",
-    "seconds",
-    "time_to_first_token_s",
-    "strategy",
-    "seed",
-    "rounds",
-    "drafted",
-    "accepted",
-    "drafters",
-    "verifiers",
-    "generation_config",
-    "receipts",
+    "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
+    "strategy", "seed", "rounds", "drafted", "accepted", "drafters", "verifiers", "generation_config", "receipts",
     "audit",
-]
+]  # fmt: skip
 
 
 def names(kind: type) -> list[str]:
@@ -39,28 +25,10 @@ def names(kind: type) -> list[str]:
 
 
 PUBLIC = {
-    "AppliedConfig",
-    "AsyncClient",
-    "Chunk",
-    "Client",
-    "ClientOptions",
-    "CosineError",
-    "DrafterReport",
-    "Generation",
-    "GenerationFailed",
-    "GenerationOptions",
-    "GenerationTimedOut",
-    "Observer",
-    "PeerLost",
-    "Progress",
-    "Prompt",
-    "PromptRefused",
-    "PromptTooLong",
-    "Run",
-    "UsageError",
-    "VerifierReport",
-    "__version__",
-}
+    "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
+    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "PeerLost",
+    "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport", "__version__",
+}  # fmt: skip
 
 
 def test_what_is_public() -> None:

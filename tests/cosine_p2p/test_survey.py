@@ -17,6 +17,7 @@ from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import ONE_WAY_S, PlainSwarm, account
 from tests.cosine_p2p.samples import TARGET
+from tests.scenes import in_virtual_time
 
 ASK_S = 4.0
 
@@ -165,26 +166,24 @@ def test_a_node_that_comes_back_is_seen_again() -> None:
     assert run_virtual(run()) == ["", "no such peer", ""]
 
 
-def test_no_link_is_kept_to_a_node_that_is_no_longer_announced() -> None:
+@in_virtual_time
+async def test_no_link_is_kept_to_a_node_that_is_no_longer_announced() -> None:
     ended: list[str] = []
 
     async def noting(stream: Stream) -> None:
         await account()(stream)
         ended.append(stream.peer_id)
 
-    async def run() -> None:
-        swarm = PlainSwarm()
-        await swarm.announce(1, noting)
-        surveyor = Surveyor(swarm, target=TARGET)
-        await surveyor.survey()
-        swarm.directory = MemoryDirectory()
-        assert (await surveyor.survey()).nodes == ()
-        await asyncio.sleep(1)
-        assert ended == ["client"]
-        await surveyor.close()
-        await swarm.close()
-
-    run_virtual(run())
+    swarm = PlainSwarm()
+    await swarm.announce(1, noting)
+    surveyor = Surveyor(swarm, target=TARGET)
+    await surveyor.survey()
+    swarm.directory = MemoryDirectory()
+    assert (await surveyor.survey()).nodes == ()
+    await asyncio.sleep(1)
+    assert ended == ["client"]
+    await surveyor.close()
+    await swarm.close()
 
 
 class BrokenDirectory(MemoryDirectory):

@@ -85,10 +85,3 @@ def test_a_file_that_is_not_ours_holds_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "trials.json"
     file.write_text(text, "utf-8")
     assert read(file).state() == []
-
-
-def test_a_place_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("", "utf-8")
-    TrialFile(blocked / "trials.json").write({"cosine": measured()})
-    assert read(blocked / "trials.json").state() == []

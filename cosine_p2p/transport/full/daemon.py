@@ -32,13 +32,13 @@ from cosine_protocol.identity import public_key_of
 DIAL_BACKOFF: Final = "dial backoff"
 """p2pd's words where it does not dial a peer that it could not reach lately."""
 DIAL_AGAIN_S: Final = 2.0
-"""A choice: p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
+"""p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
 # asyncio's default of 100 loses streams in bursts of some hundred.
 BACKLOG: Final = 4096
 CONTROL_TIMEOUT_S: Final = 5.0
-"""A choice: the daemon is on this machine."""
+"""The daemon is on this machine."""
 END_TIMEOUT_S: Final = 3.0
-"""A choice: then the daemon is killed."""
+"""Then the daemon is killed."""
 # In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 

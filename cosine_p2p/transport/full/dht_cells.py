@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cosine_p2p.directory.cell_walk import DisjointPaths
 from cosine_p2p.directory.dht import Placement
+from cosine_p2p.directory.disjoint_paths import DisjointPaths
 from cosine_p2p.directory.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_node import node_id_of
 from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
@@ -26,9 +26,9 @@ record (decision 31)."""
 ASKED_AT_ONCE: Final = 3
 """Kademlia's alpha, on each path."""
 OPERATION_TIMEOUT_S: Final = 20.0
-"""A choice: room for several rounds of Kademlia with nodes that do not answer."""
+"""Room for several rounds of Kademlia with nodes that do not answer."""
 MIN_PATIENCE_S: Final = 1.0
-"""A choice: once a path has ended, the others have twice as long as it took, and this."""
+"""Once a path has ended, the others have twice as long as it took, and this."""
 MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
 """Bounds the signatures checked for one cell. What many nodes show comes first: half of forty nodes that lie fill
 1,280 places, enough for 85 records with as many copies as fifteen honest nodes hold of one."""

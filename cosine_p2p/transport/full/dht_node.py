@@ -36,9 +36,9 @@ from cosine_protocol.errors import PeerLost
 RPC_TIMEOUT_S: Final = 3.0
 """hivemind's default."""
 CONTROL_TIMEOUT_S: Final = 1.0
-"""A choice: the daemon is on this machine, and calls of others wait for it."""
+"""The daemon is on this machine, and calls of others wait for it."""
 MIN_PATIENCE_S: Final = 0.5
-"""A choice: once one peer has answered a greeting, the others have as long again and this."""
+"""Once one peer has answered a greeting, the others have as long again and this."""
 
 Clock = Callable[[], float]
 

@@ -23,9 +23,9 @@ from cosine_protocol.records import NodeRecord
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 0.2
-"""A choice: p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
+"""p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
 BAD_VALUE_UNITS: Final = 25.0
-"""A choice: what a value that fails its check costs beside the check. Honest owners store none."""
+"""What a value that fails its check costs beside the check. Honest owners store none."""
 
 BROUGHT_WITHIN_S: Final = 20.0
 """As long as the look-up may take in which an owner brings the record that it has issued before."""

@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOTE_PEERS_EVERY_S: Final = 15.0
-"""A choice: how old the peers may be that a restarted daemon asks."""
+"""How old the peers may be that a restarted daemon asks."""
 CIRCUIT_WAIT_S: Final = 5.0
-"""A choice: time for a relay to answer, before a warning is due."""
+"""Time for a relay to answer, before a warning is due."""
 MAX_KNOWN_PEERS: Final = 8
 """Bounds the peers that a restarted daemon dials."""
 MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
 MAX_STREAMS_EACH: Final = 64
-"""A choice: a peer needs one for each protocol and its links; with more it takes the places of others."""
+"""A peer needs one for each protocol and its links; with more it takes the places of others."""
 JOIN_AGAIN_S: Final = 2.0
-"""A choice: a peer that starts at the same time listens by then, and one that was busy for a moment answers."""
+"""A peer that starts at the same time listens by then, and one that was busy for a moment answers."""
 FIRST_RETRY_S: Final = 0.5
-"""A choice."""
 MAX_RETRY_S: Final = 30.0
-"""A choice: pauses between restarts double up to here."""
+"""Pauses between restarts double up to here."""
 
 Restarted = Callable[[], Awaitable[None]]
 

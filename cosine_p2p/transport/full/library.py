@@ -23,23 +23,10 @@ with imported_in_part("hivemind"):
         codecs.codec_by_name(codec.name)
 
 __all__ = [
-    "DHTID",
-    "P2P",
-    "DHTLocalStorage",
-    "DHTNode",
-    "DHTRecord",
-    "DictionaryDHTValue",
-    "MSGPackSerializer",
-    "P2PDaemonError",
-    "PeerID",
-    "RecordValidatorBase",
-    "RoutingTable",
-    "ValueWithExpiration",
-    "dht_pb2",
-    "p2pd_pb2",
-    "read_pbmsg_safe",
-    "write_pbmsg",
-]
+    "DHTID", "P2P", "DHTLocalStorage", "DHTNode", "DHTRecord", "DictionaryDHTValue", "MSGPackSerializer",
+    "P2PDaemonError", "PeerID", "RecordValidatorBase", "RoutingTable", "ValueWithExpiration", "dht_pb2",
+    "p2pd_pb2", "read_pbmsg_safe", "write_pbmsg",
+]  # fmt: skip
 
 # Without this hivemind formats its own lines on stderr, whatever logging the application chose.
 use_hivemind_log_handler("nowhere")

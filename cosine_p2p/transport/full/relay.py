@@ -30,9 +30,9 @@ CIRCUIT_BYTES: Final = 128 << 20
 """Each way of a circuit. In its 30 minutes a gateway with sixteen requests at a time sends a verifier 104 MB, in
 a simulated swarm with passes of 60 ms and drafts of 6 ms."""
 CIRCUITS_EACH: Final = 64
-"""A choice: a peer's circuits at a time, which are the clients at a time of a node behind NAT."""
+"""A peer's circuits at a time, which are the clients at a time of a node behind NAT."""
 CIRCUIT_BUFFER_BYTES: Final = 64 << 10
-"""A choice, each way of a circuit. With p2pd's own 16 MiB its circuits could fill the machine's memory."""
+"""Each way of a circuit. With p2pd's own 16 MiB its circuits could fill the machine's memory."""
 RELAY_FLAGS: Final = (
     f"-relayDataLimit={CIRCUIT_BYTES}",
     f"-relayMaxCircuits={CIRCUITS_EACH}",
@@ -60,9 +60,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 """What becomes the daemon named in its arguments. In a session of its own, as any daemon of ours."""
 MAX_STARTS: Final = 8
-"""A choice, for systems without that file: where one start of three is good, all are bad in one case of 26."""
+"""For systems without that file: where one start of three is good, all are bad in one case of 26."""
 ASK_TIMEOUT_S: Final = 10.0
-"""A choice: the daemon is on this machine, which may be busy; beside 12 busy processes it took up to 3.3 s."""
+"""The daemon is on this machine, which may be busy; beside 12 busy processes it took up to 3.3 s."""
 
 
 class _Started(Protocol):

@@ -1,4 +1,4 @@
-"""A libp2p stream as p2pd hands it over: one Unix socket."""
+"""The Unix sockets of p2pd: a private folder for those that control it, and each libp2p stream as one of them."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from typing import Final
 
 from cosine_protocol.errors import PeerLost
 
-# --------------------
-# A private folder for a daemon's control sockets, and the sweeping of those that killed processes left behind.
-
-
+READ_BYTES: Final = 64 << 10
+"""At most so much is read at once."""
+LINGER_S: Final = 1.0
+"""What is queued at the end gets this long to leave."""
 _PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
 # A process that is just starting has its folder before its sockets.
 _YOUNG_S: Final = 60.0
@@ -56,15 +56,6 @@ def _answers(path: Path) -> bool:
         except OSError:
             return True
     return True
-
-
-# --------------------
-
-
-READ_BYTES: Final = 64 << 10
-"""A choice: at most so much is read at once."""
-LINGER_S: Final = 1.0
-"""A choice: what is queued at the end gets this long to leave."""
 
 
 class SocketStream:

@@ -26,9 +26,9 @@ MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE
 MAX_LINE_BYTES: Final = 1024
 """Bounds an answer of multistream-select; protocol names are far shorter."""
 WRITE_TIMEOUT_S: Final = 10.0
-"""A choice: a peer that takes nothing for so long is gone."""
+"""A peer that takes nothing for so long is gone."""
 CLOSE_TIMEOUT_S: Final = 0.5
-"""A choice: closing tells the peer, if it still listens."""
+"""Closing tells the peer, if it still listens."""
 # Protocol names of libp2p.
 _MULTISTREAM: Final = "/multistream/1.0.0"
 _NOISE: Final = "/noise"

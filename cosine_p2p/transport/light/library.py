@@ -20,25 +20,10 @@ with imported_in_part("libp2p"):
     from libp2p.utils.varint import encode_delim, encode_varint_prefixed, read_varint_prefixed_bytes_limited
 
 __all__ = [
-    "ID",
-    "MAX_WINDOW_SIZE",
-    "BaseLibp2pError",
-    "Ed25519PrivateKey",
-    "HopMessage",
-    "KeyPair",
-    "NetStream",
-    "NoiseTransport",
-    "RawConnError",
-    "RawConnection",
-    "Status",
-    "TrioTCPStream",
-    "Yamux",
-    "YamuxStream",
-    "encode_delim",
-    "encode_varint_prefixed",
-    "new_noise_keys",
-    "read_varint_prefixed_bytes_limited",
-]
+    "ID", "MAX_WINDOW_SIZE", "BaseLibp2pError", "Ed25519PrivateKey", "HopMessage", "KeyPair", "NetStream",
+    "NoiseTransport", "RawConnError", "RawConnection", "Status", "TrioTCPStream", "Yamux", "YamuxStream",
+    "encode_delim", "encode_varint_prefixed", "new_noise_keys", "read_varint_prefixed_bytes_limited",
+]  # fmt: skip
 
 # Without a handler of its own what it says goes to stderr, where every peer that leaves counts as an error.
 logging.getLogger("libp2p").addHandler(logging.NullHandler())

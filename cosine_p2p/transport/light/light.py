@@ -21,13 +21,13 @@ from cosine_protocol.identity import Identity
 logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S: Final = 4.0
-"""A choice, as for a client's other transport."""
+"""As for a client's other transport."""
 # The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
 GRACE_S: Final = 0.5
 RESOLVE_S: Final = 2.0
-"""A choice: a name server that takes longer tells nothing of the network; the dial itself asks it again."""
+"""A name server that takes longer tells nothing of the network; the dial itself asks it again."""
 DRAIN_S: Final = 0.5
-"""A choice: a last message gets this long to leave."""
+"""A last message gets this long to leave."""
 # Where an identity file holds the seed of its key.
 _SEED: Final = slice(4, 36)
 

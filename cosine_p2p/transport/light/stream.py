@@ -15,12 +15,12 @@ from cosine_protocol.errors import PeerLost
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 64 << 10
-"""A choice: at most so much is read at once."""
+"""At most so much is read at once."""
 # So much may lie between the threads before the faster one waits; the other reports its progress in such steps.
 MAX_BETWEEN_BYTES: Final = 256 << 10
 STEP_BYTES: Final = 64 << 10  # a quarter of that
 LINGER_S: Final = 1.0
-"""A choice: what is queued at the end gets this long to leave."""
+"""What is queued at the end gets this long to leave."""
 
 
 class _Progress:

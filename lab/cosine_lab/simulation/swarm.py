@@ -31,7 +31,7 @@ from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.directory import Directory, MemoryDirectory
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.tokenizer import TextCodec

@@ -17,7 +17,7 @@ from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_p2p.directory.dht import DhtDirectory
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
 from cosine_protocol import messages as m

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.survey import ask_status
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Link

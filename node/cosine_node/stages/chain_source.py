@@ -12,7 +12,7 @@ from cosine_node.stages.chain_search import FoundChain, StageSight, find_chain, 
 from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.distances import estimated_rtt_s
+from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError

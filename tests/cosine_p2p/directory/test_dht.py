@@ -15,7 +15,6 @@ from cosine_p2p.directory.postings import (
     ENTRY_BYTES,
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,
-    MAX_REMEMBERED,
     Posting,
     PostingChecker,
     RecordOpener,
@@ -555,11 +554,3 @@ def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
 def test_a_placement_is_enough_where_more_nodes_hold_the_record_than_do_not(asked: int, holders: int) -> None:
     placement = Placement(holders=min(holders, asked), asked=asked)
     assert placement.is_enough == (not asked or 2 * placement.holders > asked)
-
-
-def test_what_an_opener_remembers_is_bounded() -> None:
-    opener = RecordOpener()
-    opener._opened.update({number.to_bytes(4, "big"): GOOD for number in range(MAX_REMEMBERED)})
-    cell = cell_of(GOOD)
-    opener.open(seal_record(GOOD, OWNER, key=cell), cell=cell, owner=OWNER.peer_id, now_s=NOW_S)
-    assert len(opener._opened) == MAX_REMEMBERED

@@ -19,6 +19,7 @@ from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import Role, SignedRecord, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+from tests.scenes import as_test
 
 NOW_S = 1_000_000.0
 CELL = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
@@ -89,188 +90,167 @@ def play(scene: Callable[[World], Awaitable[None]]) -> None:
     run_virtual(run())
 
 
+in_world = as_test(play, given=1)
+
+
 async def read(cells: DiscoverCells) -> dict[str, bytes]:
     found = await cells.read([CELL])
     await cells.close()
     return dict(found[CELL])
 
 
-def test_answers_are_put_together_with_the_newest_of_each_owner() -> None:
-    async def scene(world: World) -> None:
-        old, new = sealed(1, sequence=1), sealed(1, sequence=2)
-        await world.node("a", telling(old, sealed(2)))
-        await world.node("b", telling(new))
-        await world.node("c", telling())
-        found = await read(world.cells("a", "b", "c"))
-        assert found == {identity_of(1).peer_id: new, identity_of(2).peer_id: sealed(2)}
-
-    play(scene)
+@in_world
+async def test_answers_are_put_together_with_the_newest_of_each_owner(world: World) -> None:
+    old, new = sealed(1, sequence=1), sealed(1, sequence=2)
+    await world.node("a", telling(old, sealed(2)))
+    await world.node("b", telling(new))
+    await world.node("c", telling())
+    found = await read(world.cells("a", "b", "c"))
+    assert found == {identity_of(1).peer_id: new, identity_of(2).peer_id: sealed(2)}
 
 
-def test_a_forged_later_record_does_not_hide_the_true_one() -> None:
-    async def scene(world: World) -> None:
-        await world.node("liar", telling(forged(1, sequence=1 << 50), b"rubbish", sealed(3, cell="another/cell")))
-        await world.node("honest", telling(sealed(1)))
-        assert await read(world.cells("liar", "honest")) == {identity_of(1).peer_id: sealed(1)}
-
-    play(scene)
+@in_world
+async def test_a_forged_later_record_does_not_hide_the_true_one(world: World) -> None:
+    await world.node("liar", telling(forged(1, sequence=1 << 50), b"rubbish", sealed(3, cell="another/cell")))
+    await world.node("honest", telling(sealed(1)))
+    assert await read(world.cells("liar", "honest")) == {identity_of(1).peer_id: sealed(1)}
 
 
-def test_addresses_are_noted_of_proven_records_only() -> None:
-    async def scene(world: World) -> None:
-        await world.node("a", telling(sealed(1, addresses=("/ip4/192.0.2.1/tcp/1",)), forged(2)))
-        await read(world.cells("a"))
-        assert world.noted == {identity_of(1).peer_id: ("/ip4/192.0.2.1/tcp/1",)}
-
-    play(scene)
+@in_world
+async def test_addresses_are_noted_of_proven_records_only(world: World) -> None:
+    await world.node("a", telling(sealed(1, addresses=("/ip4/192.0.2.1/tcp/1",)), forged(2)))
+    await read(world.cells("a"))
+    assert world.noted == {identity_of(1).peer_id: ("/ip4/192.0.2.1/tcp/1",)}
 
 
-def test_nodes_met_on_the_way_are_asked_too() -> None:
+@in_world
+async def test_nodes_met_on_the_way_are_asked_too(world: World) -> None:
     """One initial peer that withholds most does not decide what a client sees."""
-
-    async def scene(world: World) -> None:
-        met = identity_of(1).peer_id
-        await world.node("withholding", telling(sealed(1)))
-        await world.node(met, telling(sealed(1), sealed(2), sealed(3)))
-        found = await read(world.cells("withholding"))
-        assert set(found) == {identity_of(number).peer_id for number in (1, 2, 3)}
-
-    play(scene)
+    met = identity_of(1).peer_id
+    await world.node("withholding", telling(sealed(1)))
+    await world.node(met, telling(sealed(1), sealed(2), sealed(3)))
+    found = await read(world.cells("withholding"))
+    assert set(found) == {identity_of(number).peer_id for number in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("bad", ["gone", "silent"])
-def test_a_node_that_is_gone_or_silent_costs_its_own_answer(bad: str) -> None:
-    async def scene(world: World) -> None:
-        await world.node("honest", telling(sealed(1)))
-        if bad == "silent":
-            await world.node("silent", never)
-        cells = world.cells(bad, "honest")
-        began_s = asyncio.get_running_loop().time()
-        assert set((await cells.read([CELL]))[CELL]) == {identity_of(1).peer_id}
-        # The owner of the record is asked as well; nobody serves there.
-        assert asyncio.get_running_loop().time() - began_s < 2.5
-        await cells.close()
-
-    play(scene)
+@in_world
+async def test_a_node_that_is_gone_or_silent_costs_its_own_answer(world: World, bad: str) -> None:
+    await world.node("honest", telling(sealed(1)))
+    if bad == "silent":
+        await world.node("silent", never)
+    cells = world.cells(bad, "honest")
+    began_s = asyncio.get_running_loop().time()
+    assert set((await cells.read([CELL]))[CELL]) == {identity_of(1).peer_id}
+    # The owner of the record is asked as well; nobody serves there.
+    assert asyncio.get_running_loop().time() - began_s < 2.5
+    await cells.close()
 
 
-def test_who_failed_is_asked_last_the_next_time() -> None:
-    async def scene(world: World) -> None:
-        names = ("dead", "a", "b", "c")
-        for name in names[1:]:
-            await world.node(name, telling(sealed(1)))
-        cells = world.cells(*names)
-        await cells.read([CELL])
-        world.asked.clear()
-        await world.node("dead", telling())
-        # A node gives what it has just read once more, without reading it again.
-        await asyncio.sleep(REUSE_S + 1.0)
-        await cells.read([CELL])
-        assert world.asked == ["a", "b", "c"]
-        await cells.close()
-
-    play(scene)
+@in_world
+async def test_who_failed_is_asked_last_the_next_time(world: World) -> None:
+    names = ("dead", "a", "b", "c")
+    for name in names[1:]:
+        await world.node(name, telling(sealed(1)))
+    cells = world.cells(*names)
+    await cells.read([CELL])
+    world.asked.clear()
+    await world.node("dead", telling())
+    # A node gives what it has just read once more, without reading it again.
+    await asyncio.sleep(REUSE_S + 1.0)
+    await cells.read([CELL])
+    assert world.asked == ["a", "b", "c"]
+    await cells.close()
 
 
-def test_if_nobody_answers_the_reason_of_each_is_told() -> None:
+@in_world
+async def test_if_nobody_answers_the_reason_of_each_is_told(world: World) -> None:
     async def refusing(cell: str) -> Sequence[bytes]:
         raise PeerLost("dht", "broken")
 
     async def babbling(stream: Stream) -> None:
         await stream.write(b"\xff" * 64)
 
-    async def scene(world: World) -> None:
-        await world.node("refusing", refusing)
-        babbler = world.network.join("babbler")
-        await babbler.serve(DISCOVER, babbling)
-        cells = world.cells("refusing", "babbler", *(f"nobody-{number}" for number in range(9)))
-        with pytest.raises(PeerLost, match="no node answered") as caught:
-            await cells.read([CELL])
-        reason = str(caught.value)
-        assert "\n" not in reason
-        assert "refusing: it refused" in reason and "babbler: it broke the protocol" in reason
-        assert reason.count("nobody-") == MAX_ASKED - 2
-        await cells.close()
-        await babbler.close()
-
-    play(scene)
-
-
-def test_several_cells_are_asked_for_at_once() -> None:
-    async def scene(world: World) -> None:
-        names = [cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit) for digit in "0123"]
-
-        async def slow(cell: str) -> Sequence[bytes]:
-            await asyncio.sleep(0.1)
-            return [sealed(1, cell=cell)]
-
-        await world.node("a", slow)
-        cells = world.cells("a")
-        assert [list(found) for found in (await cells.read(names)).values()] == [[identity_of(1).peer_id]] * 4
-        await cells.close()
-
-    play(scene)
-
-
-def test_links_are_kept_between_look_ups_and_given_up_when_idle() -> None:
-    async def scene(world: World) -> None:
-        streams = 0
-
-        async def counting(stream: Stream) -> None:
-            nonlocal streams
-            streams += 1
-            await DiscoverService(telling()).handle(stream)
-            streams -= 1
-
-        node = world.network.join("a")
-        await node.serve(DISCOVER, counting)
-        cells = world.cells("a")
-        await asyncio.gather(cells.read([CELL]), cells.read([CELL]))
+    await world.node("refusing", refusing)
+    babbler = world.network.join("babbler")
+    await babbler.serve(DISCOVER, babbling)
+    cells = world.cells("refusing", "babbler", *(f"nobody-{number}" for number in range(9)))
+    with pytest.raises(PeerLost, match="no node answered") as caught:
         await cells.read([CELL])
-        assert streams == 1
-        await asyncio.sleep(KEEP_LINKS_S + 5)
-        assert streams == 0
-        await cells.read([CELL])
-        await cells.close()
-        await asyncio.sleep(1)
-        assert streams == 0
-        await node.close()
-
-    play(scene)
+    reason = str(caught.value)
+    assert "\n" not in reason
+    assert "refusing: it refused" in reason and "babbler: it broke the protocol" in reason
+    assert reason.count("nobody-") == MAX_ASKED - 2
+    await cells.close()
+    await babbler.close()
 
 
-def test_a_directory_reads_through_them_with_all_its_checks() -> None:
+@in_world
+async def test_several_cells_are_asked_for_at_once(world: World) -> None:
+    names = [cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit) for digit in "0123"]
+
+    async def slow(cell: str) -> Sequence[bytes]:
+        await asyncio.sleep(0.1)
+        return [sealed(1, cell=cell)]
+
+    await world.node("a", slow)
+    cells = world.cells("a")
+    assert [list(found) for found in (await cells.read(names)).values()] == [[identity_of(1).peer_id]] * 4
+    await cells.close()
+
+
+@in_world
+async def test_links_are_kept_between_look_ups_and_given_up_when_idle(world: World) -> None:
+    streams = 0
+
+    async def counting(stream: Stream) -> None:
+        nonlocal streams
+        streams += 1
+        await DiscoverService(telling()).handle(stream)
+        streams -= 1
+
+    node = world.network.join("a")
+    await node.serve(DISCOVER, counting)
+    cells = world.cells("a")
+    await asyncio.gather(cells.read([CELL]), cells.read([CELL]))
+    await cells.read([CELL])
+    assert streams == 1
+    await asyncio.sleep(KEEP_LINKS_S + 5)
+    assert streams == 0
+    await cells.read([CELL])
+    await cells.close()
+    await asyncio.sleep(1)
+    assert streams == 0
+    await node.close()
+
+
+@in_world
+async def test_a_directory_reads_through_them_with_all_its_checks(world: World) -> None:
     """Full cells are walked down; what belongs elsewhere is dropped."""
+    owners = range(1, limits.MAX_CELL_OWNERS + 1)
+    deep = {}
+    for digit in "0123456789abcdef":
+        deep[cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit)] = digit
 
-    async def scene(world: World) -> None:
-        owners = range(1, limits.MAX_CELL_OWNERS + 1)
-        deep = {}
-        for digit in "0123456789abcdef":
-            deep[cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit)] = digit
+    async def walk(cell: str) -> Sequence[bytes]:
+        if cell == CELL:
+            return [sealed(number) for number in owners]
+        return [sealed(number, cell=cell) for number in range(200, 203)] if cell in deep else ()
 
-        async def walk(cell: str) -> Sequence[bytes]:
-            if cell == CELL:
-                return [sealed(number) for number in owners]
-            return [sealed(number, cell=cell) for number in range(200, 203)] if cell in deep else ()
-
-        await world.node("a", walk)
-        cells = world.cells("a")
-        directory = DhtDirectory(cells, identity_of(1000), network=NETWORK, clock=lambda: NOW_S)
-        found = {record.peer_id for record in await directory.find(Role.DRAFTER, TARGET)}
-        assert found == {identity_of(number).peer_id for number in (*owners, 200, 201, 202)}
-        # Three owners in sixteen cells, each belonging in one.
-        assert directory.dropped == 3 * 15
-        await cells.close()
-
-    play(scene)
+    await world.node("a", walk)
+    cells = world.cells("a")
+    directory = DhtDirectory(cells, identity_of(1000), network=NETWORK, clock=lambda: NOW_S)
+    found = {record.peer_id for record in await directory.find(Role.DRAFTER, TARGET)}
+    assert found == {identity_of(number).peer_id for number in (*owners, 200, 201, 202)}
+    # Three owners in sixteen cells, each belonging in one.
+    assert directory.dropped == 3 * 15
+    await cells.close()
 
 
-def test_nothing_is_written_and_long_names_are_refused() -> None:
-    async def scene(world: World) -> None:
-        cells = world.cells("a")
-        assert not (await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)).is_enough
-        with pytest.raises(UsageError, match="too long"):
-            await cells.read(["x" * (limits.MAX_NAME_BYTES + 1)])
-        await cells.close()
-
-    play(scene)
+@in_world
+async def test_nothing_is_written_and_long_names_are_refused(world: World) -> None:
+    cells = world.cells("a")
+    assert not (await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)).is_enough
+    with pytest.raises(UsageError, match="too long"):
+        await cells.read(["x" * (limits.MAX_NAME_BYTES + 1)])
+    await cells.close()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.cell_walk import DisjointPaths
+from cosine_p2p.directory.disjoint_paths import DisjointPaths
 from tests.cosine_p2p.kademlia import Kademlia
 from tests.thoroughness import THOROUGH
 

@@ -146,5 +146,5 @@ def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
     known = distances()
     for number in range(MAX_PAIRS + 1):
         known.note_told("verifier", str(number), 0.05, now_s=float(number))
-    told = known.state(0.0)["told"]
+    told = known.state(float(MAX_PAIRS))["told"]
     assert len(told) == MAX_PAIRS and told[0][1] == "1"

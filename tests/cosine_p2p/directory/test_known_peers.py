@@ -105,13 +105,6 @@ def test_a_file_too_large_holds_nobody(file: Path) -> None:
     assert KnownPeers("main", file).read() == ()
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file")
-    known = KnownPeers("main", tmp_path / "state" / "peers.json")
-    known.note([peer(1)])
-    assert known.read() == ()
-
-
 def test_initial_peers_come_first_unless_they_did_not_answer_lately() -> None:
     known = [peer(5), peer(6), peer(1, has_answered=False, asked_at_s=100.0)]
     initial = (maddr(1), maddr(2))

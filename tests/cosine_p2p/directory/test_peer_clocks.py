@@ -55,8 +55,8 @@ def test_what_is_long_ago_or_was_noted_by_another_setting_of_the_clock_is_forgot
     assert clocks.problem(NOW_S - 3600.0 + KEEP_S + 1) == ""
     assert clocks.problem(NOW_S - 7200.0) == ""
     for number in range(2 * MAX_SOURCES):
-        clocks.note(f"other {number}", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=NOW_S)
-    assert len(clocks._samples) == MAX_SOURCES
+        clocks.note(f"other {number}", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=NOW_S - 3600.0)
+    assert f"those of {MAX_SOURCES} peers" in clocks.problem(NOW_S - 3600.0)
 
 
 def test_it_is_news_once_an_hour() -> None:

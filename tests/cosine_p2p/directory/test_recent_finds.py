@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
@@ -14,6 +13,7 @@ from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.scenes import in_virtual_time
 
 
 class CountedDirectory(MemoryDirectory):
@@ -48,114 +48,100 @@ def finds_in(directory: CountedDirectory, network: MemoryNetwork | None = None) 
     return RecentFinds(directory, links, asyncio.get_running_loop().time), links
 
 
-def test_what_was_found_a_moment_ago_is_used_again() -> None:
-    async def run() -> None:
-        directory = await with_drafters(2)
-        finds, _ = finds_in(directory)
-        first = await finds.find(Role.DRAFTER, TARGET)
-        await asyncio.sleep(0.9 * REUSE_S)
-        assert await finds.find(Role.DRAFTER, TARGET) == first
-        assert directory.asked == 1
-        await asyncio.sleep(KEEP_S)
-        assert await finds.find(Role.DRAFTER, TARGET) == first
-        assert directory.asked == 2
-
-    run_virtual(run())
+@in_virtual_time
+async def test_what_was_found_a_moment_ago_is_used_again() -> None:
+    directory = await with_drafters(2)
+    finds, _ = finds_in(directory)
+    first = await finds.find(Role.DRAFTER, TARGET)
+    await asyncio.sleep(0.9 * REUSE_S)
+    assert await finds.find(Role.DRAFTER, TARGET) == first
+    assert directory.asked == 1
+    await asyncio.sleep(KEEP_S)
+    assert await finds.find(Role.DRAFTER, TARGET) == first
+    assert directory.asked == 2
 
 
-def test_nobody_is_looked_for_again_also_where_the_clock_is_blamed() -> None:
-    async def run() -> None:
-        directory = DoubtedDirectory()
-        await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
-        finds, _ = finds_in(directory)
-        assert len(await finds.find_some(Role.DRAFTER, TARGET)) == 1
-
-    run_virtual(run())
+@in_virtual_time
+async def test_nobody_is_looked_for_again_also_where_the_clock_is_blamed() -> None:
+    directory = DoubtedDirectory()
+    await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+    finds, _ = finds_in(directory)
+    assert len(await finds.find_some(Role.DRAFTER, TARGET)) == 1
 
 
-def test_what_is_older_serves_one_request_while_it_is_looked_up_again() -> None:
-    async def run() -> None:
-        directory = await with_drafters(1)
-        finds, _ = finds_in(directory)
-        first = await finds.find(Role.DRAFTER, TARGET)
-        await directory.announce(record_of(identity_of(1), now_s=0.0), (TARGET,))
-        await asyncio.sleep(REUSE_S)
-        assert await finds.find(Role.DRAFTER, TARGET) == first
-        await asyncio.sleep(0)
-        assert directory.asked == 2
-        assert len(await finds.find(Role.DRAFTER, TARGET)) == 2
-        assert directory.asked == 2
-        await finds.close()
-
-    run_virtual(run())
+@in_virtual_time
+async def test_what_is_older_serves_one_request_while_it_is_looked_up_again() -> None:
+    directory = await with_drafters(1)
+    finds, _ = finds_in(directory)
+    first = await finds.find(Role.DRAFTER, TARGET)
+    await directory.announce(record_of(identity_of(1), now_s=0.0), (TARGET,))
+    await asyncio.sleep(REUSE_S)
+    assert await finds.find(Role.DRAFTER, TARGET) == first
+    await asyncio.sleep(0)
+    assert directory.asked == 2
+    assert len(await finds.find(Role.DRAFTER, TARGET)) == 2
+    assert directory.asked == 2
+    await finds.close()
 
 
-def test_a_look_up_that_fails_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_look_up_that_fails_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: object, **__: object) -> list[NodeRecord]:
         raise PeerLost("somebody", "it is gone")
 
-    async def run() -> None:
-        directory = await with_drafters(1)
-        finds, _ = finds_in(directory)
-        first = await finds.find(Role.DRAFTER, TARGET)
-        monkeypatch.setattr(directory, "find", lost)
-        await asyncio.sleep(REUSE_S)
-        assert await finds.find(Role.DRAFTER, TARGET) == first
-        await asyncio.sleep(0)
-        assert await finds.find(Role.DRAFTER, TARGET) == first
-        await asyncio.sleep(KEEP_S)
-        with pytest.raises(PeerLost):
-            await finds.find(Role.DRAFTER, TARGET)
-        await finds.close()
-
-    run_virtual(run())
+    directory = await with_drafters(1)
+    finds, _ = finds_in(directory)
+    first = await finds.find(Role.DRAFTER, TARGET)
+    monkeypatch.setattr(directory, "find", lost)
+    await asyncio.sleep(REUSE_S)
+    assert await finds.find(Role.DRAFTER, TARGET) == first
+    await asyncio.sleep(0)
+    assert await finds.find(Role.DRAFTER, TARGET) == first
+    await asyncio.sleep(KEEP_S)
+    with pytest.raises(PeerLost):
+        await finds.find(Role.DRAFTER, TARGET)
+    await finds.close()
 
 
-def test_each_question_has_its_own_answer() -> None:
-    async def run() -> None:
-        directory = await with_drafters(2)
-        finds, _ = finds_in(directory)
-        for role, target, wanted in [
-            (Role.DRAFTER, TARGET, None),
-            (Role.DRAFTER, TARGET, 8),
-            (Role.VERIFIER, TARGET, None),
-            (Role.DRAFTER, "other/model", None),
-        ]:
-            found = await finds.find(role, target, wanted=wanted)
-            assert len(found) == (2 if (role, target) == (Role.DRAFTER, TARGET) else 0)
-        assert directory.asked == 4
-
-    run_virtual(run())
+@in_virtual_time
+async def test_each_question_has_its_own_answer() -> None:
+    directory = await with_drafters(2)
+    finds, _ = finds_in(directory)
+    for role, target, wanted in [
+        (Role.DRAFTER, TARGET, None),
+        (Role.DRAFTER, TARGET, 8),
+        (Role.VERIFIER, TARGET, None),
+        (Role.DRAFTER, "other/model", None),
+    ]:
+        found = await finds.find(role, target, wanted=wanted)
+        assert len(found) == (2 if (role, target) == (Role.DRAFTER, TARGET) else 0)
+    assert directory.asked == 4
 
 
-def test_nobody_is_looked_for_again_at_once() -> None:
-    async def run() -> None:
-        directory = await with_drafters(0)
-        finds, _ = finds_in(directory)
-        assert await finds.find(Role.DRAFTER, TARGET) == []
-        await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
-        assert len(await finds.find(Role.DRAFTER, TARGET)) == 1
-
-    run_virtual(run())
+@in_virtual_time
+async def test_nobody_is_looked_for_again_at_once() -> None:
+    directory = await with_drafters(0)
+    finds, _ = finds_in(directory)
+    assert await finds.find(Role.DRAFTER, TARGET) == []
+    await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+    assert len(await finds.find(Role.DRAFTER, TARGET)) == 1
 
 
-def test_a_lost_link_makes_them_old() -> None:
+@in_virtual_time
+async def test_a_lost_link_makes_them_old() -> None:
     async def idle(stream: Stream) -> None:
         await stream.read()
 
-    async def run() -> None:
-        network = MemoryNetwork()
-        server = network.join("server")
-        await server.serve(VERIFY, idle)
-        directory = await with_drafters(1)
-        finds, links = finds_in(directory, network)
-        await links.get("server", VERIFY)
+    network = MemoryNetwork()
+    server = network.join("server")
+    await server.serve(VERIFY, idle)
+    directory = await with_drafters(1)
+    finds, links = finds_in(directory, network)
+    await links.get("server", VERIFY)
+    await finds.find(Role.DRAFTER, TARGET)
+    server.vanish()
+    await asyncio.sleep(0.5)
+    for asked in (2, 2):
         await finds.find(Role.DRAFTER, TARGET)
-        server.vanish()
-        await asyncio.sleep(0.5)
-        for asked in (2, 2):
-            await finds.find(Role.DRAFTER, TARGET)
-            assert directory.asked == asked
-        await links.close()
-
-    run_virtual(run())
+        assert directory.asked == asked
+    await links.close()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.simulation.cities import CITIES, rtt_s
-from cosine_p2p.directory.distances import (
+from cosine_p2p.directory.vivaldi import (
     LEAST_ERROR,
     MAX_RTT_S,
     MAX_STEP_S,

@@ -15,6 +15,7 @@ from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt
 from cosine_protocol.errors import PromptRefused
+from tests.scenes import in_real_time
 
 CODEC = LetterCodec()
 CHAT = [{"role": "user", "content": "What is 3 plus 4?"}]
@@ -105,16 +106,14 @@ class HeldCodec(LetterCodec):
 @pytest.mark.parametrize(
     "prompt", ["a" * (LONG_CHARACTERS + 1), [{"role": "user", "content": "a" * (LONG_CHARACTERS + 1)}]]
 )
-def test_long_prompts_hold_up_neither_the_loop_nor_short_ones(prompt: Any) -> None:
-    async def run() -> None:
-        codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long")]
-        encoder = PromptEncoder(*threads)
-        long = [asyncio.ensure_future(encoder.encode(codec, prompt)) for _ in range(3)]
-        assert await encoder.encode(codec, "abc") == CODEC.encode("abc")
-        assert not any(each.done() for each in long)
-        codec.may_go_on.set()
-        assert [len(tokens) for tokens in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
-        for each in threads:
-            each.close()
-
-    asyncio.run(run())
+@in_real_time
+async def test_long_prompts_hold_up_neither_the_loop_nor_short_ones(prompt: Any) -> None:
+    codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long")]
+    encoder = PromptEncoder(*threads)
+    long = [asyncio.ensure_future(encoder.encode(codec, prompt)) for _ in range(3)]
+    assert await encoder.encode(codec, "abc") == CODEC.encode("abc")
+    assert not any(each.done() for each in long)
+    codec.may_go_on.set()
+    assert [len(tokens) for tokens in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
+    for each in threads:
+        each.close()

@@ -24,6 +24,7 @@ from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, Usa
 from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 from tests.full_disk import full_disk
+from tests.scenes import in_virtual_time
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
 BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
@@ -130,27 +131,24 @@ def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest
         fetch(lambda question: m.Ping(1, 0, 0), FILES.digest)
 
 
-def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
+@in_virtual_time
+async def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
     """Each piece comes in time, and all of them would take an hour."""
+    network = MemoryNetwork()
+    server, client = network.join("server"), network.join("client")
 
-    async def run() -> None:
-        network = MemoryNetwork()
-        server, client = network.join("server"), network.join("client")
+    async def serve(stream: Stream) -> None:
+        async with Channel(stream, DISCOVER) as channel:
+            while isinstance(question := await channel.receive(), AskFile):
+                await asyncio.sleep(0.9 * ANSWER_TIMEOUT_S)
+                channel.post(serving(FILES)(question))
 
-        async def serve(stream: Stream) -> None:
-            async with Channel(stream, DISCOVER) as channel:
-                while isinstance(question := await channel.receive(), AskFile):
-                    await asyncio.sleep(0.9 * ANSWER_TIMEOUT_S)
-                    channel.post(serving(FILES)(question))
-
-        await server.serve(DISCOVER, serve)
-        with pytest.raises(PeerLost):
-            await fetch_tokenizer_files(client, "server", FILES.digest)
-        assert asyncio.get_running_loop().time() < FETCH_S + 1.0
-        await client.close()
-        await server.close()
-
-    run_virtual(run())
+    await server.serve(DISCOVER, serve)
+    with pytest.raises(PeerLost):
+        await fetch_tokenizer_files(client, "server", FILES.digest)
+    assert asyncio.get_running_loop().time() < FETCH_S + 1.0
+    await client.close()
+    await server.close()
 
 
 def test_what_was_fetched_is_cached(tmp_path: Path) -> None:

@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("libp2p") else ["test_light.py"]
+collect_ignore = [] if find_spec("libp2p") else ["light"]

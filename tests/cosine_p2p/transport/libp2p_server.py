@@ -14,6 +14,7 @@ from cosine_protocol.identity import Identity
 ECHO = "/test/echo"
 COUNT = "/test/count"
 WHO = "/test/who"
+HOLD = "/test/hold"
 HANG_UP = "/test/hang-up"
 
 
@@ -42,11 +43,16 @@ async def _who(stream: Any) -> None:
     await stream.close()
 
 
+async def _hold(_: Any) -> None:
+    """Reads nothing."""
+    await trio.sleep_forever()
+
+
 async def _hang_up(stream: Any) -> None:
     await stream.muxed_conn.close()
 
 
-_HANDLERS = {ECHO: _echo, COUNT: _count, WHO: _who, HANG_UP: _hang_up}
+_HANDLERS = {ECHO: _echo, COUNT: _count, WHO: _who, HOLD: _hold, HANG_UP: _hang_up}
 
 
 class Server:

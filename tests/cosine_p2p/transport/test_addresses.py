@@ -1,4 +1,4 @@
-"""What a multiaddr says, which addresses of peers a light client dials, and what it remembers of them."""
+"""What a multiaddr says, which addresses of peers a light client dials, what it remembers, and their ranges."""
 
 from dataclasses import replace
 
@@ -13,10 +13,12 @@ from cosine_p2p.transport.addresses import (
     parse_address,
     parse_dialable,
     parse_initial_peers,
+    range_of,
 )
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
+from tests.cosine_p2p.samples import identity_of
 
 PEER, OTHER = (Identity.from_seed(bytes([number]) * 32).peer_id for number in (1, 2))
 
@@ -86,22 +88,6 @@ def relayed(host: str, port: int) -> Address:
 
 
 @pytest.mark.parametrize(
-    ("maddr", "expected"),
-    [
-        (f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}", direct("127.0.0.1", 4001)),
-        (f"/ip6/::1/tcp/65535/p2p/{PEER}", direct("::1", 65535, kind="ip6")),
-        (f"/dns4/node.example.org/tcp/1/p2p/{PEER}", direct("node.example.org", 1, kind="dns4")),
-        (
-            f"/ip4/192.0.2.1/tcp/4001/p2p/{OTHER}/p2p-circuit/p2p/{PEER}",
-            relayed("192.0.2.1", 4001),
-        ),
-    ],
-)
-def test_tcp_addresses_are_understood(maddr: str, expected: Address) -> None:
-    assert parse_dialable(maddr) == expected
-
-
-@pytest.mark.parametrize(
     "maddr",
     [
         "",
@@ -147,8 +133,46 @@ def test_the_book_keeps_the_latest_word_and_only_what_is_the_peers() -> None:
 
 def test_the_book_is_bounded() -> None:
     book = AddressBook()
-    for number in range(MAX_KNOWN_PEERS + 1):
-        book.note(f"peer {number}", [])
     book.note(PEER, [f"/ip4/192.0.2.1/tcp/{port}" for port in range(1, 99)])
     assert len(book.of(PEER)) == limits.MAX_ADDRESSES
-    assert len(book._addresses) == MAX_KNOWN_PEERS
+    for number in range(MAX_KNOWN_PEERS):
+        book.note(f"peer {number}", [])
+    assert book.of(PEER) == []
+
+
+RELAY = identity_of(1).peer_id
+
+
+@pytest.mark.parametrize(
+    ("maddr", "expected"),
+    [
+        ("/ip4/93.184.216.34/tcp/4001", "93.184.216.0/24"),
+        ("/ip4/93.184.216.99/udp/4001/quic-v1", "93.184.216.0/24"),
+        ("/ip6/2606:4700:10:1:2:3:4:5/tcp/4001", "2606:4700:10::/48"),
+        (f"/ip4/93.184.216.34/tcp/4001/p2p/{RELAY}/p2p-circuit", "93.184.216.0/24"),
+        ("/ip4/127.0.0.1/tcp/4001", ""),
+        ("/ip4/192.168.1.7/tcp/4001", ""),
+        ("/ip4/100.64.3.4/tcp/4001", ""),
+        ("/ip6/fe80::1/tcp/4001", ""),
+        ("/dns4/example.org/tcp/4001", ""),
+        ("/unix/tmp/socket", ""),
+        ("nonsense", ""),
+        ("", ""),
+    ],
+)
+def test_the_range_of_an_address(maddr: str, expected: str) -> None:
+    assert range_of(maddr) == expected
+
+
+@given(st.text(max_size=60))
+def test_no_text_confuses_it(maddr: str) -> None:
+    assert isinstance(range_of(maddr), str)
+
+
+@given(st.ip_addresses(v=4), st.ip_addresses(v=4))
+def test_two_peers_share_a_range_where_their_addresses_differ_in_the_last_byte_only(
+    one: object, other: object
+) -> None:
+    ranges = [range_of(f"/ip4/{address}/tcp/1") for address in (one, other)]
+    if all(ranges):
+        assert (ranges[0] == ranges[1]) == (str(one).rsplit(".", 1)[0] == str(other).rsplit(".", 1)[0])

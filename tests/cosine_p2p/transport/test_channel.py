@@ -31,6 +31,7 @@ from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import STATUS, VERSION
+from tests.scenes import in_virtual_time
 
 HELLO = m.Hello(VERSION, (), "test")
 OWN_PING = 123_456_789
@@ -111,14 +112,12 @@ def test_an_idle_pair_stays_alive_and_measures_its_round_trip() -> None:
     assert channel.bytes_received > 0
 
 
-def test_the_distance_is_known_once_the_first_message_is_answered() -> None:
-    async def run() -> None:
-        async with Channel(await dialled(echoing, one_way_s=0.1), STATUS) as channel:
-            channel.post(m.AskStatus(1))
-            await channel.receive()
-            assert channel.rtt_s == pytest.approx(0.2)
-
-    run_virtual(run())
+@in_virtual_time
+async def test_the_distance_is_known_once_the_first_message_is_answered() -> None:
+    async with Channel(await dialled(echoing, one_way_s=0.1), STATUS) as channel:
+        channel.post(m.AskStatus(1))
+        await channel.receive()
+        assert channel.rtt_s == pytest.approx(0.2)
 
 
 def test_who_answers_pings_before_they_come_does_not_seem_near() -> None:
@@ -187,19 +186,17 @@ class ClosedThroat:
         return
 
 
-def test_a_slow_reader_makes_post_refuse_and_nothing_grows() -> None:
-    async def run() -> None:
-        async with Channel(ClosedThroat(), STATUS) as channel:
-            big = m.Status(1, bytes(4000), 0, 0, 0.0)
-            sent = 0
-            while channel.post(big):
-                sent += 1
-                assert sent < 2 * MAX_WAITING_BYTES // 4000
-            await asyncio.sleep(60)
-            assert not channel.post(big)
-            assert channel.waiting_bytes <= MAX_WAITING_BYTES
-
-    run_virtual(run())
+@in_virtual_time
+async def test_a_slow_reader_makes_post_refuse_and_nothing_grows() -> None:
+    async with Channel(ClosedThroat(), STATUS) as channel:
+        big = m.Status(1, bytes(4000), 0, 0, 0.0)
+        sent = 0
+        while channel.post(big):
+            sent += 1
+            assert sent < 2 * MAX_WAITING_BYTES // 4000
+        await asyncio.sleep(60)
+        assert not channel.post(big)
+        assert channel.waiting_bytes <= MAX_WAITING_BYTES
 
 
 @pytest.mark.parametrize(
@@ -317,23 +314,21 @@ def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_b
     assert denied.noted == ["flood"]
 
 
-def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() -> None:
-    async def run() -> None:
-        async def read_nothing(stream: Stream) -> None:
-            await asyncio.sleep(200)
+@in_virtual_time
+async def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() -> None:
+    async def read_nothing(stream: Stream) -> None:
+        await asyncio.sleep(200)
 
-        network = MemoryNetwork(window_bytes=1 << 16)
-        await network.join("server").serve(STATUS, read_nothing)
-        stream = await network.join("client").dial("server", STATUS)
-        asyncio.get_running_loop().call_later(60, stream.close)
-        async with Channel(stream, STATUS) as channel:
-            sent = 0
-            with pytest.raises(PeerLost):
-                while True:
-                    await channel.send(m.AskRecords(1, "x" * 250))
-                    sent += 1
-                    assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
-            assert sent * 250 < 2 * MAX_SENT_AHEAD_BYTES
-            assert asyncio.get_running_loop().time() >= 60
-
-    run_virtual(run())
+    network = MemoryNetwork(window_bytes=1 << 16)
+    await network.join("server").serve(STATUS, read_nothing)
+    stream = await network.join("client").dial("server", STATUS)
+    asyncio.get_running_loop().call_later(60, stream.close)
+    async with Channel(stream, STATUS) as channel:
+        sent = 0
+        with pytest.raises(PeerLost):
+            while True:
+                await channel.send(m.AskRecords(1, "x" * 250))
+                sent += 1
+                assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
+        assert sent * 250 < 2 * MAX_SENT_AHEAD_BYTES
+        assert asyncio.get_running_loop().time() >= 60

@@ -2,12 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.delay import DelayedStream, DelayedTransport, delayed
-from cosine_protocol.errors import PeerLost
+from cosine_p2p.transport.delay import DelayedTransport, delayed
 
 ONE_WAY_S = 0.02
 
@@ -66,39 +63,6 @@ def test_a_transport_can_be_far_from_everybody() -> None:
 
     # A round trip to open a stream, and one for the echo; the stream that the other peer opened takes the latter.
     assert asyncio.run(run()) >= 6 * ONE_WAY_S - 0.001
-
-
-def test_the_end_arrives_and_stays() -> None:
-    async def run() -> list[bytes]:
-        network = MemoryNetwork()
-        a, b = network.join("a"), network.join("b")
-
-        async def say(stream: Stream) -> None:
-            await stream.write(b"bye")
-            stream.close()
-
-        await b.serve("/say", say)
-        stream = DelayedStream(await a.dial("b", "/say"), ONE_WAY_S)
-        reads = [await stream.read(), await stream.read(), await stream.read()]
-        stream.close()
-        await leave(network)
-        return reads
-
-    assert asyncio.run(run()) == [b"bye", b"", b""]
-
-
-def test_a_closed_stream_takes_nothing() -> None:
-    async def run() -> None:
-        network = MemoryNetwork()
-        stream = DelayedStream(await dialled(network), ONE_WAY_S)
-        stream.close()
-        await asyncio.sleep(0)
-        with pytest.raises(PeerLost):
-            await stream.write(b"x")
-        assert await stream.read() == b""
-        await leave(network)
-
-    asyncio.run(run())
 
 
 def test_no_delay_is_no_wrapper() -> None:

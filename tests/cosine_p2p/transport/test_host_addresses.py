@@ -1,4 +1,4 @@
-"""A full node's own addresses: which are refused, and which port a restart keeps."""
+"""A full node's own addresses: which are refused, which need no router, and which port a restart keeps."""
 
 import socket
 from pathlib import Path
@@ -65,3 +65,17 @@ def test_a_restart_keeps_the_port_that_was_given(maddr: str, kept: str) -> None:
         f"/ip4/192.0.2.1/udp/4002/quic-v1/p2p/{PEER}",
     )
     assert with_ports((maddr,), visible) == (kept,)
+
+
+@pytest.mark.parametrize(
+    ("host_maddrs", "is_loopback"),
+    [
+        (("/ip4/127.0.0.1/tcp/0",), True),
+        (("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"), True),
+        (("/ip4/127.0.0.1/tcp/0", "/ip4/0.0.0.0/tcp/0"), False),
+        (("/ip6/::12/tcp/0",), False),
+        (TransportConfig.__dataclass_fields__["host_maddrs"].default, False),
+    ],
+)
+def test_only_loopback_needs_no_router(host_maddrs: tuple[str, ...], is_loopback: bool) -> None:
+    assert TransportConfig(identity_file=Path("identity"), host_maddrs=host_maddrs).is_loopback is is_loopback

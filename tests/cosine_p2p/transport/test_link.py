@@ -12,6 +12,7 @@ from cosine_p2p.transport.link import Delivery, Links
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import DRAFT, VERIFY
+from tests.scenes import in_virtual_time
 
 
 class Server:
@@ -71,63 +72,57 @@ def test_another_protocol_is_another_link() -> None:
     assert run_virtual(run()) == 2
 
 
-def test_features_are_told_once_the_peer_has_named_its_own() -> None:
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.01)
-        server = Server(network)
-        links = Links(await server.start())
-        link = await links.get("server", DRAFT)
-        assert link.features is None
-        assert await link.named_features() == await link.named_features() == link.features == set(FEATURES)
-        await links.close()
-
-    run_virtual(run())
+@in_virtual_time
+async def test_features_are_told_once_the_peer_has_named_its_own() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    server = Server(network)
+    links = Links(await server.start())
+    link = await links.get("server", DRAFT)
+    assert link.features is None
+    assert await link.named_features() == await link.named_features() == link.features == set(FEATURES)
+    await links.close()
 
 
-def test_a_peer_that_leaves_before_it_has_named_any_is_lost() -> None:
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.01)
-        mute = network.join("mute")
+@in_virtual_time
+async def test_a_peer_that_leaves_before_it_has_named_any_is_lost() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    mute = network.join("mute")
 
-        async def handle(stream: Stream) -> None:
-            await asyncio.sleep(0.1)
-            stream.close()
+    async def handle(stream: Stream) -> None:
+        await asyncio.sleep(0.1)
+        stream.close()
 
-        await mute.serve(DRAFT, handle)
-        links = Links(network.join("client"))
-        link = await links.get("mute", DRAFT)
-        with pytest.raises(PeerLost):
-            await link.named_features()
-        await links.close()
-
-    run_virtual(run())
+    await mute.serve(DRAFT, handle)
+    links = Links(network.join("client"))
+    link = await links.get("mute", DRAFT)
+    with pytest.raises(PeerLost):
+        await link.named_features()
+    await links.close()
 
 
-def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.01)
-        server = Server(network)
-        links = Links(await server.start())
-        link = await links.get("server", VERIFY)
-        told: list[Delivery] = []
-        gone: list[Delivery] = []
-        link.subscribe(1, told.append)
-        link.subscribe(2, gone.append)
-        link.unsubscribe(2)
-        server.transport.vanish()
-        await asyncio.sleep(0.5)
-        assert [(d.message, d.lost) for d in told] == [(None, "the stream ended")]
-        assert gone == []
-        assert links.alive("server", VERIFY) is None
-        with pytest.raises(PeerLost, match="no such peer"):
-            await links.get("server", VERIFY)
-        network.transports["server"] = server.transport
-        again = await links.get("server", VERIFY)
-        assert again is not link
-        assert again.is_alive
-        await links.close()
-
-    run_virtual(run())
+@in_virtual_time
+async def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    server = Server(network)
+    links = Links(await server.start())
+    link = await links.get("server", VERIFY)
+    told: list[Delivery] = []
+    gone: list[Delivery] = []
+    link.subscribe(1, told.append)
+    link.subscribe(2, gone.append)
+    link.unsubscribe(2)
+    server.transport.vanish()
+    await asyncio.sleep(0.5)
+    assert [(d.message, d.lost) for d in told] == [(None, "the stream ended")]
+    assert gone == []
+    assert links.alive("server", VERIFY) is None
+    with pytest.raises(PeerLost, match="no such peer"):
+        await links.get("server", VERIFY)
+    network.transports["server"] = server.transport
+    again = await links.get("server", VERIFY)
+    assert again is not link
+    assert again.is_alive
+    await links.close()
 
 
 @pytest.mark.parametrize("message", [m.Error(0, 2, "you broke it", None), m.Final(b"\xc1", bytes(64))])

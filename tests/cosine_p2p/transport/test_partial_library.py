@@ -25,9 +25,9 @@ def whole():
 """,
     "costly.py": "from partly.parts.small import Small\nWEIGHT = 7\ndef weigh(): return WEIGHT\n",
     "parts/__init__.py": """
-from tests.cosine_p2p.transport.small import Small
-from tests.cosine_p2p.transport.small import CONSTANT as VERSION
-from tests.cosine_p2p.transport import other
+from .small import Small
+from .small import CONSTANT as VERSION
+from . import other
 from partly import costly
 LEVEL = 3
 """,

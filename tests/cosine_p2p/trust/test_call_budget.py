@@ -107,6 +107,8 @@ def test_nobody_gets_more_than_burst_and_rate(calls: list[tuple[float, int, floa
 
 def test_what_is_remembered_is_bounded() -> None:
     budget = CallBudget()
-    for number in range(MAX_BUCKETS + 10):
-        budget.spend(f"peer {number}", 1, address_range=f"range {number}", now_s=0.0)
-    assert len(budget._peers) == len(budget._ranges) == MAX_BUCKETS
+    budget.fine("first", 1e9, now_s=0.0)
+    assert not budget.spend("first", 1, now_s=0.0)
+    for number in range(MAX_BUCKETS):
+        budget.spend(f"peer {number}", 1, now_s=0.0)
+    assert budget.spend("first", 1, now_s=0.0)

@@ -12,7 +12,7 @@ from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import workload_of
-from cosine_p2p.directory.distances import estimated_rtt_s
+from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import Role
 
 BASE = Scenario(verifiers=2, drafters=2, clients=2, requests=1, max_new_tokens=10, vocab_tokens=12, rtt_ms=20.0)

@@ -8,7 +8,7 @@ import pytest
 from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost

@@ -11,7 +11,7 @@ from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.messages import NetworkCoordinate

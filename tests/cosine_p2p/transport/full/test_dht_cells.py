@@ -21,6 +21,7 @@ from cosine_protocol import limits
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+from tests.scenes import in_virtual_time
 
 ROOT = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
 OPENER = RecordOpener()
@@ -145,143 +146,116 @@ def network(count: int, *others: Node) -> tuple[Dht, list[Node]]:
     return Dht(*nodes, *others), nodes
 
 
-def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None:
+@in_virtual_time
+async def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None:
     dht, nodes = network(30)
-
-    async def scene() -> None:
-        owner, data, expires_at_s = sealed(1)
-        placement = await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
-        others = [node for node in nodes[1:] if node.postings(dht_key(ROOT))]
-        assert placement.holders == placement.asked == len(others)
-        assert 10 <= len(others) <= 15
-        assert placement.is_enough
-        assert await dht.cells(nodes[29]).read([ROOT]) == {ROOT: {owner: data}}
-
-    play(scene)
+    owner, data, expires_at_s = sealed(1)
+    placement = await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+    others = [node for node in nodes[1:] if node.postings(dht_key(ROOT))]
+    assert placement.holders == placement.asked == len(others)
+    assert 10 <= len(others) <= 15
+    assert placement.is_enough
+    assert await dht.cells(nodes[29]).read([ROOT]) == {ROOT: {owner: data}}
 
 
-def test_ones_own_store_does_not_count() -> None:
+@in_virtual_time
+async def test_ones_own_store_does_not_count() -> None:
     """Those that do not answer at all, and those that say they stored it and show nothing."""
-
-    async def scene() -> None:
-        dht, nodes = network(4, *(Forgetful(number) for number in range(5, 8)))
-        for node in nodes[1:]:
-            node.is_silent = True
-        cells = dht.cells(nodes[0])
-        placement = await cells.write(ROOT, *sealed(1))
-        assert nodes[0].postings(dht_key(ROOT))
-        assert (placement.holders, placement.asked, placement.is_enough) == (0, 3, False)
-        nodes[1].is_silent = nodes[2].is_silent = nodes[3].is_silent = False
-        placement = await cells.write(ROOT, *sealed(1, sequence=2))
-        assert (placement.holders, placement.asked, placement.is_enough) == (3, 6, False)
-
-    play(scene)
+    dht, nodes = network(4, *(Forgetful(number) for number in range(5, 8)))
+    for node in nodes[1:]:
+        node.is_silent = True
+    cells = dht.cells(nodes[0])
+    placement = await cells.write(ROOT, *sealed(1))
+    assert nodes[0].postings(dht_key(ROOT))
+    assert (placement.holders, placement.asked, placement.is_enough) == (0, 3, False)
+    nodes[1].is_silent = nodes[2].is_silent = nodes[3].is_silent = False
+    placement = await cells.write(ROOT, *sealed(1, sequence=2))
+    assert (placement.holders, placement.asked, placement.is_enough) == (3, 6, False)
 
 
-def test_the_first_node_of_a_network_stores_its_record_with_nobody_else() -> None:
-    async def scene() -> None:
-        dht, nodes = network(1)
-        placement = await dht.cells(nodes[0]).write(ROOT, *sealed(1))
-        assert (placement.holders, placement.is_enough) == (0, True)
-
-    play(scene)
+@in_virtual_time
+async def test_the_first_node_of_a_network_stores_its_record_with_nobody_else() -> None:
+    dht, nodes = network(1)
+    placement = await dht.cells(nodes[0]).write(ROOT, *sealed(1))
+    assert (placement.holders, placement.is_enough) == (0, True)
 
 
-def test_a_node_whose_initial_peers_are_gone_is_told_so() -> None:
-    async def scene() -> None:
-        dht, nodes = network(2)
-        nodes[1].is_silent = True
-        with pytest.raises(PeerLost, match="no other node of the network answers"):
-            await dht.cells(nodes[0], anchors=[nodes[1].peer_id]).write(ROOT, *sealed(1))
-
-    play(scene)
+@in_virtual_time
+async def test_a_node_whose_initial_peers_are_gone_is_told_so() -> None:
+    dht, nodes = network(2)
+    nodes[1].is_silent = True
+    with pytest.raises(PeerLost, match="no other node of the network answers"):
+        await dht.cells(nodes[0], anchors=[nodes[1].peer_id]).write(ROOT, *sealed(1))
 
 
-def test_what_no_node_would_store_is_our_own_fault() -> None:
-    async def scene() -> None:
-        dht, nodes = network(2)
-        _, data, expires_at_s = sealed(1)
-        with pytest.raises(LocalProtocolError, match="no node would store our record"):
-            await dht.cells(nodes[0]).write(ROOT, identity_of(2).peer_id, data, expires_at_s)
-
-    play(scene)
+@in_virtual_time
+async def test_what_no_node_would_store_is_our_own_fault() -> None:
+    dht, nodes = network(2)
+    _, data, expires_at_s = sealed(1)
+    with pytest.raises(LocalProtocolError, match="no node would store our record"):
+        await dht.cells(nodes[0]).write(ROOT, identity_of(2).peer_id, data, expires_at_s)
 
 
-def test_a_renewal_goes_to_the_nodes_that_held_the_last_record_without_a_search() -> None:
-    async def scene() -> None:
-        dht, nodes = network(30)
-        cells = dht.cells(nodes[0])
-        first = await cells.write(ROOT, *sealed(1))
-        finds = [len(node.finds) for node in nodes]
-        owner, data, expires_at_s = sealed(1, sequence=2)
-        again = await cells.write(ROOT, owner, data, expires_at_s, is_renewal=True)
-        assert again == first
-        assert [len(node.finds) for node in nodes] == finds
-        assert await dht.cells(nodes[20]).read([ROOT]) == {ROOT: {owner: data}}
-
-    play(scene)
+@in_virtual_time
+async def test_a_renewal_goes_to_the_nodes_that_held_the_last_record_without_a_search() -> None:
+    dht, nodes = network(30)
+    cells = dht.cells(nodes[0])
+    first = await cells.write(ROOT, *sealed(1))
+    finds = [len(node.finds) for node in nodes]
+    owner, data, expires_at_s = sealed(1, sequence=2)
+    again = await cells.write(ROOT, owner, data, expires_at_s, is_renewal=True)
+    assert again == first
+    assert [len(node.finds) for node in nodes] == finds
+    assert await dht.cells(nodes[20]).read([ROOT]) == {ROOT: {owner: data}}
 
 
-def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_lives_longer() -> None:
-    async def scene() -> None:
-        dht, nodes = network(3)
-        old, new = sealed(9, sequence=1), sealed(9, sequence=2, lifetime_s=100.0)
-        for node, (owner, data, expires_at_s) in zip(nodes, (old, new), strict=False):
-            writer = Dht(node).cells(node)
-            await writer.write(ROOT, owner, data, expires_at_s)
-        assert await dht.cells(nodes[2]).read([ROOT]) == {ROOT: {new[0]: new[1]}}
-
-    play(scene)
+@in_virtual_time
+async def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_lives_longer() -> None:
+    dht, nodes = network(3)
+    old, new = sealed(9, sequence=1), sealed(9, sequence=2, lifetime_s=100.0)
+    for node, (owner, data, expires_at_s) in zip(nodes, (old, new), strict=False):
+        writer = Dht(node).cells(node)
+        await writer.write(ROOT, owner, data, expires_at_s)
+    assert await dht.cells(nodes[2]).read([ROOT]) == {ROOT: {new[0]: new[1]}}
 
 
-def test_several_cells_are_asked_for_in_one_call() -> None:
-    async def scene() -> None:
-        dht, nodes = network(3)
-        cells = [
-            cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=f"{digit:x}") for digit in range(16)
-        ]
-        await dht.cells(nodes[0]).read(cells)
-        assert nodes[1].finds == nodes[2].finds
-        assert sum(nodes[1].finds) == 16
-        assert len(nodes[1].finds) <= 5
-        assert max(nodes[1].finds) <= limits.MAX_FIND_KEYS
-
-    play(scene)
+@in_virtual_time
+async def test_several_cells_are_asked_for_in_one_call() -> None:
+    dht, nodes = network(3)
+    cells = [cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=f"{digit:x}") for digit in range(16)]
+    await dht.cells(nodes[0]).read(cells)
+    assert nodes[1].finds == nodes[2].finds
+    assert sum(nodes[1].finds) == 16
+    assert len(nodes[1].finds) <= 5
+    assert max(nodes[1].finds) <= limits.MAX_FIND_KEYS
 
 
-def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
+@in_virtual_time
+async def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
     """Twenty of them show 1,280 records; what several nodes show is looked at first."""
-
-    async def scene() -> None:
-        liars = [Crowding(number) for number in range(100, 120)]
-        dht, nodes = network(10, *liars)
-        owner, data, expires_at_s = sealed(1)
-        await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
-        assert len(liars) * limits.MAX_CELL_OWNERS > MAX_RECORDS_READ
-        assert await dht.cells(nodes[9], client_mode=True).read([ROOT]) == {ROOT: {owner: data}}
-
-    play(scene)
+    liars = [Crowding(number) for number in range(100, 120)]
+    dht, nodes = network(10, *liars)
+    owner, data, expires_at_s = sealed(1)
+    await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+    assert len(liars) * limits.MAX_CELL_OWNERS > MAX_RECORDS_READ
+    assert await dht.cells(nodes[9], client_mode=True).read([ROOT]) == {ROOT: {owner: data}}
 
 
-def test_a_client_that_nobody_answers_is_told_so_and_a_node_shows_what_it_has() -> None:
-    async def scene() -> None:
-        dht, nodes = network(2)
-        nodes[1].is_silent = True
-        with pytest.raises(PeerLost, match="no node of the network answered"):
-            await dht.cells(nodes[0], client_mode=True).read([ROOT])
-        assert await dht.cells(nodes[0]).read([ROOT]) == {ROOT: {}}
-
-    play(scene)
+@in_virtual_time
+async def test_a_client_that_nobody_answers_is_told_so_and_a_node_shows_what_it_has() -> None:
+    dht, nodes = network(2)
+    nodes[1].is_silent = True
+    with pytest.raises(PeerLost, match="no node of the network answered"):
+        await dht.cells(nodes[0], client_mode=True).read([ROOT])
+    assert await dht.cells(nodes[0]).read([ROOT]) == {ROOT: {}}
 
 
-def test_initial_peers_are_asked_though_the_routing_table_has_lost_them() -> None:
-    async def scene() -> None:
-        dht, nodes = network(2)
-        owner, data, expires_at_s = sealed(1)
-        await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
-        newcomer = Node(3)
-        client = dht.cells(newcomer, anchors=[nodes[0].peer_id], client_mode=True)
-        assert await client.read([ROOT]) == {ROOT: {owner: data}}
-        assert not newcomer.table.uid_to_peer_id
-
-    play(scene)
+@in_virtual_time
+async def test_initial_peers_are_asked_though_the_routing_table_has_lost_them() -> None:
+    dht, nodes = network(2)
+    owner, data, expires_at_s = sealed(1)
+    await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
+    newcomer = Node(3)
+    client = dht.cells(newcomer, anchors=[nodes[0].peer_id], client_mode=True)
+    assert await client.read([ROOT]) == {ROOT: {owner: data}}
+    assert not newcomer.table.uid_to_peer_id

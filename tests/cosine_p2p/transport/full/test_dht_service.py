@@ -28,6 +28,7 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
+from tests.scenes import in_virtual_time
 
 ROOT = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
 CHECK_S = 115e-6
@@ -160,85 +161,74 @@ def item(
 OWNER, OTHER = identity_of(1), identity_of(2)
 
 
-def test_a_node_keeps_what_its_owner_brings_and_nothing_of_others() -> None:
-    async def scene() -> None:
-        node = Service()
-        assert await node.bring(OWNER, item(OWNER)) == [True]
-        assert await node.bring(OWNER, item(OTHER), item(OTHER, owner=OWNER)) == [False, False]
-        assert await node.bring(OTHER, item(OTHER), in_cache=True) == [False]
-        assert [posting.owner for posting in node.store.get(dht_key(ROOT), time.time())] == [OWNER.peer_id]
-
-    play(scene)
+@in_virtual_time
+async def test_a_node_keeps_what_its_owner_brings_and_nothing_of_others() -> None:
+    node = Service()
+    assert await node.bring(OWNER, item(OWNER)) == [True]
+    assert await node.bring(OWNER, item(OTHER), item(OTHER, owner=OWNER)) == [False, False]
+    assert await node.bring(OTHER, item(OTHER), in_cache=True) == [False]
+    assert [posting.owner for posting in node.store.get(dht_key(ROOT), time.time())] == [OWNER.peer_id]
 
 
-def test_calls_for_more_than_one_may_hold_are_refused() -> None:
-    async def scene() -> None:
-        node = Service()
-        await node.look_up(OWNER, keys=limits.MAX_FIND_KEYS)
-        for keys in (limits.MAX_FIND_KEYS + 1, 8000):
-            with pytest.raises(OverBudget, match="at most 8 keys"):
-                await node.look_up(OWNER, keys=keys)
-        with pytest.raises(OverBudget, match="at most 8 records"):
-            await node.bring(OWNER, *[item(OWNER)] * 9)
-        assert (node.protocol.keys, node.checker.checks) == (limits.MAX_FIND_KEYS, 0)
-
-    play(scene)
+@in_virtual_time
+async def test_calls_for_more_than_one_may_hold_are_refused() -> None:
+    node = Service()
+    await node.look_up(OWNER, keys=limits.MAX_FIND_KEYS)
+    for keys in (limits.MAX_FIND_KEYS + 1, 8000):
+        with pytest.raises(OverBudget, match="at most 8 keys"):
+            await node.look_up(OWNER, keys=keys)
+    with pytest.raises(OverBudget, match="at most 8 records"):
+        await node.bring(OWNER, *[item(OWNER)] * 9)
+    assert (node.protocol.keys, node.checker.checks) == (limits.MAX_FIND_KEYS, 0)
 
 
-def test_one_identity_with_invented_targets_costs_eight_places_and_then_its_voice() -> None:
+@in_virtual_time
+async def test_one_identity_with_invented_targets_costs_eight_places_and_then_its_voice() -> None:
     """12,400 targets, as fast as it can."""
-
-    async def scene() -> None:
-        node = Service()
-        refused = 0
-        targets = [f"invented/{number}" for number in range(200)]
-        cells = [cell_name(network=NETWORK, role=Role.DRAFTER, target=target, prefix="") for target in targets]
-        items = [item(OWNER, cell=cell, target=target) for cell, target in zip(cells, targets, strict=True)]
-        # What comes after these is refused without a look.
-        for number in range(12_400):
-            try:
-                await node.bring(OWNER, items[min(number, 199)])
-            except OverBudget:
-                refused += 1
-        await asyncio.sleep(0)
-        assert len(node.store.all_keys()) == MAX_OWNER_CELLS
-        assert node.store.stored_bytes < 64 << 10
-        assert node.hung_up == [OWNER.peer_id]
-        assert node.checker.checks <= 110
-        assert refused >= 12_290
-
-    play(scene)
+    node = Service()
+    refused = 0
+    targets = [f"invented/{number}" for number in range(200)]
+    cells = [cell_name(network=NETWORK, role=Role.DRAFTER, target=target, prefix="") for target in targets]
+    items = [item(OWNER, cell=cell, target=target) for cell, target in zip(cells, targets, strict=True)]
+    # What comes after these is refused without a look.
+    for number in range(12_400):
+        try:
+            await node.bring(OWNER, items[min(number, 199)])
+        except OverBudget:
+            refused += 1
+    await asyncio.sleep(0)
+    assert len(node.store.all_keys()) == MAX_OWNER_CELLS
+    assert node.store.stored_bytes < 64 << 10
+    assert node.hung_up == [OWNER.peer_id]
+    assert node.checker.checks <= 110
+    assert refused >= 12_290
 
 
-def test_a_thousand_identities_of_one_address_range_take_half_a_cell() -> None:
-    async def scene() -> None:
-        sybils = [identity_of(number) for number in range(10, 714)]
-        at = {sybil.peer_id: f"/ip4/93.184.216.{number % 250}/tcp/1" for number, sybil in enumerate(sybils)}
-        node = Service(at | {OWNER.peer_id: "/ip4/8.8.8.8/tcp/1"})
-        stored = 0
-        for sybil in sybils:
-            try:
-                stored += sum(await node.bring(sybil, item(sybil)))
-            except OverBudget:
-                continue
-        assert stored == MAX_RANGE_OWNERS
-        assert await node.bring(OWNER, item(OWNER)) == [True]
-        assert node.looked == 1
-
-    play(scene)
+@in_virtual_time
+async def test_a_thousand_identities_of_one_address_range_take_half_a_cell() -> None:
+    sybils = [identity_of(number) for number in range(10, 714)]
+    at = {sybil.peer_id: f"/ip4/93.184.216.{number % 250}/tcp/1" for number, sybil in enumerate(sybils)}
+    node = Service(at | {OWNER.peer_id: "/ip4/8.8.8.8/tcp/1"})
+    stored = 0
+    for sybil in sybils:
+        try:
+            stored += sum(await node.bring(sybil, item(sybil)))
+        except OverBudget:
+            continue
+    assert stored == MAX_RANGE_OWNERS
+    assert await node.bring(OWNER, item(OWNER)) == [True]
+    assert node.looked == 1
 
 
-def test_a_peer_that_connects_while_addresses_are_asked_for_gets_its_range_too() -> None:
-    async def scene() -> None:
-        at = {OWNER.peer_id: "/ip4/8.8.8.8/tcp/1"}
-        node = Service(at)
-        await node.bring(OWNER, item(OWNER))
-        at[OTHER.peer_id] = "/ip4/9.9.9.9/tcp/1"
-        await asyncio.gather(*(node.bring(OTHER, item(OTHER)) for _ in range(5)))
-        assert {held.source for held in node.store._cells[dht_key(ROOT)].values()} == {"8.8.8.0/24", "9.9.9.0/24"}
-        assert node.looked == 2
-
-    play(scene)
+@in_virtual_time
+async def test_a_peer_that_connects_while_addresses_are_asked_for_gets_its_range_too() -> None:
+    at = {OWNER.peer_id: "/ip4/8.8.8.8/tcp/1"}
+    node = Service(at)
+    await node.bring(OWNER, item(OWNER))
+    at[OTHER.peer_id] = "/ip4/9.9.9.9/tcp/1"
+    await asyncio.gather(*(node.bring(OTHER, item(OTHER)) for _ in range(5)))
+    assert {held.source for held in node.store._cells[dht_key(ROOT)].values()} == {"8.8.8.0/24", "9.9.9.0/24"}
+    assert node.looked == 2
 
 
 async def slowest_beside(flood: Callable[[Service, int], Awaitable[object]] | None) -> tuple[float, Service]:
@@ -281,19 +271,16 @@ BAD = (ROOT, OWNER.peer_id, encode_body(StoredValue(ROOT, b"junk")))
         (lambda node, number: node.look_up(OWNER, keys=8000), 0),
     ],
 )
-def test_honest_look_ups_take_less_than_twice_as_long_beside_a_flood(
+@in_virtual_time
+async def test_honest_look_ups_take_less_than_twice_as_long_beside_a_flood(
     flood: Callable[[Service, int], Awaitable[object]], most_work: int
 ) -> None:
     """In the processor time of the node: bad signatures, full questions, questions of 8,000 keys."""
-
-    async def scene() -> None:
-        quiet_s, _ = await slowest_beside(None)
-        busy_s, node = await slowest_beside(flood)
-        assert busy_s < 2 * quiet_s
-        assert node.checker.checks + node.protocol.keys - 4 * 9 <= most_work
-        assert OWNER.peer_id in node.hung_up
-
-    play(scene)
+    quiet_s, _ = await slowest_beside(None)
+    busy_s, node = await slowest_beside(flood)
+    assert busy_s < 2 * quiet_s
+    assert node.checker.checks + node.protocol.keys - 4 * 9 <= most_work
+    assert OWNER.peer_id in node.hung_up
 
 
 @pytest.mark.parametrize(

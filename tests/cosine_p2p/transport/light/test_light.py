@@ -23,7 +23,6 @@ from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
-from cosine_p2p.transport.light.stream import LightStream
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.codec import decode
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
@@ -31,7 +30,8 @@ from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import Error
 from tests.cosine_p2p.private_swarm import PrivateSwarm
-from tests.cosine_p2p.transport.libp2p_server import COUNT, ECHO, HANG_UP, WHO, Server, serving
+from tests.cosine_p2p.transport.libp2p_server import COUNT, ECHO, HANG_UP, Server, serving
+from tests.scenes import as_test, in_real_time
 from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.network
@@ -66,6 +66,9 @@ def with_server(play: Play, *, dial_timeout_s: float = 4.0) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+served = as_test(with_server, given=2)
+
+
 async def read_all(stream: Stream) -> bytes:
     data = b""
     while piece := await stream.read():
@@ -80,137 +83,56 @@ async def lost(work: Awaitable[Any]) -> PeerLost:
     return caught.value
 
 
-@pytest.mark.parametrize("size_bytes", [1, 70_000, 3 << 20])
-def test_bytes_travel_there_and_back(size_bytes: int) -> None:
-    data = bytes(range(256)) * (size_bytes // 256 + 1)
+@served
+async def test_streams_of_one_peer_share_a_connection(transport: LightTransport, server: Server) -> None:
+    streams = await asyncio.gather(*(transport.dial(server.peer_id, ECHO) for _ in range(8)))
+    for number, stream in enumerate(streams):
+        await stream.write(b"%d" % number)
+    assert [await stream.read() for stream in streams] == [b"%d" % number for number in range(8)]
 
-    async def play(transport: LightTransport, server: Server) -> None:
-        stream = await transport.dial(server.peer_id, ECHO)
-        # Without a private swarm there is no gate to pass.
-        assert isinstance(stream, LightStream)
-        assert stream.peer_id == server.peer_id
-        writing = asyncio.ensure_future(stream.write(data))
-        received = b""
-        while len(received) < len(data):
-            received += await stream.read()
-        await writing
-        assert received == data
+    async def connections(host: Any) -> int:
+        return len(host.get_network().get_connections())
 
-    with_server(play)
+    assert await server.run(connections) == 1
 
 
-def test_the_server_sees_our_identity() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        assert transport.peer_id == OURS.peer_id
-        assert await read_all(await transport.dial(server.peer_id, WHO)) == OURS.peer_id.encode()
-
-    with_server(play)
-
-
-def test_streams_of_one_peer_share_a_connection() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        streams = await asyncio.gather(*(transport.dial(server.peer_id, ECHO) for _ in range(8)))
-        for number, stream in enumerate(streams):
-            await stream.write(b"%d" % number)
-        assert [await stream.read() for stream in streams] == [b"%d" % number for number in range(8)]
-
-        async def connections(host: Any) -> int:
-            return len(host.get_network().get_connections())
-
-        assert await server.run(connections) == 1
-
-    with_server(play)
+@served
+async def test_what_is_written_before_the_end_arrives(transport: LightTransport, server: Server) -> None:
+    stream = await transport.dial(server.peer_id, COUNT)
+    await stream.write(b"x" * 200_000)
+    stream.close()
+    assert await stream.read() == b""
+    await transport.close()
 
 
-def test_what_is_written_before_the_end_arrives() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        stream = await transport.dial(server.peer_id, COUNT)
-        await stream.write(b"x" * 200_000)
-        stream.close()
-        assert await stream.read() == b""
-        await transport.close()
-
-    with_server(play)
-
-
-def test_a_cancelled_read_leaves_the_stream_usable() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        stream = await transport.dial(server.peer_id, ECHO)
-        for number in range(20):
-            reading = asyncio.ensure_future(stream.read())
-            await asyncio.sleep(0)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await stream.write(b"%d" % number)
-            assert await stream.read() == b"%d" % number
-
-    with_server(play)
+@served
+async def test_a_peer_that_leaves_ends_its_streams_and_is_dialled_anew(
+    transport: LightTransport, server: Server
+) -> None:
+    stream = await transport.dial(server.peer_id, ECHO)
+    # The dial may or may not hear the answer first.
+    await asyncio.gather(transport.dial(server.peer_id, HANG_UP), return_exceptions=True)
+    assert await stream.read() == b""
+    await lost(stream.write(b"anybody?"))
+    again = await transport.dial(server.peer_id, ECHO)
+    await again.write(b"there you are")
+    assert await again.read() == b"there you are"
 
 
-def test_closing_ends_a_waiting_read_and_never_raises() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        stream = await transport.dial(server.peer_id, ECHO)
-        reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)
-        stream.close()
-        stream.close()
-        assert await reading == b""
-        assert "closed" in (await lost(stream.write(b"late"))).reason
-
-    with_server(play)
-
-
-def test_a_peer_that_leaves_ends_its_streams_and_is_dialled_anew() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        stream = await transport.dial(server.peer_id, ECHO)
-        # The dial may or may not hear the answer first.
-        await asyncio.gather(transport.dial(server.peer_id, HANG_UP), return_exceptions=True)
-        assert await stream.read() == b""
-        await lost(stream.write(b"anybody?"))
-        again = await transport.dial(server.peer_id, ECHO)
-        await again.write(b"there you are")
-        assert await again.read() == b"there you are"
-
-    with_server(play)
-
-
-def test_a_write_waits_for_a_peer_that_reads_nothing() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        # An echo whose answers nobody reads stops reading once the way back is full.
-        stream = await transport.dial(server.peer_id, ECHO)
-        writing = asyncio.ensure_future(stream.write(b"x" * (64 << 20)))
-        done, _ = await asyncio.wait([writing], timeout=0.5)
-        assert not done
-        writing.cancel()
-        stream.close()
-
-    with_server(play)
-
-
-def test_a_protocol_nobody_serves_is_named() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        error = await lost(transport.dial(server.peer_id, "/no/such/protocol"))
-        assert error.peer_id == server.peer_id and "/no/such/protocol" in error.reason
-
-    with_server(play)
-
-
-def test_reasons_of_a_dial_that_fails() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        assert "no address" in (await lost(transport.dial(NOBODY, ECHO))).reason
-        transport.note_addresses(NOBODY, [f"{CLOSED_PORT}/p2p/{NOBODY}", "/ip4/127.0.0.1/udp/1/quic-v1"])
-        assert (await lost(transport.dial(NOBODY, ECHO))).reason == "connection refused at 127.0.0.1:1"
-        # The server's address under another's name: the handshake finds out.
-        transport.note_addresses(NOBODY, [server.maddr.rpartition("/p2p/")[0]])
-        assert "handshake failed" in (await lost(transport.dial(NOBODY, ECHO))).reason
-        # Where clouds tell machines their keys.
-        transport.note_addresses(NOBODY, ["/ip4/169.254.169.254/tcp/80"])
-        assert "not dialled" in (await lost(transport.dial(NOBODY, ECHO))).reason
-        relayed = f"{server.maddr}/p2p-circuit"
-        transport.note_addresses(NOBODY, [relayed])
-        assert "the relay at" in (await lost(transport.dial(NOBODY, ECHO))).reason
-
-    with_server(play)
+@served
+async def test_reasons_of_a_dial_that_fails(transport: LightTransport, server: Server) -> None:
+    assert "no address" in (await lost(transport.dial(NOBODY, ECHO))).reason
+    transport.note_addresses(NOBODY, [f"{CLOSED_PORT}/p2p/{NOBODY}", "/ip4/127.0.0.1/udp/1/quic-v1"])
+    assert (await lost(transport.dial(NOBODY, ECHO))).reason == "connection refused at 127.0.0.1:1"
+    # The server's address under another's name: the handshake finds out.
+    transport.note_addresses(NOBODY, [server.maddr.rpartition("/p2p/")[0]])
+    assert "handshake failed" in (await lost(transport.dial(NOBODY, ECHO))).reason
+    # Where clouds tell machines their keys.
+    transport.note_addresses(NOBODY, ["/ip4/169.254.169.254/tcp/80"])
+    assert "not dialled" in (await lost(transport.dial(NOBODY, ECHO))).reason
+    relayed = f"{server.maddr}/p2p-circuit"
+    transport.note_addresses(NOBODY, [relayed])
+    assert "the relay at" in (await lost(transport.dial(NOBODY, ECHO))).reason
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,81 +157,71 @@ def test_a_stranger_at_the_address(peer: Callable[..., Awaitable[None]], reason:
     with_server(play, dial_timeout_s=SHORT_S)
 
 
-def test_of_several_addresses_the_one_that_answers_counts() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        async with serving(OTHER_SEED) as other, await asyncio.start_server(silent, "127.0.0.1") as listener:
-            port = listener.sockets[0].getsockname()[1]
-            places = [f"/ip4/127.0.0.1/tcp/{port}", CLOSED_PORT, other.maddr]
-            transport.note_addresses(other.peer_id, places)
-            stream = await transport.dial(other.peer_id, ECHO)
-            await stream.write(b"found")
-            assert await stream.read() == b"found"
-
-    with_server(play)
+@served
+async def test_of_several_addresses_the_one_that_answers_counts(transport: LightTransport, server: Server) -> None:
+    async with serving(OTHER_SEED) as other, await asyncio.start_server(silent, "127.0.0.1") as listener:
+        port = listener.sockets[0].getsockname()[1]
+        places = [f"/ip4/127.0.0.1/tcp/{port}", CLOSED_PORT, other.maddr]
+        transport.note_addresses(other.peer_id, places)
+        stream = await transport.dial(other.peer_id, ECHO)
+        await stream.write(b"found")
+        assert await stream.read() == b"found"
 
 
-def test_a_cancelled_dial_leaves_nothing_behind() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        for turns in range(30):
-            dialling = asyncio.ensure_future(transport.dial(server.peer_id, ECHO))
-            for _ in range(turns):
-                await asyncio.sleep(0.0002)
-            dialling.cancel()
-            await asyncio.gather(dialling, return_exceptions=True)
-        for left in list(transport._streams):
-            left.close()
+@served
+async def test_a_cancelled_dial_leaves_nothing_behind(transport: LightTransport, server: Server) -> None:
+    for turns in range(30):
+        dialling = asyncio.ensure_future(transport.dial(server.peer_id, ECHO))
+        for _ in range(turns):
+            await asyncio.sleep(0.0002)
+        dialling.cancel()
+        await asyncio.gather(dialling, return_exceptions=True)
+    for left in list(transport._streams):
+        left.close()
+    stream = await transport.dial(server.peer_id, ECHO)
+    await stream.write(b"well")
+    assert await stream.read() == b"well"
+
+
+@served
+async def test_nobody_opens_streams_to_a_client(transport: LightTransport, server: Server) -> None:
+    async def knock(host: Any) -> str:
+        try:
+            await host.new_stream(ID.from_string(OURS.peer_id), ["/ipfs/id/1.0.0"])
+        except Exception as error:
+            return f"refused ({type(error).__name__})"
+        return "let in"
+
+    assert "refused" in await server.run(knock)
+    with pytest.raises(LocalProtocolError):
+        await transport.serve(ECHO, silent)  # type: ignore[arg-type]
+
+
+@in_real_time
+async def test_closing_leaves_no_thread_and_no_task() -> None:
+    async with serving(SEED) as server:
+        tasks = asyncio.all_tasks()
+        transport = await LightTransport.start(config(server.maddr))
         stream = await transport.dial(server.peer_id, ECHO)
-        await stream.write(b"well")
-        assert await stream.read() == b"well"
-
-    with_server(play)
-
-
-def test_nobody_opens_streams_to_a_client() -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        async def knock(host: Any) -> str:
-            try:
-                await host.new_stream(ID.from_string(OURS.peer_id), ["/ipfs/id/1.0.0"])
-            except Exception as error:
-                return f"refused ({type(error).__name__})"
-            return "let in"
-
-        assert "refused" in await server.run(knock)
-        with pytest.raises(LocalProtocolError):
-            await transport.serve(ECHO, silent)  # type: ignore[arg-type]
-
-    with_server(play)
-
-
-def test_closing_leaves_no_thread_and_no_task() -> None:
-    async def run() -> None:
-        async with serving(SEED) as server:
-            tasks = asyncio.all_tasks()
-            transport = await LightTransport.start(config(server.maddr))
-            stream = await transport.dial(server.peer_id, ECHO)
-            await transport.close()
-            assert await stream.read() == b""
-            assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
-            assert asyncio.all_tasks() == tasks
-            assert "left" in (await lost(transport.dial(server.peer_id, ECHO))).reason
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_joining_needs_one_initial_peer_that_answers() -> None:
-    async def run() -> None:
-        async with serving(SEED) as server:
-            nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
-            transport = await LightTransport.start(config(nobody, server.maddr))
-            assert transport.initial_peers == (NOBODY, server.peer_id)
-            await transport.close()
-            error = await lost(LightTransport.start(config(nobody, f"/ip4/127.0.0.1/tcp/2/p2p/{NOBODY}")))
-            assert nobody in str(error) and "connection refused" in error.reason
-        with pytest.raises(UsageError, match="nonsense"):
-            await LightTransport.start(config("nonsense"))
+        await transport.close()
+        assert await stream.read() == b""
         assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
+        assert asyncio.all_tasks() == tasks
+        assert "left" in (await lost(transport.dial(server.peer_id, ECHO))).reason
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+
+@in_real_time
+async def test_joining_needs_one_initial_peer_that_answers() -> None:
+    async with serving(SEED) as server:
+        nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
+        transport = await LightTransport.start(config(nobody, server.maddr))
+        assert transport.initial_peers == (NOBODY, server.peer_id)
+        await transport.close()
+        error = await lost(LightTransport.start(config(nobody, f"/ip4/127.0.0.1/tcp/2/p2p/{NOBODY}")))
+        assert nobody in str(error) and "connection refused" in error.reason
+    with pytest.raises(UsageError, match="nonsense"):
+        await LightTransport.start(config("nonsense"))
+    assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
 
 
 class SlowConnection:
@@ -410,30 +322,28 @@ def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_d
 @pytest.mark.thorough
 @needs_hivemind
 @pytest.mark.parametrize(("is_relay", "granted_bytes"), [(True, CIRCUIT_BYTES), (False, 128 << 10)])
-def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_at_nodes_that_are_no_relay(
+@in_real_time
+async def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_at_nodes_that_are_no_relay(
     tmp_path: Path, is_relay: bool, granted_bytes: int
 ) -> None:
     """p2pd's own options grant it 4 GiB wherever it thinks that it has a public address."""
     from cosine_p2p.transport.full.hivemind import HivemindTransport
 
-    async def run() -> None:
-        place = TransportConfig(
-            identity_file=tmp_path / "node", host_maddrs=("/ip4/127.0.0.1/tcp/0",), is_relay=is_relay
-        )
-        node = await HivemindTransport.start(place)
+    place = TransportConfig(
+        identity_file=tmp_path / "node", host_maddrs=("/ip4/127.0.0.1/tcp/0",), is_relay=is_relay
+    )
+    node = await HivemindTransport.start(place)
+    try:
+        peers = await node.visible_maddrs()
+        stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers))
         try:
-            peers = await node.visible_maddrs()
-            stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers))
-            try:
-                assert await stranger.reserve(node.peer_id) == granted_bytes
-            finally:
-                await stranger.close()
-            assert node.daemon_pid is not None
-            assert ("-relayService=0" in psutil.Process(node.daemon_pid).cmdline()) is not is_relay
+            assert await stranger.reserve(node.peer_id) == granted_bytes
         finally:
-            await node.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+            await stranger.close()
+        assert node.daemon_pid is not None
+        assert ("-relayService=0" in psutil.Process(node.daemon_pid).cmdline()) is not is_relay
+    finally:
+        await node.close()
 
 
 @pytest.mark.thorough
@@ -481,7 +391,7 @@ def test_no_more_of_the_library_is_imported_than_is_used() -> None:
 
 
 @needs_hivemind
-@pytest.mark.parametrize("order", quick_first(["hivemind_library light", "light hivemind_library"]))
+@pytest.mark.parametrize("order", quick_first(["full.library light.light", "light.light full.library"]))
 def test_both_libraries_share_a_process(order: str) -> None:
     imports = "\n".join(f"import cosine_p2p.transport.{name}" for name in order.split())
     done = python(

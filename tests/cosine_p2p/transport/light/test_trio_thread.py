@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from cosine_p2p.transport.light.trio_thread import TrioThread
+from tests.scenes import in_real_time
 
 Play = Callable[[TrioThread], Awaitable[None]]
 
@@ -93,18 +94,16 @@ def test_what_is_posted_runs_in_order_and_in_the_thread() -> None:
     on_thread(play)
 
 
-def test_closing_ends_the_thread_and_fails_what_waits() -> None:
-    async def run() -> None:
-        thread = await TrioThread.start("test-trio")
-        call = asyncio.ensure_future(thread.call(trio.sleep_forever))
-        await asyncio.sleep(0)
-        await thread.close()
-        with pytest.raises(trio.RunFinishedError):
-            await call
-        with pytest.raises(trio.RunFinishedError):
-            await thread.call(trio.sleep_forever)
-        thread.post(print, "never")
-        await thread.close()
-        assert "test-trio" not in {each.name for each in threading.enumerate()}
-
-    asyncio.run(asyncio.wait_for(run(), 20))
+@in_real_time
+async def test_closing_ends_the_thread_and_fails_what_waits() -> None:
+    thread = await TrioThread.start("test-trio")
+    call = asyncio.ensure_future(thread.call(trio.sleep_forever))
+    await asyncio.sleep(0)
+    await thread.close()
+    with pytest.raises(trio.RunFinishedError):
+        await call
+    with pytest.raises(trio.RunFinishedError):
+        await thread.call(trio.sleep_forever)
+    thread.post(print, "never")
+    await thread.close()
+    assert "test-trio" not in {each.name for each in threading.enumerate()}

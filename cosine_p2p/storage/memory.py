@@ -1,0 +1,65 @@
+"""What is remembered of others: a bounded map that forgets what was noted longest ago. Pure."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Remembered(Generic[_K, _V]):
+    """Values by key, as they were noted last.
+
+    At most `most` are kept, so that strangers with ever new keys fill no memory: those noted longest ago go first.
+    A value is forgotten `forgotten_s` after it was noted. Times are of one clock; where nothing is forgotten by age
+    they may be left out.
+    """
+
+    def __init__(self, most: int, *, forgotten_s: float = math.inf) -> None:
+        self._most = most
+        self._forgotten_s = forgotten_s
+        self._entries: OrderedDict[_K, tuple[_V, float]] = OrderedDict()
+
+    def note(self, key: _K, value: _V, now_s: float = 0.0) -> None:
+        """Remember a value in place of an older one."""
+        self._entries[key] = value, now_s
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def get(self, key: _K, now_s: float = 0.0) -> _V | None:
+        """The value of a key; None if it was never noted, or is forgotten."""
+        value, noted_s = self._entries.get(key, (None, now_s))
+        return value if self._is_fresh(noted_s, now_s) else None
+
+    def pop(self, key: _K) -> _V | None:
+        """Forget a key; its value, however old."""
+        value, _ = self._entries.pop(key, (None, 0.0))
+        return value
+
+    def items(self, now_s: float = 0.0) -> list[tuple[_K, _V]]:
+        """All that is not forgotten, noted longest ago first."""
+        entries = self._entries.items()
+        return [(key, value) for key, (value, noted_s) in entries if self._is_fresh(noted_s, now_s)]
+
+    def state(self, now_s: float, write: Callable[[_K, _V], list[Any]]) -> list[list[Any]]:
+        """The same as values of JSON: what `write` makes of an entry, and its age in seconds behind."""
+        return [[*write(key, value), now_s - self._entries[key][1]] for key, value in self.items(now_s)]
+
+    def restore(
+        self, state: Any, read: Callable[[list[Any]], tuple[_K, _V] | None], *, now_s: float, away_s: float
+    ) -> None:
+        """Take in a state that another process kept `away_s` ago, or anything else that a file may hold.
+
+        `read` gives the key and value of an entry without its age, None for a broken one. What is broken is left
+        out, and so are the oldest of too many.
+        """
+        for entry in state[-self._most :] if isinstance(state, list) else ():
+            match entry:
+                case [*written, float(age_s)] if 0.0 <= age_s < math.inf and (known := read(written)) is not None:
+                    self.note(*known, now_s - age_s - away_s)
+
+    def _is_fresh(self, noted_s: float, now_s: float) -> bool:
+        return 0.0 <= now_s - noted_s < self._forgotten_s

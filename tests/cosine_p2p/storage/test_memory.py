@@ -1,0 +1,79 @@
+"""The bounded map: newest values win, the oldest go first, time forgets, and no file can break it."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.storage.memory import Remembered
+
+MOST = 4
+FORGOTTEN_S = 10.0
+NOTES = st.lists(st.tuples(st.integers(0, 8), st.integers(), st.floats(0, 5)))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda below: st.lists(below) | st.dictionaries(st.text(), below),
+    max_leaves=12,
+)
+
+
+def remembered() -> Remembered[int, int]:
+    return Remembered(MOST, forgotten_s=FORGOTTEN_S)
+
+
+def read(entry: list[Any]) -> tuple[int, int] | None:
+    match entry:
+        case [int(key), int(value)]:
+            return key, value
+    return None
+
+
+@given(NOTES)
+def test_it_holds_the_latest_values_of_the_last_few_keys_that_are_not_too_old(
+    notes: list[tuple[int, int, float]],
+) -> None:
+    memory, now_s = remembered(), 0.0
+    latest: dict[int, tuple[int, float]] = {}
+    for key, value, later_s in notes:
+        now_s += later_s
+        memory.note(key, value, now_s)
+        latest.pop(key, None)
+        latest[key] = value, now_s
+    kept = list(latest.items())[-MOST:]
+    expected = [(key, value) for key, (value, at_s) in kept if now_s - at_s < FORGOTTEN_S]
+    assert memory.items(now_s) == expected
+    assert {key: memory.get(key, now_s) for key in range(9)} == dict.fromkeys(range(9)) | dict(expected)
+
+
+def test_what_is_forgotten_can_be_noted_anew_and_taken_out() -> None:
+    memory = remembered()
+    memory.note(1, 7, 0.0)
+    assert memory.get(1, 9.9) == 7
+    assert memory.get(1, FORGOTTEN_S) is None
+    memory.note(1, 8, FORGOTTEN_S)
+    assert memory.pop(1) == 8
+    assert memory.pop(1) is None
+    assert memory.items(FORGOTTEN_S) == []
+
+
+@given(NOTES, st.floats(0, 20))
+def test_another_process_goes_on_with_it(notes: list[tuple[int, int, float]], away_s: float) -> None:
+    memory, now_s = remembered(), 0.0
+    for key, value, later_s in notes:
+        now_s += later_s
+        memory.note(key, value, now_s)
+    state = memory.state(now_s, lambda key, value: [key, value])
+    assert all(0.0 <= age_s < FORGOTTEN_S for *_, age_s in state)
+    other = remembered()
+    other.restore(state, read, now_s=1000.0, away_s=away_s)
+    still = [(key, value) for key, value, age_s in state if age_s + away_s < FORGOTTEN_S - 1e-6]
+    assert other.items(1000.0)[-len(still) :] == still or not still
+
+
+@given(JSON | st.lists(st.lists(st.integers() | st.floats(), max_size=4), max_size=8))
+def test_whatever_a_file_holds_nothing_but_sound_entries_is_taken_in(state: Any) -> None:
+    memory = remembered()
+    memory.restore(state, read, now_s=0.0, away_s=0.0)
+    assert len(memory.items()) <= MOST
+    for key, value in memory.items():
+        assert any(isinstance(entry, list) and entry[:2] == [key, value] for entry in state)

@@ -1,0 +1,223 @@
+"""What every transport promises of its streams, whatever carries them (`cosine_p2p/transport/base.py`)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final
+
+import pytest
+
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_p2p.transport.base import Stream, StreamHandler, Transport
+from cosine_p2p.transport.delay import DelayedTransport
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.identity import Identity
+from tests.cosine_p2p.transport.full_nodes import swarm
+
+ECHO: Final = "/test/echo"
+WHO: Final = "/test/who"
+HOLD: Final = "/test/hold"
+OURS: Final = Identity.from_seed(b"\x01" * 32)
+NOBODY: Final = Identity.from_seed(b"\x09" * 32).peer_id
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Our transport, and a peer that serves the protocols above. `is_bounded` where a slow peer holds us up."""
+
+    ours: Transport
+    peer_id: str
+    is_bounded: bool = True
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+    stream.close()
+
+
+async def who(stream: Stream) -> None:
+    await stream.write(stream.peer_id.encode())
+    stream.close()
+
+
+async def hold(_: Stream) -> None:
+    await asyncio.sleep(3600)
+
+
+HANDLERS: Final[dict[str, StreamHandler]] = {ECHO: echo, WHO: who, HOLD: hold}
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[Joined]:
+    network = MemoryNetwork(window_bytes=1 << 20)
+    ours, theirs = network.join(OURS.peer_id), network.join("peer")
+    for protocol, handler in HANDLERS.items():
+        await theirs.serve(protocol, handler)
+    yield Joined(ours, theirs.peer_id)
+    await ours.close()
+    await theirs.close()
+
+
+@asynccontextmanager
+async def delayed() -> AsyncIterator[Joined]:
+    async with memory() as near:
+        yield Joined(DelayedTransport(near.ours, 0.01), near.peer_id, is_bounded=False)
+
+
+@asynccontextmanager
+async def full() -> AsyncIterator[Joined]:
+    async with swarm() as made:
+        theirs = await made.node()
+        for protocol, handler in HANDLERS.items():
+            await theirs.serve(protocol, handler)
+        yield Joined(await made.node(client_mode=True), theirs.peer_id)
+
+
+@asynccontextmanager
+async def light() -> AsyncIterator[Joined]:
+    from cosine_p2p.transport.light.light import LightConfig, LightTransport
+    from tests.cosine_p2p.transport.libp2p_server import serving
+
+    async with serving(b"\x02" * 32) as server:
+        ours = await LightTransport.start(LightConfig(identity=OURS, initial_peers=(server.maddr,)))
+        try:
+            yield Joined(ours, server.peer_id)
+        finally:
+            await ours.close()
+
+
+def needs(library: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.network, pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}")]
+
+
+Join = Callable[[], AbstractAsyncContextManager[Joined]]
+Play = Callable[[Joined], Awaitable[None]]
+every_transport: Final = pytest.mark.parametrize(
+    "join",
+    [
+        pytest.param(memory, id="memory"),
+        pytest.param(delayed, id="delayed"),
+        pytest.param(full, id="full", marks=needs("hivemind")),
+        pytest.param(light, id="light", marks=needs("libp2p")),
+    ],
+)
+
+
+def with_peer(join: Join, play: Play) -> None:
+    async def run() -> None:
+        async with join() as joined:
+            await play(joined)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def read_exactly(stream: Stream, size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        piece = await stream.read()
+        assert piece, "the stream ended early"
+        data += piece
+    return data
+
+
+async def lost(work: Awaitable[Any]) -> PeerLost:
+    with pytest.raises(PeerLost) as caught:
+        await work
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@every_transport
+def test_bytes_travel_both_ways_in_order_and_unchanged(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        for size_bytes in (1, 70_000, 3 << 20):
+            data = bytes(range(256)) * (size_bytes // 256 + 1)
+            writing = asyncio.ensure_future(stream.write(data))
+            assert await read_exactly(stream, len(data)) == data
+            await writing
+        stream.close()
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, WHO)
+        assert stream.peer_id == joined.peer_id
+        assert await read_exactly(stream, len(joined.ours.peer_id)) == joined.ours.peer_id.encode()
+        assert [await stream.read(), await stream.read()] == [b"", b""]
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0.05)
+        stream.close()
+        stream.close()
+        async with asyncio.timeout(3):
+            assert await reading == b""
+            assert await stream.read() == b""
+        assert "closed" in (await lost(stream.write(b"late"))).reason
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_a_cancelled_read_leaves_the_stream_usable(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        for number in range(20):
+            reading = asyncio.ensure_future(stream.read())
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await stream.write(b"%d" % number)
+            assert await stream.read() == b"%d" % number
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_a_write_waits_for_a_peer_that_reads_nothing(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        if not joined.is_bounded:
+            return
+        stream = await joined.ours.dial(joined.peer_id, HOLD)
+        writing = asyncio.ensure_future(stream.write(bytes(64 << 20)))
+        done, _ = await asyncio.wait([writing], timeout=0.3)
+        assert not done
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        stream.close()
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_a_dial_that_cannot_be_says_why(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        refused = await lost(joined.ours.dial(joined.peer_id, "/no/such/protocol"))
+        assert refused.peer_id == joined.peer_id and "/no/such/protocol" in refused.reason
+        assert (await lost(joined.ours.dial(NOBODY, ECHO))).peer_id == NOBODY
+
+    with_peer(join, play)
+
+
+@every_transport
+def test_leaving_ends_what_is_open(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        await joined.ours.close()
+        async with asyncio.timeout(3):
+            assert await stream.read() == b""
+
+    with_peer(join, play)

@@ -1,0 +1,36 @@
+"""Tests that are coroutines: each is run on a loop of its own, in real or in virtual time."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from cosine_lab.simulation.virtual_loop import run_virtual
+
+Scene = Callable[..., Coroutine[Any, Any, None]]
+Test = Callable[..., None]
+
+
+def as_test(run: Callable[[Callable[..., Awaitable[None]]], None], *, given: int = 0) -> Callable[[Scene], Test]:
+    """Make a test of a coroutine function whose first `given` arguments come from `run`, the others from pytest."""
+
+    def decorate(scene: Scene) -> Test:
+        def test(**others: Any) -> None:
+            run(lambda *own: scene(*own, **others))
+
+        parameters = list(inspect.signature(scene).parameters.values())[given:]
+        for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            setattr(test, name, getattr(scene, name))
+        vars(test)["__signature__"] = inspect.Signature(parameters)
+        vars(test)["pytestmark"] = list(getattr(scene, "pytestmark", []))
+        return test
+
+    return decorate
+
+
+def _run_virtual(scene: Callable[[], Any]) -> None:
+    run_virtual(scene())
+
+
+in_real_time: Final = as_test(lambda scene: asyncio.run(asyncio.wait_for(scene(), 120)))
+in_virtual_time: Final = as_test(_run_virtual)
