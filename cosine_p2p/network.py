@@ -15,7 +15,7 @@ from cosine_p2p.access import Access
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
 from cosine_p2p.directory.postings import RecordOpener
-from cosine_p2p.request.options import read_argument, texts
+from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
 from cosine_p2p.text.tokenizer import TextCodec

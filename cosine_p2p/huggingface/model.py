@@ -11,7 +11,8 @@ from cosine_p2p.blocking import Client
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
 from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
-from cosine_p2p.request.options import NONE, ArgumentKind, choice_seed, read_argument, text
+from cosine_p2p.request.arguments import ArgumentKind, read_argument, text
+from cosine_p2p.request.options import NONE, choice_seed
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
 

@@ -7,19 +7,18 @@ from numbers import Number
 from typing import Any, Final
 
 from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
-from cosine_p2p.request.options import (
+from cosine_p2p.request.arguments import (
     FLAG,
     STOP,
     TOKEN_ID,
     TOKEN_IDS,
     ArgumentKind,
-    GenerationOptions,
     read_argument,
-    read_sampling,
     refuse_unknown,
     whole,
 )
+from cosine_p2p.request.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
+from cosine_p2p.request.options import GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults
@@ -186,7 +185,7 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
     if sequences > 1 and not read.get("do_sample"):
         raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
     for_client: GenerationOptions = _sampling(given) if read.get("do_sample") else {}
-    for_client["repetition_penalty"] = read_sampling("repetition_penalty", given.get("repetition_penalty", 1.0))
+    for_client["repetition_penalty"] = read_option("repetition_penalty", given.get("repetition_penalty", 1.0))
     for_client["stop"] = read.get("stop_strings", ())
     if read.get("num_assistant_tokens") == 0:
         for_client["strategy"] = "plain"
@@ -204,16 +203,16 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
 
 def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
     """The defaults are those of transformers."""
-    temperature = read_sampling("temperature", given.get("temperature", 1.0))
+    temperature = read_option("temperature", given.get("temperature", 1.0))
     if temperature == 0:
         raise UsageError(
             "temperature must be above 0 with do_sample=True; for greedy decoding set do_sample=False."
         )
     return {
         "temperature": temperature,
-        "top_k": int(read_sampling("top_k", given.get("top_k", DEFAULT_TOP_K))),
-        "top_p": read_sampling("top_p", given.get("top_p", 1.0)),
-        "min_p": read_sampling("min_p", given.get("min_p", 0.0)),
+        "top_k": int(read_option("top_k", given.get("top_k", DEFAULT_TOP_K))),
+        "top_p": read_option("top_p", given.get("top_p", 1.0)),
+        "min_p": read_option("min_p", given.get("min_p", 0.0)),
     }
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.request.options import FLAG, TOKEN_IDS, read_argument, read_sampling, whole
+from cosine_p2p.request.arguments import FLAG, TOKEN_IDS, read_argument, whole
+from cosine_p2p.request.options import read_option
 from cosine_p2p.request.results import AppliedConfig
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
@@ -114,7 +115,7 @@ def _read_value(name: str, value: Any) -> Any:
     if name == "max_new_tokens":
         return min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
     # -1 is vLLM's way to switch top_k off.
-    return 0 if name == "top_k" and value == -1 else read_sampling(name, value)
+    return 0 if name == "top_k" and value == -1 else read_option(name, value)
 
 
 def apply_defaults(

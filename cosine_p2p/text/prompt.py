@@ -5,8 +5,9 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.offload import Offload
-from cosine_p2p.request.options import TOKEN_ID, Prompt
+from cosine_p2p.request.options import Prompt
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID

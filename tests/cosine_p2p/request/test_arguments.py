@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.request.options import (
+from cosine_p2p.request.arguments import (
     FLAG,
     SECONDS,
     STOP,

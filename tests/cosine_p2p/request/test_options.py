@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from cosine_p2p.request.options import (
     DEFAULTS,
+    OPTIONS,
+    TEXT_DEFAULTS,
     ClientOptions,
     GenerationOptions,
     choice_seed,
     merge_options,
+    read_option,
     shares_feedback,
 )
 from cosine_protocol.errors import UsageError
@@ -132,6 +135,19 @@ def test_a_value_that_means_nothing_is_refused_in_a_sentence(name: str, value: o
 
 def test_every_option_is_refused_somewhere() -> None:
     assert {name for name, _, _ in REFUSED} == set(ClientOptions.__annotations__)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_declaration_keeps_its_own_promises(name: str) -> None:
+    option = OPTIONS[name]
+    assert option.help.endswith(".")
+    if option.default is not None:
+        assert read_option(name, option.default) == option.default
+        assert (name in TEXT_DEFAULTS) is option.yields is not (name in DEFAULTS)
+    for choice in option.kind.choices:
+        assert read_option(name, choice) == choice
+    for bound in {option.kind.low, option.kind.high} - {None, 0}:
+        assert read_option(name, option.kind.type(bound)) == bound
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Arguments as programs give them: made plain values, or refused in one sentence that says what is allowed."""
+
+import math
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Any, Generic, TypeVar
+
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentKind(Generic[_T]):
+    """The values that an argument may have, and how they are read.
+
+    `meaning` completes "... must be"; `read` gives the plain value, and raises `ValueError` or `TypeError` for what
+    means nothing. Of numbers `low` and `high` are the bounds, as far as there are any; `choices` are all the values
+    of an argument that has few.
+    """
+
+    meaning: str
+    read: Callable[[Any], _T]
+    type: type = str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+def read_argument(name: str, value: object, kind: ArgumentKind[_T]) -> _T:
+    """The plain value of an argument. Raises `UsageError` naming the argument and what is allowed."""
+    try:
+        return kind.read(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        # A reader says more only where the usual sentence would leave a user wondering.
+        advice = f"; {error}" if isinstance(error, _Advice) else ""
+        raise UsageError(f"{name} must be {kind.meaning}, not {reprlib.repr(value)}{advice}.") from None
+
+
+def refuse_unknown(name: str, known: Iterable[str], *, what: str = "option") -> None:
+    """Raises `UsageError` for a name that is none of those known; it tells the nearest, or all if none is near."""
+    names = list(known)
+    if name not in names:
+        nearest = get_close_matches(name, names, n=1) or names
+        raise UsageError(f"There is no {what} {name!r}; there is {', '.join(nearest)}.")
+
+
+def plain_number(value: object) -> int | float:
+    """A Python number for any that is real, numpy's among them. Raises `TypeError`, also for a truth value."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def whole(low: int, high: int | None = None) -> ArgumentKind[int]:
+    """Whole numbers between two bounds, both included; a float is none, even without a fraction."""
+
+    def read(value: object) -> int:
+        number = plain_number(value)
+        if not isinstance(number, int) or number < low or (high is not None and number > high):
+            raise ValueError
+        return number
+
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+    return ArgumentKind(f"a whole number {bounds}", read, int, low, high)
+
+
+def one_of(*choices: str) -> ArgumentKind[str]:
+    """One of a few words."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError
+        return str(value)
+
+    *others, last = map(repr, choices)
+    return ArgumentKind(f"{', '.join(others)} or {last}", read, choices=choices)
+
+
+def text(noun: str) -> ArgumentKind[str]:
+    """Text that is not empty."""
+
+    def read(value: object) -> str:
+        if isinstance(value, bytes | bytearray):
+            raise _Advice("decode bytes to text first")
+        if isinstance(value, Collection) and not isinstance(value, str):
+            raise _Advice("give one, not several")
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+    return ArgumentKind(noun, read)
+
+
+def texts(noun: str) -> ArgumentKind[tuple[str, ...]]:
+    """Texts in a list, tuple or set; one text alone would be taken for its letters."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            raise _Advice(f"write [{reprlib.repr(value)}]")
+        return tuple(text(noun).read(each) for each in _items(value))
+
+    return ArgumentKind(f"a list of {noun}", read, tuple)
+
+
+def _read_seconds(value: object) -> float:
+    seconds = float(plain_number(value))
+    if math.isnan(seconds) or seconds <= 0:
+        raise ValueError
+    return seconds
+
+
+def _read_share(value: object) -> float:
+    share = float(plain_number(value))
+    if not 0 <= share <= 1:
+        raise ValueError
+    return share
+
+
+def _read_stop(value: object) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else tuple(_items(value))
+    if not all(isinstance(stop, str) for stop in stops):
+        raise TypeError
+    return stops
+
+
+def _read_token_ids(value: object) -> tuple[int, ...]:
+    ids = tuple(TOKEN_ID.read(token) for token in _items(value))
+    if len(ids) > MAX_EOS_TOKENS:
+        raise ValueError
+    return ids
+
+
+def _read_flag(value: object) -> bool:
+    if value not in (True, False):
+        raise ValueError
+    return bool(value)
+
+
+def _items(value: object) -> Collection[Any]:
+    """What a list, tuple, set or array holds. Raises `TypeError` for text, bytes, mappings and single values."""
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Collection):
+        raise TypeError
+    return items
+
+
+class _Advice(ValueError):
+    """What to do about a value that many a user gives by mistake."""
+
+
+FLAG = ArgumentKind("True or False", _read_flag)
+SECONDS = ArgumentKind("a number of seconds above 0", _read_seconds)
+SHARE = ArgumentKind("a number from 0 to 1", _read_share)
+STOP = ArgumentKind("a text or a list of texts", _read_stop)
+TOKEN_ID = whole(0, MAX_TOKEN_ID)
+TOKEN_IDS = ArgumentKind(f"a list of at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}", _read_token_ids)
