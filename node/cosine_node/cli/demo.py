@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
-"""A choice: text flows, and drawing leaves the processor to the nodes."""
+"""Text flows, and drawing leaves the processor to the nodes."""
 SHOWN_CHARACTERS = 160
-"""A choice: two lines of each text in a log."""
+"""Two lines of each text in a log."""
 LOG_COLUMNS = 110
-"""A choice: the table fits."""
+"""The table fits."""
 
 
 def demo(

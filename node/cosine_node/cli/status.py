@@ -16,26 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import (
-    DEFAULT_TARGET,
-    AsJson,
-    DeniedPeers,
-    IdentityFile,
-    InitialPeers,
-    Network,
-    SwarmFile,
-    Target,
-    access_of,
-    several,
-)
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.learning.home import LearnedName
 from cosine_node.stages.coverage import bars, gaps_sentence, holders, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_p2p.access import Access
 from cosine_p2p.directory.peer_file import PeerFile
-from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
@@ -47,69 +37,8 @@ if TYPE_CHECKING:
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
-# --------------------
-# The layers of targets in parts, and how many stages hold each: a picture of bars in text.
-
-
-SHOWN_LAYERS: Final = 64
-"""A choice: a line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
-SHOWN_KINDS: Final = 4
-"""A choice: whoever announces stages in many data types does not push the nodes off the screen."""
-
-Kind = tuple[str, str, int]
-"""A target's digest in hex, a data type, and a number of layers."""
-
-
-def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
-    """The layers that stages hold, of each kind of model; those with most stages first."""
-    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
-    for record in records:
-        if record.stage is not None:
-            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
-    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
-
-
-def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
-    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
-
-    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
-    """
-    kinds = kinds_of(records)
-    for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
-        counts = holders(held, layers=layers)
-        name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
-        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {_span(counts)}"
-        gaps = unheld(held, layers=layers)
-        if gaps:
-            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
-
-
-def shortened(counts: Sequence[int]) -> list[int]:
-    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
-    step = -(-len(counts) // SHOWN_LAYERS)
-    return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
-
-
-def _span(counts: Sequence[int]) -> str:
-    least, most = min(counts), max(counts)
-    if least == most:
-        return f"{most} stage{'' if most == 1 else 's'}"
-    return f"{least} to {most} stages"
-
-
-def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
-    """The same for machines: the number of stages of each layer."""
-    return [
-        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
-        for (digest, numerics, layers), held in kinds_of(records)
-    ]
-
-
-# --------------------
-
-
 WATCH_EVERY_S: Final = 2.0
-"""A choice: often enough to follow a swarm, and far less work for a node than a generation."""
+"""Often enough to follow a swarm, and far less work for a node than a generation."""
 
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
@@ -136,25 +65,30 @@ NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
-"""A choice: more would push the nodes off the screen; `cosine-node ban` shows all."""
+"""More would push the nodes off the screen; `cosine-node ban` shows all."""
+
+SHOWN_LAYERS: Final = 64
+"""A line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
+SHOWN_KINDS: Final = 4
+"""Whoever announces stages in many data types does not push the nodes off the screen."""
+
+Kind = tuple[str, str, int]
+"""A target's digest in hex, a data type, and a number of layers."""
 
 
+@takes_options
 def status(
+    options: Annotated[ClientOptions, (*ENTRANCE, "target")],
     initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    deny: DeniedPeers = None,
-    target: Target = DEFAULT_TARGET,
     watch: Annotated[
         bool, typer.Option("--watch", metavar="", help="Look again every 2 s until interrupted.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show every node of a target: what it runs or holds, how busy and far it is, or why it is silent."""
-    access = access_of(network, swarm, deny, identity)
+    access = Access.of(options)
     join = joining_once(several(initial_peers), access)
-    is_anybody = run_interruptibly(_status(join, access.network, target, watch=watch, as_json=as_json))
+    is_anybody = run_interruptibly(_status(join, access.network, options["target"], watch=watch, as_json=as_json))
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 
@@ -374,3 +308,48 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
 
 def _busy(offer: StageOffer) -> str:
     return f"{offer.busy_permille / 10:.0f} %"
+
+
+def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
+    """The layers that stages hold, of each kind of model; those with most stages first."""
+    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
+    for record in records:
+        if record.stage is not None:
+            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
+    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+
+
+def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
+    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
+
+    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
+    """
+    kinds = kinds_of(records)
+    for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
+        counts = holders(held, layers=layers)
+        name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
+        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {_span(counts)}"
+        gaps = unheld(held, layers=layers)
+        if gaps:
+            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
+
+
+def shortened(counts: Sequence[int]) -> list[int]:
+    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
+    step = -(-len(counts) // SHOWN_LAYERS)
+    return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
+
+
+def _span(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    if least == most:
+        return f"{most} stage{'' if most == 1 else 's'}"
+    return f"{least} to {most} stages"
+
+
+def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
+    """The same for machines: the number of stages of each layer."""
+    return [
+        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
+        for (digest, numerics, layers), held in kinds_of(records)
+    ]

@@ -1,4 +1,7 @@
-"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says."""
+"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says.
+
+`cosine-node ban`: peers that this user's nodes and clients do not talk to, also in later runs.
+"""
 
 import json
 import sys
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 ACTIONS: Final = ("create", "admit", "revoke", "show")
 DAY_S: Final = 86_400.0
 DEFAULT_DAYS: Final = 30.0
-"""A choice: a lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
+"""A lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
 
 
 def swarm(
@@ -126,13 +129,6 @@ def _tell(shown: dict[str, Any], *, as_json: bool, lines: tuple[str, ...] | None
         members = (f"  {one['peer_id']}  {one['state']}, until {one['ends']}" for one in shown["members"])
         lines = (shown["swarm"], f"  {printable(shown['name'])}", *members)
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-# --------------------
-# `cosine-node ban`: peers that this user's nodes and clients do not talk to, also in later runs.
-
-
-"""A choice: bans are of peer ids, which cost nothing to make, so one that lasts for ever gains nothing."""
 
 
 def ban(

@@ -13,7 +13,7 @@ from cosine_node.cli import main
 from cosine_node.cli.app import COMMANDS, is_worth_logging, spread_peers
 from cosine_node.cli.configuration import read_config
 from cosine_node.terminal.waiting import CLEAR
-from cosine_protocol import __version__
+from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.cli.join import DEFAULT_LEARN_MEMORY, parse_learning
+from cosine_node.cli.join import DEFAULT_LEARN_MEMORY, Learning
 from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -11,7 +11,7 @@ from cosine_protocol.records import Role
 def parsed(
     *models: str, role: Role = Role.DRAFTER, learns: bool = True, memory: str = DEFAULT_LEARN_MEMORY
 ) -> int | None:
-    return parse_learning(role, models, learns=learns, memory=memory)
+    return Learning(learn=learns, learn_memory=memory).kept_bytes(role, models)
 
 
 def test_a_drafter_learns_only_where_it_is_told_to() -> None:

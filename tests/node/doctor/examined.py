@@ -10,8 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from cosine_node.doctor.checks import checks_of, run_checks
-from cosine_node.doctor.facts import DoctorOptions, Facts
+from cosine_node.doctor.checks import DoctorOptions, Facts, checks_of, run_checks
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.machine import find_daemon
 from cosine_node.models.engine_kind import EngineChoice

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_node.doctor.probe_swarm import look_around
-from cosine_node.doctor.swarm import Neighbourhood
+from cosine_node.doctor.swarm import Neighbourhood, look_around
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.protocols import DISCOVER

@@ -8,8 +8,7 @@ import pytest
 
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
-from cosine_node.doctor.checks import Check, run_checks
-from cosine_node.doctor.facts import Facts
+from cosine_node.doctor.checks import Check, Facts, run_checks
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
 from cosine_node.engine.pool_size import TokenBytes

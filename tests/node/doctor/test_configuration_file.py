@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.disk import judge_configuration
+from cosine_node.doctor.machine import judge_configuration
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.disk import LEAST_BYTES, Folder, inspect_folder, judge_folder, written_folders
+from cosine_node.doctor.machine import LEAST_BYTES, Folder, inspect_folder, judge_folder, written_folders
 
 ROOMY = Folder(
     purpose="models", path=Path("m"), free_bytes=LEAST_BYTES + 1000, is_writable=True, variable="HF_HOME"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.doctor import facts as facts_module
+from cosine_node.doctor import checks as facts_module
 from cosine_node.doctor.addresses import Dialled, DialOutcome
-from cosine_node.doctor.facts import Facts
+from cosine_node.doctor.checks import Facts
 from cosine_node.doctor.machine import MachineFacts
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_protocol.records import Role

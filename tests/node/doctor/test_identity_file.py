@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor import disk as identity_file
-from cosine_node.doctor.disk import judge_key_file
+from cosine_node.doctor import machine as identity_file
 from cosine_node.doctor.finding import CheckStatus
+from cosine_node.doctor.machine import judge_key_file
 from cosine_p2p.storage.identity_file import claim_identity, load_identity
 
 
