@@ -9,7 +9,7 @@ from cosine_node.demo.race import RacedPrompt, Way
 from cosine_node.terminal.printing import json_safe
 
 MAX_LATE_SHARE: Final = 0.05
-"""A choice: with more late passes than this, the figures are said to be lower bounds."""
+"""With more late passes than this, the figures are said to be lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,10 +380,6 @@ def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
     return registry
 
 
-# --------------------
-# Prometheus metrics of a stage, read from what its service counts when scraped.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedStage:
     """A stage as its metrics see it; its pool holds `pool_tokens`."""
@@ -454,10 +450,6 @@ def stage_registry(stage: ObservedStage) -> CollectorRegistry:
         kind(registry=registry)
     registry.register(StageCollector(stage))
     return registry
-
-
-# --------------------
-# `/metrics` over HTTP, for a Prometheus that scrapes it.
 
 
 @contextmanager

@@ -97,6 +97,6 @@ def test_a_fingerprint_stands_for_weights_and_numerics() -> None:
 
 @given(st.text())
 def test_an_event_is_one_line_of_json(text: str) -> None:
-    data = replies.event({"text": text})
+    data = replies.sent_event({"text": text})
     assert data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2
     assert json.loads(data.removeprefix(b"data: ")) == {"text": text}
