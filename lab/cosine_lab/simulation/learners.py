@@ -15,11 +15,11 @@ from typing import Final
 from cosine_lab.simulation.learning_curve import LearningCurve
 from cosine_lab.simulation.report import LearnerUse, Switch
 from cosine_node.drafter.service import DrafterService
-from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.learning.decision import Acceptance, goes_live, is_due
 from cosine_node.learning.learner import LOOK_EVERY_S, PATIENCE_S, QUIET_S
 from cosine_node.learning.stream_store import fair_part, is_held_out
+from cosine_node.learning.streams import VerifiedStream
 
 ROUND_S: Final = 3.0
 ROUND_S_PER_TOKEN: Final = 0.003

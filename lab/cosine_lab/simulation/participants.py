@@ -20,7 +20,7 @@ from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
 from cosine_node.drafter.service import DrafterService
-from cosine_node.drafter.streams import VerifiedStream
+from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler

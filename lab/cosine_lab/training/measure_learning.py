@@ -21,10 +21,11 @@ from typing import TypeVar
 import torch
 
 from cosine_lab.report.intervals import ratio_and_interval
-from cosine_node.drafter.streams import MIN_TOKENS, FailedBranch, VerifiedStream
+from cosine_node.drafter.observer import FailedBranch
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.finetuning import OWN_WEIGHT, Experience, RoundSettings, drafter_in, train_round
+from cosine_node.learning.streams import MIN_TOKENS, VerifiedStream
 from cosine_node.models.model import fetch_folder
 from cosine_node.training.answers import Answer
 from cosine_node.training.distilling import agreement_of

@@ -10,9 +10,10 @@ from pathlib import Path
 from random import Random
 
 from cosine_node import zoo
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.learning.served_weights import gguf_kind
 from cosine_node.learning.stream_store import StreamStore
+from cosine_node.learning.streams import VerifiedStream
 from cosine_node.learning.worker import RoundOrder, RoundOutcome, carry_out
 from cosine_node.models.model import fetch_folder
 from cosine_p2p.text.tokenizer_files import NAMES

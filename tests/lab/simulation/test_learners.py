@@ -10,10 +10,11 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.traces import Trace
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import curve_of
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.service import DrafterService
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
 from cosine_node.learning.decision import HELD_OUT_TOKENS, NEW_TOKENS
 from cosine_node.learning.stream_store import ALWAYS_TOKENS, is_held_out
+from cosine_node.learning.streams import VerifiedStream
 from cosine_node.zoo.family import Family
 from cosine_protocol.request import Sampling
 from tests.lab.simulation.test_learning_curve import engine_of

@@ -11,7 +11,7 @@ import pytest
 
 from cosine_lab.training import measure_learning
 from cosine_lab.training.measure_learning import garbage_of, main, repeated_shares
-from cosine_node.drafter.streams import FailedBranch
+from cosine_node.drafter.observer import FailedBranch
 from cosine_node.learning.finetuning import RoundSettings
 from tests.node.learning.streams import stream
 

@@ -1,4 +1,4 @@
-"""The records of texts while they grow: what a drafter may keep of the requests that it follows. Pure.
+"""Texts that a target has verified, as a drafter may learn from them, and their records while they grow. Pure.
 
 A drafter is let go and asked again within one request, by its client or by a verifier that coordinates; all of that
 is one text. So a record waits for a while before it is kept.
@@ -9,25 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
 from cosine_protocol.request import Request, Sampling
-
-# --------------------
-# The record of a text that a target has verified, as a drafter may learn from it. Pure.
-
-
-NO_GUESS: Final = -1
-"""Where the drafter had no first choice in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedBranch:
-    """The drafter's own likeliest path where the target took another: tokens below the prefix of `position` output
-    tokens, the first of them refused. `confidence` is the model's own estimate of the first, before calibration.
-    """
-
-    position: int
-    tokens: tuple[int, ...]
-    confidence: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +26,6 @@ class VerifiedStream:
     tokens: tuple[int, ...]
     guesses: tuple[int, ...]
     failed: tuple[FailedBranch, ...]
-
-
-# --------------------
 
 
 MIN_TOKENS: Final = 8
@@ -109,66 +89,43 @@ class StreamRecord:
 
 
 class StreamRecords:
-    """The records of a drafter's requests; `keep` gets each stream that has ended, with None nothing is recorded.
+    """The records of a drafter's requests, as a `DraftObserver`; `keep` gets each stream that has ended.
 
     Only texts of one target count where `target_digest` names it: others teach nothing of this one.
     """
 
-    def __init__(
-        self, keep: Callable[[VerifiedStream], None] | None, *, target_digest: bytes | None = None
-    ) -> None:
+    def __init__(self, keep: Callable[[VerifiedStream], None], *, target_digest: bytes | None = None) -> None:
         self._keep = keep
         self._target_digest = target_digest
         self._records: dict[tuple[str, bytes], StreamRecord] = {}
 
-    @property
-    def are_kept(self) -> bool:
-        """True if anybody wants the streams."""
-        return self._keep is not None
-
-    @property
-    def are_waiting(self) -> bool:
-        """True if there are records at all."""
-        return bool(self._records)
-
-    def follow(self, request: Request, d_0: bytes, *, may_keep: bool) -> StreamRecord | None:
-        """The record of a request that is followed from now on, or again; None where nothing of it is kept.
-
-        `may_keep` says that its client lets the drafter keep the text.
-        """
-        is_other = self._target_digest not in (None, request.target_digest)
-        if self._keep is None or not may_keep or is_other:
+    def follow(self, request: Request, d_0: bytes) -> StreamRecord | None:
+        """The record of a request that is followed from now on, or again; None where nothing of it is kept."""
+        if self._target_digest not in (None, request.target_digest):
             return None
         # By client too: one may have shown the end of a prompt only, under the digest of another's request.
         record = self._records.setdefault((request.client, d_0), StreamRecord(request))
         record.followers += 1
         return record
 
-    def leave(self, record: StreamRecord | None, *, now_s: float) -> None:
+    def leave(self, text: StreamRecord, *, now_s: float) -> None:
         """Who followed the request of a record follows it no longer."""
-        if record is None:
-            return
-        record.followers -= 1
-        record.left_at_s = now_s
+        text.followers -= 1
+        text.left_at_s = now_s
         waiting = [one for one in self._records.values() if not one.followers]
         if len(waiting) > MAX_WAITING:
             self._end({min(waiting, key=lambda one: one.left_at_s)})
 
-    def keep_old(self, *, now_s: float) -> None:
-        """Keep the streams of requests that were left long ago."""
-        self._end(
-            {
-                record
-                for record in self._records.values()
-                if not record.followers and now_s - record.left_at_s > RETURN_S
-            }
-        )
+    def tick(self, *, now_s: float) -> bool:
+        """Keep the streams of requests that were left long ago; True if there are others."""
+        self._end({one for one in self._records.values() if not one.followers and now_s - one.left_at_s > RETURN_S})
+        return bool(self._records)
 
     def keep_left(self) -> None:
         """Keep the streams of requests that nobody follows now; if one is followed again, what comes is another."""
         self._end({record for record in self._records.values() if not record.followers})
 
-    def keep_all(self) -> None:
+    def close(self) -> None:
         """Keep all streams as they are."""
         self._end(set(self._records.values()))
 
@@ -176,5 +133,5 @@ class StreamRecords:
         """Keep what they have; the others go on."""
         self._records = {key: record for key, record in self._records.items() if record not in ended}
         for record in ended:
-            if self._keep is not None and (stream := record.stream()) is not None:
+            if (stream := record.stream()) is not None:
                 self._keep(stream)

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.drafter.streams import (
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.learning.streams import (
     MAX_FAILED,
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
     MAX_WAITING,
     MIN_TOKENS,
-    NO_GUESS,
     RETURN_S,
-    FailedBranch,
     StreamRecord,
     StreamRecords,
     VerifiedStream,
@@ -32,7 +31,7 @@ def noted(record: StreamRecord, tokens: list[int], *, start: int = 0, guess: int
 
 
 def followed(records: StreamRecords, request: Request = REQUEST, *, d_0: bytes = D_0) -> StreamRecord:
-    record = records.follow(request, d_0, may_keep=True)
+    record = records.follow(request, d_0)
     assert record is not None
     return record
 
@@ -87,17 +86,14 @@ def test_a_long_text_costs_bounded_memory() -> None:
     assert len(stream.failed) == MAX_FAILED
 
 
-def test_nothing_is_recorded_without_permission_a_use_for_it_or_of_another_target() -> None:
+def test_texts_of_other_targets_are_not_recorded() -> None:
     kept: list[VerifiedStream] = []
-    assert StreamRecords(kept.append).follow(REQUEST, D_0, may_keep=False) is None
-    assert StreamRecords(None).follow(REQUEST, D_0, may_keep=True) is None
     other = replace(REQUEST, target_digest=bytes([7]) * 32)
     ours = StreamRecords(kept.append, target_digest=REQUEST.target_digest)
-    assert ours.follow(other, D_0, may_keep=True) is None
-    assert ours.follow(REQUEST, D_0, may_keep=True) is not None
-    assert StreamRecords(kept.append).follow(other, D_0, may_keep=True) is not None
-    ours.leave(None, now_s=0.0)
-    ours.keep_all()
+    assert ours.follow(other, D_0) is None
+    assert ours.follow(REQUEST, D_0) is not None
+    assert StreamRecords(kept.append).follow(other, D_0) is not None
+    ours.close()
     assert kept == []
 
 
@@ -106,16 +102,16 @@ def test_a_request_that_is_followed_again_is_one_text() -> None:
     records = StreamRecords(kept.append)
     first = noted(followed(records), list(range(10)), guess=1)
     records.leave(first, now_s=0.0)
-    records.keep_old(now_s=RETURN_S)
+    records.tick(now_s=RETURN_S)
     again = noted(followed(records), list(range(20)))
     assert again is first
-    records.keep_old(now_s=10 * RETURN_S)
+    records.tick(now_s=10 * RETURN_S)
     assert kept == []
     records.leave(again, now_s=10 * RETURN_S)
-    records.keep_old(now_s=11 * RETURN_S + 1)
+    records.tick(now_s=11 * RETURN_S + 1)
     assert [stream.tokens for stream in kept] == [tuple(range(20))]
     assert kept[0].guesses == (*[1] * 10, *[NO_GUESS] * 10)
-    assert not records.are_waiting
+    assert not records.tick(now_s=0.0)
 
 
 def test_the_same_digest_of_another_client_is_another_text() -> None:
@@ -133,7 +129,7 @@ def test_those_that_nobody_follows_can_be_kept_at_once() -> None:
     assert [stream.client for stream in kept] == ["another"]
     records.leave(still, now_s=0.0)
     records.keep_left()
-    assert len(kept) == 2 and not records.are_waiting
+    assert len(kept) == 2 and not records.tick(now_s=0.0)
 
 
 def test_of_too_many_that_wait_the_one_left_first_is_kept() -> None:
@@ -144,6 +140,6 @@ def test_of_too_many_that_wait_the_one_left_first_is_kept() -> None:
         record = noted(followed(records, d_0=bytes([number]) * 16), [number] * 9)
         records.leave(record, now_s=float(number))
     assert [stream.tokens[0] for stream in kept] == [0, 1]
-    records.keep_all()
+    records.close()
     assert {stream.tokens[0] for stream in kept} == {*range(MAX_WAITING + 2), 255}
     assert still.followers == 1
