@@ -32,7 +32,10 @@ NOT_COMMANDS: Final = {
 """Blocks of no stated language that are something else, by page and first word."""
 
 PROGRAMS: Final = [page for page in PAGES if python_of(page)]
-MAIN_PAGES: Final = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("gateway.md", "quickstart.md"))]
+MAIN_PAGES: Final = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("gateway.md", "python.md", "quickstart.md")),
+]
 
 
 def exemption_of(command: Command) -> Exemption | None:

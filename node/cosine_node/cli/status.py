@@ -29,7 +29,7 @@ from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ HEADINGS: Final = (
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "receipts"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
+ONLY_USED: Final = frozenset({"emulated", "receipts", "learned"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
 """More would push the nodes off the screen; `cosine-node ban` shows all."""
@@ -204,7 +205,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "reachable": not sight.reason,
             "reason": sight.reason,
             "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
-            "learner": _learner_as_object(notes.learners.get(sight.record.peer_id)),
+            "learner": report.as_object() if (report := notes.learners.get(sight.record.peer_id)) else None,
         }
         for sight in survey.nodes
     ]
@@ -220,62 +221,48 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
 
 def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
     """The nodes, why some are not reached, who is banned, and a sum, for a terminal of some columns."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    absent = set() if any(sight.record.emulated for sight in survey.nodes) else {"emulated"}
-    absent |= set() if any(sight.record.peer_id in notes.earned for sight in survey.nodes) else {"receipts"}
-    absent |= set() if any(_learned(sight.record) for sight in survey.nodes) else {"learned"}
-    absent |= ONLY_WIDE if columns < WIDE_COLUMNS else set()
-    shown = [heading for heading in HEADINGS if heading not in absent]
-    for heading in shown:
-        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
-    for cells in (_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes):
-        table.add_row(*(cells[heading] for heading in shown))
-    silent = [sight for sight in survey.nodes if sight.reason]
-    reasons = [Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red") for sight in silent]
-    roles = Counter(sight.record.role for sight in survey.nodes)
-    told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
-    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
-    unreached = f", {len(silent)} not reached" if silent else ""
-    named = f"{', '.join(counts[:-1])} and {counts[-1]}"
-    summary = f"{named} of {survey.target} in the network {network}{unreached}."
-    learners = [line for sight in survey.nodes for line in _own_learner(sight.record.peer_id, notes)]
-    covered = [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
-    banned = [
+    lines = [
+        Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red")
+        for sight in survey.nodes
+        if sight.reason
+    ]
+    unreached = f", {len(lines)} not reached" if lines else ""
+    for peer_id in (sight.record.peer_id for sight in survey.nodes if sight.record.peer_id in notes.learners):
+        lines.append(Text(f"{short_peer_id(peer_id)} learns on this machine:"))
+        lines += [Text(printable(f"  {name}: {text}")) for name, text in notes.learners[peer_id].facts()]
+    lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
+    lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
         for ban in notes.bans[-MAX_BANS_SHOWN:]
     ]
     if len(notes.bans) > MAX_BANS_SHOWN:
-        banned.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
-    problem = problem_of(survey, network)
-    return Group(
-        table,
-        *reasons,
-        *learners,
-        *covered,
-        *banned,
-        Text(summary),
-        *([Text(printable(problem), "yellow")] if problem else []),
-    )
+        lines.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
+    roles = Counter(sight.record.role for sight in survey.nodes)
+    told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
+    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
+    named = f"{', '.join(counts[:-1])} and {counts[-1]}"
+    lines.append(Text(f"{named} of {survey.target} in the network {network}{unreached}."))
+    if problem := problem_of(survey, network):
+        lines.append(Text(printable(problem), "yellow"))
+    return Group(_table(survey, notes, columns=columns), *lines)
 
 
-def _learner_as_object(report: "LearnerReport | None") -> dict[str, Any] | None:
-    return None if report is None else report.as_object()
-
-
-def _own_learner(peer_id: str, notes: OwnNotes) -> list[Text]:
-    """What a drafter of this user has learned, and what it does."""
-    if (report := notes.learners.get(peer_id)) is None:
-        return []
-    facts = [Text(printable(f"  {name}: {text}")) for name, text in report.facts()]
-    return [Text(f"{short_peer_id(peer_id)} learns on this machine:"), *facts]
-
-
-def _learned(record: NodeRecord) -> str:
-    """The version that a record says that its node has learned."""
-    if (name := LearnedName.of(record.model)) is not None:
-        return f"version {name.number}"
-    return "nothing yet" if record.learns else ""
+def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
+    """A row for each node, with the columns that tell something and for which there is room."""
+    rows = [_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes]
+    shown = [
+        heading
+        for heading in HEADINGS
+        if not (heading in ONLY_WIDE and columns < WIDE_COLUMNS)
+        and not (heading in ONLY_USED and not any(cells[heading] for cells in rows))
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in shown:
+        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
+    for cells in rows:
+        table.add_row(*(cells[heading] for heading in shown))
+    return table
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:
@@ -285,17 +272,19 @@ def _reached_records(survey: "Survey") -> list[NodeRecord]:
 
 def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     """The text of a node under each heading."""
-    record = sight.record
-    load = record.load_requests if sight.requests is None else sight.requests
+    record, stage = sight.record, sight.record.stage
+    learned = LearnedName.of(record.model)
+    # A stage serves as many chains as it has time for.
+    load = f"{record.load_requests if sight.requests is None else sight.requests}/{record.capacity_requests}"
+    version = "nothing yet" if record.learns else ""
     texts = {
         "role": record.role,
-        "peer": short_peer_id(sight.record.peer_id),
-        "model": record.model if (learned := LearnedName.of(record.model)) is None else learned.model,
-        "learned": _learned(record),
+        "peer": short_peer_id(record.peer_id),
+        "model": record.model if learned is None else learned.model,
+        "learned": version if learned is None else f"version {learned.number}",
         "numerics": record.numerics,
-        "good at": ", ".join(record.expertise) if record.stage is None else f"layers {record.stage.held}",
-        # A stage serves as many chains as it has time for.
-        "load": f"{load}/{record.capacity_requests}" if record.stage is None else _busy(record.stage),
+        "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
+        "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
         "receipts": "" if earned is None else f"{earned.tokens:,}",
@@ -304,10 +293,6 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     }
     reached = Text("no", "red") if sight.reason else Text("yes", "green")
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
-
-
-def _busy(offer: StageOffer) -> str:
-    return f"{offer.busy_permille / 10:.0f} %"
 
 
 def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
@@ -327,8 +312,10 @@ def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
     kinds = kinds_of(records)
     for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
         counts = holders(held, layers=layers)
+        least, most = min(counts), max(counts)
+        span = f"{least} to {most} stages" if least < most else f"{most} stage{'' if most == 1 else 's'}"
         name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
-        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {_span(counts)}"
+        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {span}"
         gaps = unheld(held, layers=layers)
         if gaps:
             yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
@@ -338,13 +325,6 @@ def shortened(counts: Sequence[int]) -> list[int]:
     """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
     step = -(-len(counts) // SHOWN_LAYERS)
     return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
-
-
-def _span(counts: Sequence[int]) -> str:
-    least, most = min(counts), max(counts)
-    if least == most:
-        return f"{most} stage{'' if most == 1 else 's'}"
-    return f"{least} to {most} stages"
 
 
 def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:

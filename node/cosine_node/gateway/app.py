@@ -19,10 +19,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.middleware import Emit, HostCheck, KeyCheck, KeyRing, RequestLog
+from cosine_node.gateway.middleware import HostCheck, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
+from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import NodeRecord

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosine_node.gateway.api_errors import ApiError, internal
+from cosine_node.terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ ID_BYTES: Final = 12
 
 NO_RESPONSE: Final = 499
 """The status in the log of a request whose client did not wait, as nginx has it."""
-
-Emit = Callable[[str, dict[str, object]], None]
 
 
 def request_id(given: str) -> str:

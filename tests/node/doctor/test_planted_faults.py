@@ -21,10 +21,10 @@ from tests.node.doctor.examined import (
     doctor_options,
     failure_of,
     findings,
+    looked_around,
     running_daemon,
     running_greeter,
 )
-from tests.node.doctor.neighbours import looked_around
 
 pytestmark = pytest.mark.timeout(120)
 
