@@ -153,9 +153,11 @@ class _Advice(ValueError):
     """What to do about a value that many a user gives by mistake."""
 
 
-FLAG = ArgumentKind("True or False", _read_flag)
-SECONDS = ArgumentKind("a number of seconds above 0", _read_seconds)
-SHARE = ArgumentKind("a number from 0 to 1", _read_share)
-STOP = ArgumentKind("a text or a list of texts", _read_stop)
+FLAG = ArgumentKind("True or False", _read_flag, bool)
+SECONDS = ArgumentKind("a number of seconds above 0", _read_seconds, float)
+SHARE = ArgumentKind("a number from 0 to 1", _read_share, float, 0, 1)
+STOP = ArgumentKind("a text or a list of texts", _read_stop, tuple)
 TOKEN_ID = whole(0, MAX_TOKEN_ID)
-TOKEN_IDS = ArgumentKind(f"a list of at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}", _read_token_ids)
+TOKEN_IDS = ArgumentKind(
+    f"a list of at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}", _read_token_ids, tuple
+)

@@ -21,12 +21,14 @@ SCREEN: Final = "cosine-tui"
 SCREEN_WORD: Final = b"Swarm"
 
 
-def is_server(command: str) -> bool:
-    return command.startswith(SERVERS)
-
-
-def is_screen(command: str) -> bool:
-    return command.startswith(SCREEN) and "--screenshot" not in command
+def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
+    """Run a command as it is meant: to its end, until it is ready to serve, or until it shows something."""
+    if command.startswith(SERVERS):
+        serve(command, folder, environment)
+    elif command.startswith(SCREEN) and "--screenshot" not in command:
+        show(command, folder, environment)
+    else:
+        run(command, folder, environment)
 
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
@@ -35,7 +37,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
         ("bash", "-c", command), cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, (
-        f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        f"{command}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
     )
 
 
@@ -51,7 +53,7 @@ def serve(command: str, folder: Path, environment: Mapping[str, str]) -> None:
         )
         try:
             event = _first_event(process)
-            assert event.get("event") == "ready", f"{event}\n{(folder / 'server.log').read_text()}"
+            assert event.get("event") == "ready", f"{command}\n{event}\n{(folder / 'server.log').read_text()}"
             process.terminate()
             assert process.wait(STOP_TIMEOUT_S) == 0
         finally:

@@ -3,7 +3,7 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,10 @@ NOT_COMMANDS: Final = {
 """Blocks of no stated language that are something else, by page and first word."""
 
 PROGRAMS: Final = [page for page in PAGES if python_of(page)]
+MAIN_PAGES: Final = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("gateway.md", "python.md", "quickstart.md")),
+]
 
 
 def exemption_of(command: Command) -> Exemption | None:
@@ -47,28 +51,33 @@ LOOKED_AT: Final = [
 ]
 
 
+def main_pages_first(pages: Iterable[Path]) -> list[Any]:
+    """Pages for `parametrize`: those that everybody begins with run in `make check`, all others in `make soak`."""
+    return [
+        pytest.param(page, id=page.name, marks=() if page in MAIN_PAGES else pytest.mark.soak) for page in pages
+    ]
+
+
 @pytest.mark.network
 @pytest.mark.thorough
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("command", RUN, ids=str)
-def test_a_command_works(command: Command, place: Place) -> None:
-    text, folder = place.real(command.text), place.folder_of(command.block.page)
-    if processes.is_server(text):
-        processes.serve(text, folder, place.environment)
-    elif processes.is_screen(text):
-        processes.show(text, folder, place.environment)
-    else:
-        processes.run(text, folder, place.environment)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", main_pages_first(dict.fromkeys(command.block.page for command in RUN)))
+def test_the_commands_of_a_page_work(page: Path, place: Place) -> None:
+    """In their order: some read what others have written."""
+    folder = place.folder_of(page)
+    for command in RUN:
+        if command.block.page == page:
+            processes.work(place.real(command.text), folder, place.environment)
 
 
 @pytest.mark.network
 @pytest.mark.thorough
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", main_pages_first(PROGRAMS))
 def test_the_python_of_a_page_works(page: Path, place: Place) -> None:
     folder = place.folder_of(page)
     (folder / "typed.py").write_text(place.real(python_of(page)))
-    processes.run("python typed.py", folder, place.environment)
+    processes.work("python typed.py", folder, place.environment)
 
 
 @pytest.mark.parametrize("command", [command for command in RUN if command.text.startswith(OWN)], ids=str)

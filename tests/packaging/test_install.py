@@ -95,6 +95,7 @@ def _bytes_below(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
+@pytest.mark.soak
 def test_the_text_is_the_one_everybody_gets(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
     peers = ("--initial-peers", composed.address, "--max-new-tokens", "24", "--temperature", "0.8", "--seed", "7")
     here = ask("generate", PROMPT, *peers)

@@ -51,8 +51,16 @@ def joining_once(
     """
     from cosine_p2p.directory.known_peers import KnownPeers
     from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
+    from cosine_p2p.transport.addresses import parse_address
 
-    has_light = find_spec("libp2p") is not None and all(map(_may_be_light, initial_peers))
+    def may_be_light(maddr: str) -> bool:
+        try:
+            return parse_address(maddr).is_plain_tcp
+        except ValueError:
+            # Either transport says what is wrong with it.
+            return True
+
+    has_light = find_spec("libp2p") is not None and all(map(may_be_light, initial_peers))
     return joining(
         initial_peers,
         access=access,
@@ -61,14 +69,3 @@ def joining_once(
         # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
         known_peers=KnownPeers(" ".join((access.network, *sorted(initial_peers)))),
     )
-
-
-def _may_be_light(maddr: str) -> bool:
-    """False for an address that only the full transport can dial."""
-    from cosine_p2p.transport.addresses import parse_address
-
-    try:
-        return parse_address(maddr).is_plain_tcp
-    except ValueError:
-        # Either transport says what is wrong with it.
-        return True

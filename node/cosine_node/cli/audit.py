@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import (
-    AsJson,
-    DeniedPeers,
-    IdentityFile,
-    InitialPeers,
-    Network,
-    SwarmFile,
-    TrustedPeers,
-    access_of,
-    several,
-)
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
-from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.access import Access
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.errors import RemoteProtocolError, UsageError
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 64 << 20
 """Bounds what is read: far more than the longest generation."""
 WAIT_S: Final = 600.0
-"""A choice: as long as a generation may take."""
+"""As long as a generation may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,9 @@ class CheckedPiece:
         return f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {self.state}; {told}."
 
 
+@takes_options
 def audit(
+    options: Annotated[ClientOptions, (*ENTRANCE, "trust")],
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -65,11 +58,6 @@ def audit(
         ),
     ] = None,
     initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    deny: DeniedPeers = None,
-    trust: TrustedPeers = None,
     offline: Annotated[
         bool, typer.Option("--offline", metavar="", help="Ask nobody: check signatures and what was found before.")
     ] = False,
@@ -78,8 +66,8 @@ def audit(
     """Have a text judged by verifiers other than its own, or check the evidence against one."""
     pieces = read_evidence(file)
     if not offline:
-        join = joining_once(several(initial_peers), access_of(network, swarm, deny, identity))
-        pieces = run_interruptibly(_judged(pieces, join, several(trust)))
+        join = joining_once(several(initial_peers), Access.of(options))
+        pieces = run_interruptibly(_judged(pieces, join, options["trust"]))
     checked = [check(piece) for piece in pieces]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
@@ -130,7 +118,7 @@ def check(piece: Evidence) -> CheckedPiece:
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
 
 
-async def _judged(pieces: Sequence[Evidence], join: "Join", trust: tuple[str, ...]) -> tuple[Evidence, ...]:
+async def _judged(pieces: Sequence[Evidence], join: "Join", trust: Sequence[str]) -> tuple[Evidence, ...]:
     """The same claims with the statements of verifiers that are asked now."""
     line = WaitingLine(sys.stderr)
     async with telling_stages(line, lambda: "Looking for peers"):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
-"""A choice: text flows, and drawing leaves the processor to the nodes."""
+"""Text flows, and drawing leaves the processor to the nodes."""
 SHOWN_CHARACTERS = 160
-"""A choice: two lines of each text in a log."""
+"""Two lines of each text in a log."""
 LOG_COLUMNS = 110
-"""A choice: the table fits."""
+"""The table fits."""
 
 
 def demo(
@@ -67,8 +67,13 @@ def demo(
         report = run(_log_result)
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        report = _run_on_screen(run) if sys.stdout.isatty() else run(_log_result)
-        _print(report)
+        from rich.console import Console
+
+        from cosine_node.demo.screen import print_report
+
+        is_terminal = sys.stdout.isatty()
+        report = _run_on_screen(run) if is_terminal else run(_log_result)
+        print_report(report, Console(width=None if is_terminal else LOG_COLUMNS))
     if not all(row.identical for row in report.rows):
         raise typer.Exit(FAILURE_EXIT)
 
@@ -138,11 +143,3 @@ def _run_on_screen(run: Callable[["Show"], "RaceReport"]) -> "RaceReport":
                 live.update(race_view(shown, columns=console.width))
 
         return run(show)
-
-
-def _print(report: "RaceReport") -> None:
-    from rich.console import Console
-
-    from cosine_node.demo.screen import print_report
-
-    print_report(report, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))

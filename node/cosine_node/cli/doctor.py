@@ -15,39 +15,25 @@ from cosine_node.cli.configuration import commands_of, default_config_file, read
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
-    AnnounceMaddrs,
     AsJson,
-    Device,
-    Dtype,
-    EngineName,
-    HostMaddrs,
-    IdentityFile,
-    InitialPeers,
-    KvMemory,
-    MaxRequests,
-    Models,
-    Network,
-    Quantize,
+    Place,
     Relays,
-    SwarmFile,
-    TargetName,
+    ServedModel,
     access_of,
-    listening_maddrs,
+    option,
     parse_role,
     several,
+    takes_options,
 )
 from cosine_node.doctor.finding import CheckStatus, Finding
-from cosine_node.engine.pool_size import parse_pool_size
-from cosine_node.models.engine_kind import EngineChoice, parse_engine
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, printable
 from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
-from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
-    from cosine_node.doctor.facts import DoctorOptions
+    from cosine_node.doctor.checks import DoctorOptions
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),
@@ -63,87 +49,59 @@ ORDER: Final = (CheckStatus.OK, CheckStatus.SKIPPED, CheckStatus.WARNING, CheckS
 UNTROUBLED: Final = ORDER[:2]
 """Findings that nobody has to do anything about."""
 
-RoleName = Annotated[
-    str | None,
-    typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="What the machine is to be: drafter or verifier."),
-]
 
-
+@takes_options
 def doctor(
     context: typer.Context,
-    role: RoleName = None,
-    model: Models = None,
-    target: TargetName = None,
-    initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    host_maddr: HostMaddrs = None,
-    announce_maddr: AnnounceMaddrs = None,
+    place: Place,
+    served: ServedModel,
+    role: Annotated[str | None, option("role", "ROLE", "What the machine is to be: drafter or verifier.")] = None,
     relay: Relays = None,
-    engine: EngineName = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    kv_memory: KvMemory = "auto",
-    max_requests: MaxRequests = 16,
     as_json: AsJson = False,
 ) -> None:
     """Look for what keeps a node or client from working here; give it the options `join` would get."""
     from cosine_node import zoo
-    from cosine_node.doctor.facts import DoctorOptions
+    from cosine_node.doctor.checks import DoctorOptions
 
-    models = several(model)
+    models = several(served.model)
     chosen = parse_role(role) if role is not None else Role.DRAFTER if models else None
     if chosen is Role.STAGE:
         raise UsageError("The doctor examines drafters and verifiers; a stage needs what a verifier needs.")
     default_models = {None: (), Role.DRAFTER: (DEFAULT_DRAFTER,), Role.VERIFIER: (DEFAULT_TARGET,)}
+    # As `join` has it: a verifier's model is its target.
+    is_own_target = chosen is Role.VERIFIER and models
     named_config: Path | None = context.find_root().params.get("config")
+    try:
+        unknown = unknown_names(read_config(named_config), commands_of(context))
+    except UsageError:
+        # A check of its own says that the file cannot be read.
+        unknown = []
     options = DoctorOptions(
-        initial_peers=several(initial_peers),
+        initial_peers=several(place.initial_peers),
         relays=several(relay),
-        host_maddrs=listening_maddrs(host_maddr),
-        announce_maddrs=several(announce_maddr),
-        network=access_of(network, swarm, None).network,
-        swarm_file=swarm,
-        # As `join` has it: a verifier's model is its target.
-        target=target or (models[0] if chosen is Role.VERIFIER and models else zoo.default_target(*models[:1])),
+        host_maddrs=place.host_maddrs,
+        announce_maddrs=several(place.announce_maddr),
+        network=access_of(place.network, place.swarm, None).network,
+        swarm_file=place.swarm,
+        target=served.target or (models[0] if is_own_target else zoo.default_target(*models[:1])),
         role=chosen,
         models=models or default_models[chosen],
-        identity=identity,
-        engine=EngineChoice(
-            kind=parse_engine(engine),
-            device=device,
-            dtype=dtype,
-            quantize=quantize,
-            pool_size=parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER),
-        ),
+        identity=place.identity,
+        engine=served.engine_choice(chosen),
         config=named_config or default_config_file(),
         is_config_named=named_config is not None,
-        unknown=_unknown_names(context, named_config),
+        unknown=tuple(unknown),
     )
     findings = run_interruptibly(_examine(options, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
-    _sum_up(findings, counts, as_json=as_json)
-    if counts[CheckStatus.FAILURE]:
-        raise typer.Exit(FAILURE_EXIT)
-
-
-def _sum_up(findings: list[Finding], counts: Counter[CheckStatus], *, as_json: bool) -> None:
     if as_json:
         checks = [{"what": f.what, "result": f.status, "found": f.found, "fix": f.fix} for f in findings]
         sys.stdout.write(json.dumps({"checks": checks, "failures": counts[CheckStatus.FAILURE]}) + "\n")
     else:
         counted = ", ".join(f"{counts[status]} {status}" for status in CheckStatus if counts[status])
         sys.stdout.write(f"{len(findings)} checks: {counted}.\n")
-
-
-def _unknown_names(context: typer.Context, config: Path | None) -> tuple[str, ...]:
-    """The names in the configuration file that no command has; none of one that cannot be read."""
-    try:
-        return tuple(unknown_names(read_config(config), commands_of(context)))
-    except UsageError:
-        return ()
+    if counts[CheckStatus.FAILURE]:
+        raise typer.Exit(FAILURE_EXIT)
 
 
 async def _examine(options: "DoctorOptions", *, is_quiet: bool) -> list[Finding]:

@@ -4,41 +4,16 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.options import (
-    DEFAULT_AUDIT,
-    DEFAULT_TARGET,
-    PEERS_PANEL,
-    SAMPLING_PANEL,
-    AsJson,
-    AuditShare,
-    CoordinationName,
-    DeniedPeers,
-    GenerationConfig,
-    IdentityFile,
-    InitialPeers,
-    Network,
-    PromptWindow,
-    ShareFeedback,
-    ShareReceipts,
-    SwarmFile,
-    Target,
-    TrustedPeers,
-    WarmSpareFlag,
-    parse_generation_config,
-    several,
-    shared_with_drafters,
-)
+from cosine_node.cli.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
-from cosine_p2p.request.options import AUTO, ClientOptions, Prompt
-from cosine_p2p.transport.config import DEFAULT_NETWORK
-from cosine_p2p.trust.mandates import Coordination
+from cosine_p2p.request.options import ClientOptions, Prompt
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,149 +33,25 @@ AUDIT_SENTENCES: Final = {
 """The line of the summary by `AuditState`; of the others there is nothing to tell."""
 
 
-def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
-    """An option that says how the text is written."""
-    return typer.Option(metavar=metavar, envvar=envvar, help=help_text, rich_help_panel=SAMPLING_PANEL)
+TEXT: Final = (
+    *("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("seed", "stop", "dtype", "verifier"),
+)
+"""The options of one text alone."""
 
 
-# Of those that are not given the model's own generation config sets the default, else `TEXT_DEFAULTS`.
-MaxNewTokens = Annotated[
-    int | None, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many; the model's own or 128.")
-]
-Temperature = Annotated[
-    float | None, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy; the model's own or 0.")
-]
-TopP = Annotated[
-    float | None,
-    text_option(
-        "SHARE", "COSINE_TOP_P", "Sample from the likeliest tokens that hold so much; the model's own or 1, off."
-    ),
-]
-TopK = Annotated[
-    int | None,
-    text_option("COUNT", "COSINE_TOP_K", "Sample from so many of the likeliest; the model's own or 0, off."),
-]
-MinP = Annotated[
-    float | None,
-    text_option(
-        "SHARE",
-        "COSINE_MIN_P",
-        "Sample from tokens at least so likely, by the likeliest; the model's own or 0, off.",
-    ),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    text_option(
-        "NUMBER",
-        "COSINE_REPETITION_PENALTY",
-        "Divides scores of tokens seen before; the model's own or 1, off.",
-    ),
-]
-Seed = Annotated[int | None, text_option("NUMBER", None, "Same seed, same text; drawn and printed if absent.")]
-Stop = Annotated[list[str] | None, text_option("TEXT", None, "Stop before this text; may be repeated.")]
-StrategyName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        envvar="COSINE_STRATEGY",
-        help="cosine, or plain for the target alone (docs/strategies.md).",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-VerifierDtype = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DTYPE",
-        envvar="COSINE_DTYPE",
-        help="Only verifiers that run in it, for example float32.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For the whole generation.")
-]
-MaxDrafters = Annotated[
-    int | None,
-    typer.Option(
-        metavar="COUNT",
-        envvar="COSINE_MAX_DRAFTERS",
-        help="Ask at most so many; 0 sends the prompt to no drafter.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-OnlyVerifier = Annotated[
-    str | None, typer.Option(metavar="PEER", help="Only this verifier.", rich_help_panel=PEERS_PANEL)
-]
-
-
+@takes_options
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - to read it from stdin.")],
+    options: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY, *TEXT)],
     chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
     initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    deny: DeniedPeers = None,
-    target: Target = DEFAULT_TARGET,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    min_p: MinP = None,
-    repetition_penalty: RepetitionPenalty = None,
-    generation_config: GenerationConfig = AUTO,
-    seed: Seed = None,
-    stop: Stop = None,
-    strategy: StrategyName = "cosine",
-    dtype: VerifierDtype = None,
-    timeout: Timeout = 600.0,
-    max_drafters: MaxDrafters = None,
-    prompt_window: PromptWindow = None,
-    trust: TrustedPeers = None,
-    verifier: OnlyVerifier = None,
-    coordination: CoordinationName = Coordination.AUTO.value,
-    audit: AuditShare = DEFAULT_AUDIT,
-    receipts: ShareReceipts = True,
-    share_feedback: ShareFeedback = None,
-    warm_spare: WarmSpareFlag = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
-    options: ClientOptions = {
-        "network": network,
-        "swarm": swarm,
-        "identity": identity,
-        "deny": several(deny),
-        "target": target,
-        "strategy": strategy,
-        "dtype": None if dtype == "auto" else dtype,
-        "max_drafters": max_drafters,
-        "trust": several(trust),
-        "verifier": verifier,
-        "coordination": coordination,
-        "audit": audit,
-        "warm_spare": warm_spare,
-        "timeout_s": timeout,
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "generation_config": parse_generation_config(generation_config),
-        "seed": seed,
-        "stop": several(stop),
-    }
-    options |= shared_with_drafters(prompt_window=prompt_window, receipts=receipts, feedback=share_feedback)
-    _generate_and_tell(several(initial_peers), prompt, options, is_chat=chat, as_json=as_json)
-
-
-def _generate_and_tell(
-    initial_peers: tuple[str, ...], prompt: str, options: ClientOptions, *, is_chat: bool, as_json: bool
-) -> None:
     line = WaitingLine(sys.stderr)
-    asked = _read_prompt(prompt, line, is_chat=is_chat)
-    done = run_interruptibly(_generate(initial_peers, asked, options, line, as_json))
+    asked = _read_prompt(prompt, line, is_chat=chat)
+    done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 

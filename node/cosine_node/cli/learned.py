@@ -48,34 +48,25 @@ def learned(
     if model is not None and not found:
         raise UsageError(f"No drafter with the model {model!r} has learned here.")
     if action == Action.FORGET:
+        from cosine_node.learning.stream_store import forget_streams
+        from cosine_node.learning.versions import Versions
+
         for report in found:
-            _forget(report.folder, with_versions=versions)
+            forget_streams(report.folder)
+            if versions:
+                Versions(report.folder).forget()
         found = reports()
     if as_json:
         shown = [report.as_object() | {"disk_bytes": _disk_bytes(report.folder)} for report in found]
         sys.stdout.write(json.dumps({"drafters": shown}) + "\n")
         return
-    lines = [line for report in found for line in _lines(report)] or ["No drafter has learned here."]
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _forget(folder: Path, *, with_versions: bool) -> None:
-    from cosine_node.learning.stream_store import forget_streams
-    from cosine_node.learning.versions import Versions
-
-    forget_streams(folder)
-    if with_versions:
-        Versions(folder).forget()
+    lines = []
+    for report in found:
+        lines.append(printable(f"{report.model} for {report.target}, {report.peer_id}"))
+        lines += [f"  {name}: {text}" for name, text in report.facts()]
+        lines.append(f"  folder: {report.folder}, {_disk_bytes(report.folder) / 1e6:.1f} MB")
+    sys.stdout.write("\n".join(lines or ["No drafter has learned here."]) + "\n")
 
 
 def _disk_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _lines(report: "LearnerReport") -> list[str]:
-    """A drafter for people."""
-    return [
-        printable(f"{report.model} for {report.target}, {report.peer_id}"),
-        *(f"  {name}: {text}" for name, text in report.facts()),
-        f"  folder: {report.folder}, {_disk_bytes(report.folder) / 1e6:.1f} MB",
-    ]

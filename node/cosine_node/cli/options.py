@@ -1,272 +1,301 @@
-"""Options that several commands share, each with its environment variable, and how they are read."""
+"""Options of commands: each declared once, with its environment variable, and how they are read.
 
-from dataclasses import replace
+What a client can be told is declared by the library (`OPTIONS`); here is only how that is spelled. Options that
+several commands of nodes share are the fields of a dataclass. A command that takes such a dataclass, or some of
+`ClientOptions`, has an option for each of them (`takes_options`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
-from cosine_p2p.request.options import AUTO, NONE, ClientOptions
-from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
+from cosine_node.engine.pool_size import AUTO, parse_pool_size
+from cosine_node.models.engine_kind import EngineChoice, parse_engine
+from cosine_p2p.request.options import OPTIONS, ClientOptions
+from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from cosine_node.serving.node_options import NetworkOptions
     from cosine_p2p.access import Access
 
 # The embedded models: a node runs with them before its owner has chosen any.
-DEFAULT_TARGET: Final = "zoo:target"
+DEFAULT_TARGET: Final[str] = OPTIONS["target"].default
 DEFAULT_DRAFTER: Final = "zoo:draft-general"
 
-# Headings of the help.
+# Headings of the help, besides those of a client's options (`Purpose`).
 NETWORK_PANEL: Final = "Network"
 MODEL_PANEL: Final = "Model"
-PEERS_PANEL: Final = "Who serves"
-SAMPLING_PANEL: Final = "Text"
 OPERATION_PANEL: Final = "Operation"
 
-# Options of the network.
+
+def option(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
+    """The option `--name`, which `COSINE_NAME` in the environment gives too; of a flag the metavar is "".
+
+    `name` may hold the spelling that switches a flag off, as in `name/--no-name`.
+    """
+    variable = f"COSINE_{name.partition('/')[0].upper().replace('-', '_')}"
+    given = {"metavar": metavar, "envvar": variable, "help": text, "rich_help_panel": panel, **more}
+    return typer.Option(f"--{name}", **given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """An option of a client on the command line; `name` where that is not the library's own."""
+
+    metavar: str | None = None
+    name: str = ""
+    has_variable: bool = True
+    show_default: bool = True
+
+
+_SPELLINGS: Final[Mapping[str, _Spelling]] = {
+    "network": _Spelling("NAME"),
+    "swarm": _Spelling("FILE"),
+    "identity": _Spelling("FILE"),
+    "deny": _Spelling("PEER"),
+    "target": _Spelling("MODEL"),
+    "max_new_tokens": _Spelling("TOKENS"),
+    "temperature": _Spelling("NUMBER"),
+    "top_p": _Spelling("SHARE"),
+    "top_k": _Spelling("COUNT"),
+    "min_p": _Spelling("SHARE"),
+    "repetition_penalty": _Spelling("NUMBER"),
+    "generation_config": _Spelling("SOURCE"),
+    "seed": _Spelling("NUMBER", has_variable=False),
+    "stop": _Spelling("TEXT", has_variable=False),
+    "strategy": _Spelling("NAME"),
+    "dtype": _Spelling("DTYPE"),
+    "timeout_s": _Spelling("SECONDS", "timeout"),
+    "max_drafters": _Spelling("COUNT"),
+    "prompt_window_tokens": _Spelling("TOKENS", "prompt-window"),
+    "trust": _Spelling("PEER", has_variable=False),
+    "verifier": _Spelling("PEER", has_variable=False),
+    "coordination": _Spelling("PEER"),
+    "audit": _Spelling("SHARE"),
+    "share_receipts": _Spelling(name="receipts/--no-receipts"),
+    "share_feedback": _Spelling(name="share-feedback/--no-share-feedback", show_default=False),
+    "warm_spare": _Spelling(""),
+}
+
+ENTRANCE: Final = ("network", "swarm", "identity", "deny")
+"""The options of a client that say how it joins."""
+SERVED_BY: Final = (
+    *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
+    *("share_receipts", "share_feedback", "warm_spare", "generation_config", "timeout_s"),
+)
+"""Those that `generate` and `serve` have besides: who takes part, and what they are shown."""
+
+
+def client_option(name: str) -> Any:
+    """An option of a client as the command line has it."""
+    spelling, declared = _SPELLINGS[name], OPTIONS[name]
+    more: dict[str, Any] = {"show_default": spelling.show_default}
+    if not spelling.has_variable:
+        more["envvar"] = None
+    repeated = "; may be repeated." if isinstance(declared.default, tuple) else "."
+    text = declared.help.removesuffix(".") + repeated
+    return option(spelling.name or name.replace("_", "-"), spelling.metavar, text, declared.purpose.value, **more)
+
+
+def _client_parameter(name: str) -> Parameter:
+    """A parameter for an option of a client; None is what is found out later, from the model's own config say."""
+    declared = OPTIONS[name]
+    of: Any = Path if _SPELLINGS[name].metavar == "FILE" else declared.kind.type
+    default = None if declared.yields else declared.default
+    if isinstance(default, tuple):
+        of, default = list[str], None
+    hint: Any = of if default is not None else of | None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, client_option(name)])
+
+
+def read_client_options(**given: Any) -> ClientOptions:
+    """The options of a client from what a command got. Raises `UsageError`."""
+    options: dict[str, Any] = {
+        name: several(value) if isinstance(OPTIONS[name].default, tuple) else value for name, value in given.items()
+    }
+    sources = OPTIONS["generation_config"].kind.choices
+    if options.get("generation_config", sources[0]) not in sources:
+        raise UsageError(
+            f"--generation-config must be {' or '.join(sources)}, not {options['generation_config']!r}."
+        )
+    if options.get("dtype") == AUTO:
+        # `COSINE_DTYPE` is of nodes too, where it has a meaning.
+        options["dtype"] = None
+    return cast(ClientOptions, options)
+
+
+# Options of the network, of clients and nodes.
 InitialPeers = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ADDRESS",
-        envvar="COSINE_INITIAL_PEERS",
-        help="Address of a node of the network, as nodes print it; may be repeated.",
-        rich_help_panel=NETWORK_PANEL,
+    option(
+        "initial-peers",
+        "ADDRESS",
+        "Address of a node of the network, as nodes print it; may be repeated.",
+        NETWORK_PANEL,
     ),
 ]
-Network = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", envvar="COSINE_NETWORK", help="Name of the network.", rich_help_panel=NETWORK_PANEL
-    ),
-]
-SwarmFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--swarm",
-        metavar="FILE",
-        envvar="COSINE_SWARM",
-        help="Swarm file of a private swarm, with this peer's certificate; takes the place of --network.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
-]
-DeniedPeers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--deny",
-        metavar="PEER",
-        envvar="COSINE_DENY",
-        help="Do not talk to this peer, or to those in this file, one peer id a line; may be repeated.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
-]
-IdentityFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        envvar="COSINE_IDENTITY",
-        help="Key file; created if it does not exist.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
-]
-HostMaddrs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host-maddr",
-        metavar="ADDRESS",
-        envvar="COSINE_HOST_MADDR",
-        help="Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
-]
-AnnounceMaddrs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--announce-maddr",
-        metavar="ADDRESS",
-        envvar="COSINE_ANNOUNCE_MADDR",
-        help="Address that others shall dial; may be repeated.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
-]
+Network = Annotated[str, client_option("network")]
+SwarmFile = Annotated[Path | None, client_option("swarm")]
+IdentityFile = Annotated[Path | None, client_option("identity")]
+DeniedPeers = Annotated[list[str] | None, client_option("deny")]
+Target = Annotated[str, client_option("target")]
 Relays = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--relay",
-        metavar="ADDRESS",
-        envvar="COSINE_RELAY",
-        help="Relay for a node behind NAT; may be repeated.",
-        rich_help_panel=NETWORK_PANEL,
-    ),
+    list[str] | None, option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.", NETWORK_PANEL)
 ]
-
-# Options of the model that a node serves.
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        envvar="COSINE_MODEL",
-        help="zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL",
-        envvar="COSINE_TARGET",
-        help="The target that is drafted for; of a verifier its public name.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE",
-        envvar="COSINE_ENGINE",
-        help="torch, llama (llama.cpp, for GGUF files), or auto: llama for a GGUF file where it is installed.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="DEVICE",
-        envvar="COSINE_DEVICE",
-        help="auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        metavar="DTYPE",
-        envvar="COSINE_DTYPE",
-        help="auto, float32, bfloat16 or float16.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-Quantize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND",
-        envvar="COSINE_QUANTIZE",
-        help="int8, or int4 on CUDA: hold weights in fewer bits; needs torchao.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-KvMemory = Annotated[
-    str,
-    typer.Option(
-        metavar="SIZE",
-        envvar="COSINE_KV_MEMORY",
-        help="Memory of the KV cache: 8GiB, or a part of what is free such as 0.5.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
-MaxRequests = Annotated[
-    int,
-    typer.Option(
-        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Served at once.", rich_help_panel=OPERATION_PANEL
-    ),
-]
-
-# Of nodes and clients.
-GenerationConfig = Annotated[
-    str,
-    typer.Option(
-        metavar="SOURCE",
-        envvar="COSINE_GENERATION_CONFIG",
-        help="auto: the model's own generation_config.json sets the defaults of the text; none: it does not.",
-        rich_help_panel=SAMPLING_PANEL,
-    ),
-]
-
-# Options of clients.
-Target = Annotated[
-    str,
-    typer.Option(
-        metavar="MODEL",
-        envvar="COSINE_TARGET",
-        help="Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-TrustedPeers = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PEER", help="Only these peers; may be repeated.", rich_help_panel=PEERS_PANEL),
-]
-PromptWindow = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS",
-        envvar="COSINE_PROMPT_WINDOW",
-        help="Show drafters so many of the prompt's last tokens, 0 for all; 256, and all with --trust or --swarm.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-CoordinationName = Annotated[
-    str,
-    typer.Option(
-        metavar="PEER",
-        envvar="COSINE_COORDINATION",
-        help="Coordinates drafters: client, verifier, or auto: the verifier where it is far away.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-AuditShare = Annotated[
-    float,
-    typer.Option(
-        metavar="SHARE",
-        envvar="COSINE_AUDIT",
-        help="Have this share of texts audited by another verifier; 0 is none.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-WarmSpareFlag = Annotated[
-    bool,
-    typer.Option(
-        "--warm-spare",
-        metavar="",
-        envvar="COSINE_WARM_SPARE",
-        help="Keep a second verifier ready to go on with a long request; it sees the prompt.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-ShareReceipts = Annotated[
-    bool,
-    typer.Option(
-        "--receipts/--no-receipts",
-        envvar="COSINE_RECEIPTS",
-        help="Send drafters a signed receipt for their tokens, which they may show to others.",
-        rich_help_panel=PEERS_PANEL,
-    ),
-]
-ShareFeedback = Annotated[
-    bool | None,
-    typer.Option(
-        "--share-feedback/--no-share-feedback",
-        envvar="COSINE_SHARE_FEEDBACK",
-        help="Let drafters keep the text, and what they see of the prompt, to learn from it; on with --swarm.",
-        rich_help_panel=PEERS_PANEL,
-        show_default=False,
-    ),
-]
-DEFAULT_AUDIT: Final = 0.05
-"""A choice: a verifier that lies in every text is found within twenty, and honest ones spend little on it."""
 
 # Options of the output.
-LogFormat = Annotated[
-    str,
-    typer.Option(
-        metavar="FORMAT", envvar="COSINE_LOG_FORMAT", help="pretty, or json for one event a line on stdout."
-    ),
-]
+LogFormat = Annotated[str, option("log-format", "FORMAT", "pretty, or json for one event a line on stdout.")]
 AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout, all else on stderr.")
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The network that a node is in, and the addresses at which others reach it."""
+
+    initial_peers: InitialPeers = None
+    network: Network = DEFAULT_NETWORK
+    swarm: SwarmFile = None
+    identity: IdentityFile = None
+    host_maddr: Annotated[
+        list[str] | None,
+        option(
+            "host-maddr",
+            "ADDRESS",
+            "Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated.",
+            NETWORK_PANEL,
+        ),
+    ] = None
+    announce_maddr: Annotated[
+        list[str] | None,
+        option("announce-maddr", "ADDRESS", "Address that others shall dial; may be repeated.", NETWORK_PANEL),
+    ] = None
+
+    @property
+    def host_maddrs(self) -> tuple[str, ...]:
+        return several(self.host_maddr) or DEFAULT_HOST_MADDRS
+
+    def network_options(self, deny: list[str] | None, **more: Any) -> "NetworkOptions":
+        """The options of the network that the nodes of a process share. Raises `UsageError`."""
+        from cosine_node.serving.node_options import NetworkOptions
+
+        return NetworkOptions(
+            access=access_of(self.network, self.swarm, deny),
+            identity_file=self.identity,
+            initial_peers=several(self.initial_peers),
+            host_maddrs=self.host_maddrs,
+            announce_maddrs=several(self.announce_maddr),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The model that a node serves, and how it runs."""
+
+    model: Annotated[
+        list[str] | None,
+        option(
+            "model",
+            "MODEL",
+            "zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
+            MODEL_PANEL,
+        ),
+    ] = None
+    target: Annotated[
+        str | None,
+        option("target", "MODEL", "The target that is drafted for; of a verifier its public name.", MODEL_PANEL),
+    ] = None
+    engine: Annotated[
+        str,
+        option(
+            "engine",
+            "ENGINE",
+            "torch, llama (llama.cpp, for GGUF files), or auto: llama for a GGUF file where it is installed.",
+            MODEL_PANEL,
+        ),
+    ] = AUTO
+    device: Annotated[
+        str,
+        option(
+            "device", "DEVICE", "auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal.", MODEL_PANEL
+        ),
+    ] = AUTO
+    dtype: Annotated[str, option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.", MODEL_PANEL)] = AUTO
+    quantize: Annotated[
+        str | None,
+        option(
+            "quantize", "KIND", "int8, or int4 on CUDA: hold weights in fewer bits; needs torchao.", MODEL_PANEL
+        ),
+    ] = None
+    kv_memory: Annotated[
+        str,
+        option(
+            "kv-memory",
+            "SIZE",
+            "Memory of the KV cache: 8GiB, or a part of what is free such as 0.5.",
+            MODEL_PANEL,
+        ),
+    ] = AUTO
+    max_requests: Annotated[int, option("max-requests", "COUNT", "Served at once.", OPERATION_PANEL)] = 16
+
+    def engine_choice(self, role: Role | None, **more: Any) -> EngineChoice:
+        """How the model runs in a node of that role. Raises `UsageError`."""
+        is_verifier = role is Role.VERIFIER
+        return EngineChoice(
+            kind=parse_engine(self.engine),
+            device=self.device,
+            dtype=self.dtype,
+            quantize=self.quantize,
+            pool_size=parse_pool_size(self.kv_memory, requests=self.max_requests, is_verifier=is_verifier),
+            **more,
+        )
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of its dataclasses, and for each that it names of `ClientOptions`.
+
+    The latter are named as in `options: Annotated[ClientOptions, ENTRANCE]`.
+    """
+    flat: list[Parameter] = []
+    groups: dict[str, tuple[list[str], Callable[..., Any]]] = {}
+    hints = get_type_hints(command, include_extras=True)
+    for name, parameter in signature(command).parameters.items():
+        hint = hints[name]
+        read: Callable[..., Any]
+        if getattr(hint, "__origin__", None) is ClientOptions:
+            grouped, read = [_client_parameter(each) for each in hint.__metadata__[0]], read_client_options
+        elif is_dataclass(hint):
+            read, types = hints[name], get_type_hints(hint, include_extras=True)
+            grouped = [
+                Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=types[each.name])
+                for each in fields(hint)
+            ]
+        else:
+            flat.append(parameter.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
+            continue
+        flat += grouped
+        groups[name] = [each.name for each in grouped], read
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        read_groups = {
+            name: read(**{each: given.pop(each) for each in names}) for name, (names, read) in groups.items()
+        }
+        command(**given, **read_groups)
+
+    # As Typer reads them.
+    vars(run)["__signature__"] = signature(command).replace(parameters=flat)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return run
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:
@@ -274,28 +303,11 @@ def several(values: list[str] | None) -> tuple[str, ...]:
     return tuple(values or ())
 
 
-def shared_with_drafters(*, prompt_window: int | None, receipts: bool, feedback: bool | None) -> ClientOptions:
-    """The options that say what drafters are shown and given of a request."""
-    return {"prompt_window_tokens": prompt_window, "share_receipts": receipts, "share_feedback": feedback}
-
-
 def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> "Access":
     """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
     from cosine_p2p.access import Access
 
     return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
-
-
-def listening_maddrs(values: list[str] | None) -> tuple[str, ...]:
-    """The values of --host-maddr, the default where none is given."""
-    return several(values) or DEFAULT_HOST_MADDRS
-
-
-def parse_generation_config(text: str) -> str:
-    """Return the value of --generation-config. Raises `UsageError`."""
-    if text not in (AUTO, NONE):
-        raise UsageError(f"--generation-config must be {AUTO} or {NONE}, not {text!r}.")
-    return text
 
 
 def parse_role(text: str) -> Role:

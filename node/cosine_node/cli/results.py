@@ -8,7 +8,7 @@ from typing import Any, Final
 from cosine_node.terminal.printing import say
 
 FIGURES: Final = 6
-"""A choice: significant figures in the files, more than any table shows."""
+"""Significant figures in the files, more than any table shows."""
 
 
 def write_result(file: Path, result: Mapping[str, Any]) -> None:

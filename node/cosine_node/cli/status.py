@@ -16,30 +16,20 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import (
-    DEFAULT_TARGET,
-    AsJson,
-    DeniedPeers,
-    IdentityFile,
-    InitialPeers,
-    Network,
-    SwarmFile,
-    Target,
-    access_of,
-    several,
-)
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.learning.home import LearnedName
 from cosine_node.stages.coverage import bars, gaps_sentence, holders, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_p2p.access import Access
 from cosine_p2p.directory.peer_file import PeerFile
-from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange
 
 if TYPE_CHECKING:
@@ -47,69 +37,8 @@ if TYPE_CHECKING:
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
-# --------------------
-# The layers of targets in parts, and how many stages hold each: a picture of bars in text.
-
-
-SHOWN_LAYERS: Final = 64
-"""A choice: a line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
-SHOWN_KINDS: Final = 4
-"""A choice: whoever announces stages in many data types does not push the nodes off the screen."""
-
-Kind = tuple[str, str, int]
-"""A target's digest in hex, a data type, and a number of layers."""
-
-
-def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
-    """The layers that stages hold, of each kind of model; those with most stages first."""
-    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
-    for record in records:
-        if record.stage is not None:
-            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
-    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
-
-
-def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
-    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
-
-    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
-    """
-    kinds = kinds_of(records)
-    for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
-        counts = holders(held, layers=layers)
-        name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
-        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {_span(counts)}"
-        gaps = unheld(held, layers=layers)
-        if gaps:
-            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
-
-
-def shortened(counts: Sequence[int]) -> list[int]:
-    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
-    step = -(-len(counts) // SHOWN_LAYERS)
-    return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
-
-
-def _span(counts: Sequence[int]) -> str:
-    least, most = min(counts), max(counts)
-    if least == most:
-        return f"{most} stage{'' if most == 1 else 's'}"
-    return f"{least} to {most} stages"
-
-
-def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
-    """The same for machines: the number of stages of each layer."""
-    return [
-        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
-        for (digest, numerics, layers), held in kinds_of(records)
-    ]
-
-
-# --------------------
-
-
 WATCH_EVERY_S: Final = 2.0
-"""A choice: often enough to follow a swarm, and far less work for a node than a generation."""
+"""Often enough to follow a swarm, and far less work for a node than a generation."""
 
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
@@ -134,27 +63,33 @@ HEADINGS: Final = (
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "receipts"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
+ONLY_USED: Final = frozenset({"emulated", "receipts", "learned"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
-"""A choice: more would push the nodes off the screen; `cosine-node ban` shows all."""
+"""More would push the nodes off the screen; `cosine-node ban` shows all."""
+
+SHOWN_LAYERS: Final = 64
+"""A line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
+SHOWN_KINDS: Final = 4
+"""Whoever announces stages in many data types does not push the nodes off the screen."""
+
+Kind = tuple[str, str, int]
+"""A target's digest in hex, a data type, and a number of layers."""
 
 
+@takes_options
 def status(
+    options: Annotated[ClientOptions, (*ENTRANCE, "target")],
     initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
-    swarm: SwarmFile = None,
-    identity: IdentityFile = None,
-    deny: DeniedPeers = None,
-    target: Target = DEFAULT_TARGET,
     watch: Annotated[
         bool, typer.Option("--watch", metavar="", help="Look again every 2 s until interrupted.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show every node of a target: what it runs or holds, how busy and far it is, or why it is silent."""
-    access = access_of(network, swarm, deny, identity)
+    access = Access.of(options)
     join = joining_once(several(initial_peers), access)
-    is_anybody = run_interruptibly(_status(join, access.network, target, watch=watch, as_json=as_json))
+    is_anybody = run_interruptibly(_status(join, access.network, options["target"], watch=watch, as_json=as_json))
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 
@@ -270,7 +205,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "reachable": not sight.reason,
             "reason": sight.reason,
             "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
-            "learner": _learner_as_object(notes.learners.get(sight.record.peer_id)),
+            "learner": report.as_object() if (report := notes.learners.get(sight.record.peer_id)) else None,
         }
         for sight in survey.nodes
     ]
@@ -286,62 +221,48 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
 
 def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
     """The nodes, why some are not reached, who is banned, and a sum, for a terminal of some columns."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    absent = set() if any(sight.record.emulated for sight in survey.nodes) else {"emulated"}
-    absent |= set() if any(sight.record.peer_id in notes.earned for sight in survey.nodes) else {"receipts"}
-    absent |= set() if any(_learned(sight.record) for sight in survey.nodes) else {"learned"}
-    absent |= ONLY_WIDE if columns < WIDE_COLUMNS else set()
-    shown = [heading for heading in HEADINGS if heading not in absent]
-    for heading in shown:
-        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
-    for cells in (_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes):
-        table.add_row(*(cells[heading] for heading in shown))
-    silent = [sight for sight in survey.nodes if sight.reason]
-    reasons = [Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red") for sight in silent]
-    roles = Counter(sight.record.role for sight in survey.nodes)
-    told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
-    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
-    unreached = f", {len(silent)} not reached" if silent else ""
-    named = f"{', '.join(counts[:-1])} and {counts[-1]}"
-    summary = f"{named} of {survey.target} in the network {network}{unreached}."
-    learners = [line for sight in survey.nodes for line in _own_learner(sight.record.peer_id, notes)]
-    covered = [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
-    banned = [
+    lines = [
+        Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red")
+        for sight in survey.nodes
+        if sight.reason
+    ]
+    unreached = f", {len(lines)} not reached" if lines else ""
+    for peer_id in (sight.record.peer_id for sight in survey.nodes if sight.record.peer_id in notes.learners):
+        lines.append(Text(f"{short_peer_id(peer_id)} learns on this machine:"))
+        lines += [Text(printable(f"  {name}: {text}")) for name, text in notes.learners[peer_id].facts()]
+    lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
+    lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
         for ban in notes.bans[-MAX_BANS_SHOWN:]
     ]
     if len(notes.bans) > MAX_BANS_SHOWN:
-        banned.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
-    problem = problem_of(survey, network)
-    return Group(
-        table,
-        *reasons,
-        *learners,
-        *covered,
-        *banned,
-        Text(summary),
-        *([Text(printable(problem), "yellow")] if problem else []),
-    )
+        lines.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
+    roles = Counter(sight.record.role for sight in survey.nodes)
+    told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
+    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
+    named = f"{', '.join(counts[:-1])} and {counts[-1]}"
+    lines.append(Text(f"{named} of {survey.target} in the network {network}{unreached}."))
+    if problem := problem_of(survey, network):
+        lines.append(Text(printable(problem), "yellow"))
+    return Group(_table(survey, notes, columns=columns), *lines)
 
 
-def _learner_as_object(report: "LearnerReport | None") -> dict[str, Any] | None:
-    return None if report is None else report.as_object()
-
-
-def _own_learner(peer_id: str, notes: OwnNotes) -> list[Text]:
-    """What a drafter of this user has learned, and what it does."""
-    if (report := notes.learners.get(peer_id)) is None:
-        return []
-    facts = [Text(printable(f"  {name}: {text}")) for name, text in report.facts()]
-    return [Text(f"{short_peer_id(peer_id)} learns on this machine:"), *facts]
-
-
-def _learned(record: NodeRecord) -> str:
-    """The version that a record says that its node has learned."""
-    if (name := LearnedName.of(record.model)) is not None:
-        return f"version {name.number}"
-    return "nothing yet" if record.learns else ""
+def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
+    """A row for each node, with the columns that tell something and for which there is room."""
+    rows = [_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes]
+    shown = [
+        heading
+        for heading in HEADINGS
+        if not (heading in ONLY_WIDE and columns < WIDE_COLUMNS)
+        and not (heading in ONLY_USED and not any(cells[heading] for cells in rows))
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in shown:
+        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
+    for cells in rows:
+        table.add_row(*(cells[heading] for heading in shown))
+    return table
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:
@@ -351,17 +272,19 @@ def _reached_records(survey: "Survey") -> list[NodeRecord]:
 
 def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     """The text of a node under each heading."""
-    record = sight.record
-    load = record.load_requests if sight.requests is None else sight.requests
+    record, stage = sight.record, sight.record.stage
+    learned = LearnedName.of(record.model)
+    # A stage serves as many chains as it has time for.
+    load = f"{record.load_requests if sight.requests is None else sight.requests}/{record.capacity_requests}"
+    version = "nothing yet" if record.learns else ""
     texts = {
         "role": record.role,
-        "peer": short_peer_id(sight.record.peer_id),
-        "model": record.model if (learned := LearnedName.of(record.model)) is None else learned.model,
-        "learned": _learned(record),
+        "peer": short_peer_id(record.peer_id),
+        "model": record.model if learned is None else learned.model,
+        "learned": version if learned is None else f"version {learned.number}",
         "numerics": record.numerics,
-        "good at": ", ".join(record.expertise) if record.stage is None else f"layers {record.stage.held}",
-        # A stage serves as many chains as it has time for.
-        "load": f"{load}/{record.capacity_requests}" if record.stage is None else _busy(record.stage),
+        "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
+        "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
         "receipts": "" if earned is None else f"{earned.tokens:,}",
@@ -372,5 +295,41 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
 
 
-def _busy(offer: StageOffer) -> str:
-    return f"{offer.busy_permille / 10:.0f} %"
+def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
+    """The layers that stages hold, of each kind of model; those with most stages first."""
+    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
+    for record in records:
+        if record.stage is not None:
+            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
+    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+
+
+def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
+    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
+
+    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
+    """
+    kinds = kinds_of(records)
+    for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
+        counts = holders(held, layers=layers)
+        least, most = min(counts), max(counts)
+        span = f"{least} to {most} stages" if least < most else f"{most} stage{'' if most == 1 else 's'}"
+        name = f"layers of {digest[:8]} in {numerics}" if len(kinds) > 1 else f"layers in {numerics}"
+        yield f"{name}: 0 {bars(shortened(counts))} {layers}, each held by {span}"
+        gaps = unheld(held, layers=layers)
+        if gaps:
+            yield f"{gaps_sentence(gaps)} `cosine-node join --role stage` takes them."
+
+
+def shortened(counts: Sequence[int]) -> list[int]:
+    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
+    step = -(-len(counts) // SHOWN_LAYERS)
+    return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
+
+
+def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
+    """The same for machines: the number of stages of each layer."""
+    return [
+        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
+        for (digest, numerics, layers), held in kinds_of(records)
+    ]

@@ -1,4 +1,7 @@
-"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says."""
+"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says.
+
+`cosine-node ban`: peers that this user's nodes and clients do not talk to, also in later runs.
+"""
 
 import json
 import sys
@@ -17,12 +20,11 @@ from cosine_protocol.limits import MAX_CERTIFICATE_S
 
 if TYPE_CHECKING:
     from cosine_p2p.trust.denied_peers import Ban
-    from cosine_p2p.trust.founded_swarm import FoundedSwarm
 
 ACTIONS: Final = ("create", "admit", "revoke", "show")
 DAY_S: Final = 86_400.0
 DEFAULT_DAYS: Final = 30.0
-"""A choice: a lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
+"""A lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
 
 
 def swarm(
@@ -69,7 +71,10 @@ def swarm(
         return _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
     founded = FoundedSwarm.open(folder)
     if action == "show":
-        return _tell(_ledger_shown(founded), as_json=as_json)
+        members = [
+            _member(peer_id, one.ends_at_s, is_revoked=one.is_revoked) for peer_id, one in founded.members.items()
+        ]
+        return _tell({"swarm": founded.swarm_id, "name": founded.name, "members": members}, as_json=as_json)
     if action == "admit":
         line = founded.admit(str(subject), lifetime_s=days * DAY_S, now_s=time.time())
     else:
@@ -77,16 +82,9 @@ def swarm(
     _tell({"peer_id": subject, "line": line}, as_json=as_json, lines=(line,))
 
 
-def _ledger_shown(founded: "FoundedSwarm") -> dict[str, Any]:
-    members = [
-        {
-            "peer_id": peer_id,
-            "ends": _date(one.ends_at_s),
-            "state": _state(one.ends_at_s, is_revoked=one.is_revoked),
-        }
-        for peer_id, one in founded.members.items()
-    ]
-    return {"swarm": founded.swarm_id, "name": founded.name, "members": members}
+def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, str]:
+    state = "revoked" if is_revoked else "expired" if time.time() > ends_at_s else "member"
+    return {"peer_id": peer_id, "ends": _date(ends_at_s), "state": state}
 
 
 def _papers_shown(file: Path) -> dict[str, Any]:
@@ -98,20 +96,10 @@ def _papers_shown(file: Path) -> dict[str, Any]:
     newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
     revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
     members = [
-        {
-            "peer_id": one.member,
-            "ends": _date(one.ends_at_s),
-            "state": _state(one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1)),
-        }
+        _member(one.member, one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1))
         for one in map(read_certificate, papers.certificates)
     ]
     return {"swarm": papers.swarm_id, "name": papers.name, "members": members}
-
-
-def _state(ends_at_s: float, *, is_revoked: bool) -> str:
-    if is_revoked:
-        return "revoked"
-    return "expired" if time.time() > ends_at_s else "member"
 
 
 def _date(unix_s: float) -> str:
@@ -126,13 +114,6 @@ def _tell(shown: dict[str, Any], *, as_json: bool, lines: tuple[str, ...] | None
         members = (f"  {one['peer_id']}  {one['state']}, until {one['ends']}" for one in shown["members"])
         lines = (shown["swarm"], f"  {printable(shown['name'])}", *members)
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-# --------------------
-# `cosine-node ban`: peers that this user's nodes and clients do not talk to, also in later runs.
-
-
-"""A choice: bans are of peer ids, which cost nothing to make, so one that lasts for ever gains nothing."""
 
 
 def ban(
@@ -169,13 +150,9 @@ def ban(
 
 def bans_as_object(bans: "Iterable[Ban]") -> dict[str, dict[str, str | int]]:
     """Bans for machines, by peer id."""
-    return {ban.peer_id: {"until": _until(ban), "why": ban.why, "floods": ban.floods} for ban in bans}
+    return {ban.peer_id: {"until": _date(ban.until_s), "why": ban.why, "floods": ban.floods} for ban in bans}
 
 
 def told_of(ban: "Ban") -> str:
     """The end of a ban and its reason, for people."""
-    return f"until {_until(ban)}: {ban.why}"
-
-
-def _until(ban: "Ban") -> str:
-    return datetime.fromtimestamp(ban.until_s, UTC).isoformat(timespec="minutes")
+    return f"until {_date(ban.until_s)}: {ban.why}"

@@ -9,7 +9,7 @@ from cosine_node.demo.race import RacedPrompt, Way
 from cosine_node.terminal.printing import json_safe
 
 MAX_LATE_SHARE: Final = 0.05
-"""A choice: with more late passes than this, the figures are said to be lower bounds."""
+"""With more late passes than this, the figures are said to be lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +142,15 @@ def summary(report: RaceReport) -> Sequence[str]:
     told_texts = f"Texts identical: {identical}, near-ties met: {ties}."
     if isinstance(report.devices, SharedMachine):
         return [*lines, told_texts, *_account(report, report.devices)]
-    return [*lines, *_lateness(report.devices.timing), told_texts, *_latencies(report.devices.latencies)]
-
-
-def _lateness(timing: PassTiming) -> Sequence[str]:
-    if timing.has_held:
-        return []
+    timing, emulated = report.devices.timing, report.devices.latencies
+    if not timing.has_held:
+        lines.append(
+            f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
+            "which slows cosine only: plain decoding is counted at the pace of the emulated device."
+        )
     return [
-        f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
-        "which slows cosine only: plain decoding is counted at the pace of the emulated device."
-    ]
-
-
-def _latencies(emulated: Mapping[str, object]) -> Sequence[str]:
-    return [
+        *lines,
+        told_texts,
         f"Emulated: a verifier pass of {_curve_text(emulated['verifier_pass_ms'])},",
         f"          a drafter pass of {_curve_text(emulated['drafter_pass_ms'])},",
         f"          RTT {emulated['client_to_verifier_rtt_ms']:g} ms client to verifier and "

@@ -18,7 +18,6 @@ from cosine_node.demo.report import RaceReport, SharedMachine, drafted_by, summa
 from cosine_node.terminal.printing import printable
 from cosine_p2p.request.results import TARGET_SOURCE
 
-# Choices of layout.
 TEXT_LINES: Final = 8
 PICTURE_COLUMNS: Final = 110
 COLOURS: Final[Mapping[str, str]] = {

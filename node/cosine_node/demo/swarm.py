@@ -21,16 +21,21 @@ from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import Role
 
-# --------------------
-# Nodes as child processes that speak JSON events.
-
-
 READY_TIMEOUT_S: Final = 150.0
 """Generous: all nodes load PyTorch and their models at once, on a machine that may have two cores."""
 STOP_TIMEOUT_S: Final = 15.0
 """Longer than a node takes to say goodbye to its peers and to the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
 """Bounds memory: the longest event a node may print."""
+SEED: Final = 1
+"""Any: all lanes have the same, so their texts are equal at every temperature."""
+SETTLE_S: Final = 0.2
+"""A drafter goes on for a moment after its release; the next race should not pay for it."""
+TURNS: Final = len(Way)
+"""Of each way by the clock: the median leaves a disturbed one out, and each way is the first once."""
+Say = Callable[[str], None]
+Show = Callable[[Race | RacedPrompt], None]
+"""Is given a race whenever it has gone on, and its result in the end."""
 
 
 class NodeDied(CosineError):
@@ -99,20 +104,6 @@ class NodeProcess:
             event = json.loads(line)
             if event.get("event") == "stopped":
                 self.stopped.append(event)
-
-
-# --------------------
-
-
-SEED: Final = 1
-"""Any: all lanes have the same, so their texts are equal at every temperature."""
-SETTLE_S: Final = 0.2
-"""A drafter goes on for a moment after its release; the next race should not pay for it."""
-TURNS: Final = len(Way)
-"""Of each way by the clock: the median leaves a disturbed one out, and each way is the first once."""
-Say = Callable[[str], None]
-Show = Callable[[Race | RacedPrompt], None]
-"""Is given a race whenever it has gone on, and its result in the end."""
 
 
 @dataclass(frozen=True, slots=True)

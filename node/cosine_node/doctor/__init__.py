@@ -1,1 +1,4 @@
-"""Finds what keeps a machine from joining: facts gathered by thin shells, each judged by a pure function."""
+"""Finds what keeps a machine from joining.
+
+Facts are gathered by thin shells, those that may hang or crash in child processes; pure functions judge each.
+"""

@@ -1,4 +1,9 @@
-"""Judgements of addresses: whether a node answers at one, and whether others could reach ours."""
+"""Addresses: whether a node answers at one, whether ours can be listened on, and whether others could reach us.
+
+Whoever answers proves its peer id over TLS as the libp2p specification has it (tls/tls.md): the certificate carries
+the node's public key and its signature over the certificate's own. No p2pd is needed for that, so it works where
+p2pd is what is broken.
+"""
 
 import errno
 import socket
@@ -20,6 +25,17 @@ from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import peer_id_of, public_key_of
 
 EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."  # as errors show it
+# As the specification has them: the certificate's extension, what is signed, and the two protocols agreed on first.
+_EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+_SIGNED_PREFIX: Final = b"libp2p-tls-handshake:"
+_SELECT: Final = b"\x13/multistream/1.0.0\n", b"\x0b/tls/1.0.0\n"
+# DER of SEQUENCE { OCTET STRING key protobuf, OCTET STRING signature } around an Ed25519 key and signature.
+_KEY_HEADER: Final = b"\x30\x68\x04\x24\x08\x01\x12\x20"
+_SIGNATURE_HEADER: Final = b"\x04\x40"
+_KEY_BYTES: Final = 32
+# The socket for each kind of host and port in a multiaddr.
+_FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
+_KINDS: Final = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
 
 def parse_node_address(text: str) -> Address:
@@ -62,37 +78,118 @@ class Dialled:
     born_s: float | None = None
 
 
+def dial(text: str, *, timeout_s: float) -> Dialled:
+    """Dial somebody's address. Blocks up to `timeout_s` for each of its few steps; never raises for the peer."""
+
+    def unanswered(answer: DialOutcome, detail: str = "") -> Dialled:
+        return Dialled(address=text, answer=answer, detail=detail)
+
+    try:
+        address = parse_node_address(text)
+    except ValueError as error:
+        return unanswered(DialOutcome.MALFORMED, str(error))
+    if address.host_kind == "dnsaddr":
+        return unanswered(DialOutcome.UNTESTED, "a dnsaddr cannot be tested before a node runs")
+    try:
+        family = _FAMILIES.get(address.host_kind, socket.AF_UNSPEC)
+        found = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM)
+        host, port = found[0][4][:2]
+    except (OSError, UnicodeError) as error:
+        return unanswered(DialOutcome.UNRESOLVED, getattr(error, "strerror", "") or str(error))
+    if not address.is_plain_tcp:
+        return unanswered(DialOutcome.UNTESTED, "only plain TCP can be tested before a node runs")
+    try:
+        with socket.create_connection((str(host), int(port)), timeout_s) as connection:
+            ends = Dialled(
+                address=text,
+                answer=DialOutcome.NO_NODE,
+                our_ip=connection.getsockname()[0],
+                their_ip=connection.getpeername()[0],
+            )
+            return _greet(connection, ends)
+    except TimeoutError:
+        return unanswered(DialOutcome.SILENT)
+    except ConnectionRefusedError:
+        return unanswered(DialOutcome.REFUSED)
+    except OSError as error:
+        return unanswered(DialOutcome.UNREACHABLE, error.strerror or str(error))
+
+
+def _greet(connection: socket.socket, ends: Dialled) -> Dialled:
+    """Shake hands over a connection with these two ends, and say who answered."""
+    try:
+        certificate = x509.load_der_x509_certificate(_certificate(connection))
+        peer_id = _proved_peer(certificate)
+    except TimeoutError:
+        return replace(ends, detail="it says nothing")
+    except (OSError, ValueError, x509.ExtensionNotFound, InvalidSignature) as error:
+        return replace(ends, detail=str(error) or type(error).__name__)
+    return replace(
+        ends, answer=DialOutcome.NODE, peer_id=peer_id, born_s=certificate.not_valid_before_utc.timestamp()
+    )
+
+
+def _certificate(connection: socket.socket) -> bytes:
+    """The peer's certificate in DER, once both ends have agreed on TLS."""
+    connection.sendall(b"".join(_SELECT))
+    for expected in _SELECT:
+        data = b""
+        while len(data) < len(expected):
+            piece = connection.recv(len(expected) - len(data))
+            if not piece:
+                raise ValueError("it hung up")
+            data += piece
+        if data != expected:
+            raise ValueError("it does not speak libp2p over TLS")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The key inside the certificate is what names the peer; there is no authority to ask.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["libp2p"])
+    with context.wrap_socket(connection.dup()) as secured:
+        secured.settimeout(connection.gettimeout())
+        return secured.getpeercert(binary_form=True) or b""
+
+
+def _proved_peer(certificate: x509.Certificate) -> str:
+    """The peer id that a certificate proves. Raises `ValueError`, `ExtensionNotFound` or `InvalidSignature`."""
+    extension = certificate.extensions.get_extension_for_oid(_EXTENSION).value
+    data = extension.value if isinstance(extension, x509.UnrecognizedExtension) else b""
+    key_end = len(_KEY_HEADER) + _KEY_BYTES
+    if not data.startswith(_KEY_HEADER) or data[key_end : key_end + 2] != _SIGNATURE_HEADER:
+        raise ValueError("its key is of another kind than those of nodes")
+    key = data[len(_KEY_HEADER) : key_end]
+    its_own = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    Ed25519PublicKey.from_public_bytes(key).verify(data[key_end + 2 :], _SIGNED_PREFIX + its_own)
+    return peer_id_of(key)
+
+
+# What each other outcome means, and what to do about it; `option` names the node.
+_UNANSWERED: Final = {
+    DialOutcome.MALFORMED: ("this is no address: {detail}", f"Write {{option}} like {EXAMPLE}."),
+    DialOutcome.UNRESOLVED: (
+        "the name is not known here: {detail}",
+        "Correct the name, or give {option} an IP.",
+    ),
+    DialOutcome.REFUSED: ("nothing listens there", "Start the node, or correct the port in {option}."),
+    DialOutcome.SILENT: (
+        "nothing answers there: the machine is off, or a firewall drops what is sent to it",
+        "Correct the host in {option}, or open the port in the firewall and router on the other side.",
+    ),
+    DialOutcome.UNREACHABLE: ("there is no way there: {detail}", "Connect to a network that leads to {option}."),
+    DialOutcome.NO_NODE: ("whatever listens there is no node: {detail}", "Correct the port in {option}."),
+}
+
+
 def judge_address(dialled: Dialled, *, option: str) -> Finding:
     """Judge whether the node that `option` names answers at its address."""
-    what, detail = f"{option} {dialled.address}", dialled.detail
-    match dialled.answer:
-        case DialOutcome.NODE:
-            return _judge_answer(dialled, what, option)
-        case DialOutcome.MALFORMED:
-            return failure(what, f"this is no address: {detail}", f"Write {option} like {EXAMPLE}.")
-        case DialOutcome.UNRESOLVED:
-            return failure(
-                what, f"the name is not known here: {detail}", f"Correct the name, or give {option} an IP."
-            )
-        case DialOutcome.REFUSED:
-            return failure(what, "nothing listens there", f"Start the node, or correct the port in {option}.")
-        case DialOutcome.SILENT:
-            return failure(
-                what,
-                "nothing answers there: the machine is off, or a firewall drops what is sent to it",
-                f"Correct the host in {option}, or open the port in the firewall and router on the other side.",
-            )
-        case DialOutcome.UNREACHABLE:
-            return failure(
-                what, f"there is no way there: {detail}", f"Connect to a network that leads to {option}."
-            )
-        case DialOutcome.NO_NODE:
-            return failure(what, f"whatever listens there is no node: {detail}", f"Correct the port in {option}.")
-        case DialOutcome.UNTESTED:
-            return skipped(what, detail)
-
-
-def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
+    what = f"{option} {dialled.address}"
+    if dialled.answer is DialOutcome.UNTESTED:
+        return skipped(what, dialled.detail)
+    if dialled.answer is not DialOutcome.NODE:
+        found, fix = _UNANSWERED[dialled.answer]
+        return failure(what, found.format(detail=dialled.detail), fix.format(option=option))
     # Through a relay it is the relay that answers.
     meant = parse_node_address(dialled.address).peer_ids[0]
     if dialled.peer_id == meant:
@@ -102,6 +199,44 @@ def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
         f"another node answers there, {dialled.peer_id}",
         f"If that is the node you mean, use {option} {dialled.address.replace(meant, dialled.peer_id)}.",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedPort:
+    """An address of our own, tried. `error` is the system's word for why nobody can listen there."""
+
+    maddr: str
+    is_taken: bool = False
+    error: str = ""
+
+
+def try_port(maddr: str) -> TriedPort:
+    """Try to listen on one of our own addresses. Raises `ValueError` for what is no address."""
+    address = parse_address(maddr)
+    family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
+    with socket.socket(family, kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
+            return TriedPort(maddr=maddr, is_taken=is_taken, error="" if is_taken else error.strerror or str(error))
+    return TriedPort(maddr=maddr)
+
+
+def judge_port(port: TriedPort) -> Finding:
+    """Judge whether a node could listen at an address."""
+    what = f"port {port.maddr}"
+    if port.is_taken:
+        return failure(what, "another program listens there", "Stop it, or choose another port with --host-maddr.")
+    if port.error:
+        return failure(
+            what, f"it cannot be listened on: {port.error}", "Choose an address of this machine with --host-maddr."
+        )
+    if "/tcp/0" in port.maddr or "/udp/0" in port.maddr:
+        return fine(what, "any free port is taken, another one at each start")
+    return fine(what, "it is free")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,150 +313,3 @@ def _is_private(host: str) -> bool:
         return not ip_address(host).is_global
     except ValueError:
         return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedPort:
-    """An address of our own, tried. `error` is the system's word for why nobody can listen there."""
-
-    maddr: str
-    is_taken: bool = False
-    error: str = ""
-
-
-def judge_port(port: TriedPort) -> Finding:
-    """Judge whether a node could listen at an address."""
-    what = f"port {port.maddr}"
-    if port.is_taken:
-        return failure(what, "another program listens there", "Stop it, or choose another port with --host-maddr.")
-    if port.error:
-        return failure(
-            what, f"it cannot be listened on: {port.error}", "Choose an address of this machine with --host-maddr."
-        )
-    if "/tcp/0" in port.maddr or "/udp/0" in port.maddr:
-        return fine(what, "any free port is taken, another one at each start")
-    return fine(what, "it is free")
-
-
-# --------------------
-# Dials addresses and tries ports; whoever answers proves its peer id as libp2p over TLS has it.
-#
-# TLS as in the libp2p specification (tls/tls.md): the certificate carries the node's public key and its signature
-# over the certificate's own. No p2pd is needed for it, so it works where that is what is broken.
-
-
-# As the specification has them: the certificate's extension, what is signed, and the two protocols agreed on first.
-_EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
-_SIGNED_PREFIX: Final = b"libp2p-tls-handshake:"
-_SELECT: Final = b"\x13/multistream/1.0.0\n", b"\x0b/tls/1.0.0\n"
-# DER of SEQUENCE { OCTET STRING key protobuf, OCTET STRING signature } around an Ed25519 key and signature.
-_KEY_HEADER: Final = b"\x30\x68\x04\x24\x08\x01\x12\x20"
-_SIGNATURE_HEADER: Final = b"\x04\x40"
-_KEY_BYTES: Final = 32
-# The socket for each kind of host and port in a multiaddr.
-_FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
-_KINDS: Final = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
-
-
-def dial(text: str, *, timeout_s: float) -> Dialled:
-    """Dial somebody's address. Blocks up to `timeout_s` for each of its few steps; never raises for the peer."""
-    try:
-        address = parse_node_address(text)
-    except ValueError as error:
-        return Dialled(address=text, answer=DialOutcome.MALFORMED, detail=str(error))
-    if address.host_kind == "dnsaddr":
-        return Dialled(
-            address=text, answer=DialOutcome.UNTESTED, detail="a dnsaddr cannot be tested before a node runs"
-        )
-    try:
-        family = _FAMILIES.get(address.host_kind, socket.AF_UNSPEC)
-        found = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM)
-        host, port = found[0][4][:2]
-    except (OSError, UnicodeError) as error:
-        return Dialled(
-            address=text, answer=DialOutcome.UNRESOLVED, detail=getattr(error, "strerror", "") or str(error)
-        )
-    if not address.is_plain_tcp:
-        return Dialled(
-            address=text, answer=DialOutcome.UNTESTED, detail="only plain TCP can be tested before a node runs"
-        )
-    try:
-        with socket.create_connection((str(host), int(port)), timeout_s) as connection:
-            ends = Dialled(
-                address=text,
-                answer=DialOutcome.NO_NODE,
-                our_ip=connection.getsockname()[0],
-                their_ip=connection.getpeername()[0],
-            )
-            return _greet(connection, ends)
-    except TimeoutError:
-        return Dialled(address=text, answer=DialOutcome.SILENT)
-    except ConnectionRefusedError:
-        return Dialled(address=text, answer=DialOutcome.REFUSED)
-    except OSError as error:
-        return Dialled(address=text, answer=DialOutcome.UNREACHABLE, detail=error.strerror or str(error))
-
-
-def _greet(connection: socket.socket, ends: Dialled) -> Dialled:
-    """Shake hands over a connection with these two ends, and say who answered."""
-    try:
-        certificate = x509.load_der_x509_certificate(_certificate(connection))
-        peer_id = _proved_peer(certificate)
-    except TimeoutError:
-        return replace(ends, detail="it says nothing")
-    except (OSError, ValueError, x509.ExtensionNotFound, InvalidSignature) as error:
-        return replace(ends, detail=str(error) or type(error).__name__)
-    return replace(
-        ends, answer=DialOutcome.NODE, peer_id=peer_id, born_s=certificate.not_valid_before_utc.timestamp()
-    )
-
-
-def _certificate(connection: socket.socket) -> bytes:
-    """The peer's certificate in DER, once both ends have agreed on TLS."""
-    connection.sendall(b"".join(_SELECT))
-    for expected in _SELECT:
-        data = b""
-        while len(data) < len(expected):
-            piece = connection.recv(len(expected) - len(data))
-            if not piece:
-                raise ValueError("it hung up")
-            data += piece
-        if data != expected:
-            raise ValueError("it does not speak libp2p over TLS")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The key inside the certificate is what names the peer; there is no authority to ask.
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["libp2p"])
-    with context.wrap_socket(connection.dup()) as secured:
-        secured.settimeout(connection.gettimeout())
-        return secured.getpeercert(binary_form=True) or b""
-
-
-def _proved_peer(certificate: x509.Certificate) -> str:
-    """The peer id that a certificate proves. Raises `ValueError`, `ExtensionNotFound` or `InvalidSignature`."""
-    extension = certificate.extensions.get_extension_for_oid(_EXTENSION).value
-    data = extension.value if isinstance(extension, x509.UnrecognizedExtension) else b""
-    key_end = len(_KEY_HEADER) + _KEY_BYTES
-    if not data.startswith(_KEY_HEADER) or data[key_end : key_end + 2] != _SIGNATURE_HEADER:
-        raise ValueError("its key is of another kind than those of nodes")
-    key = data[len(_KEY_HEADER) : key_end]
-    its_own = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    Ed25519PublicKey.from_public_bytes(key).verify(data[key_end + 2 :], _SIGNED_PREFIX + its_own)
-    return peer_id_of(key)
-
-
-def try_port(maddr: str) -> TriedPort:
-    """Try to listen on one of our own addresses. Raises `ValueError` for what is no address."""
-    address = parse_address(maddr)
-    family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
-    with socket.socket(family, kind) as probe:
-        if kind == socket.SOCK_STREAM:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            is_taken = error.errno == errno.EADDRINUSE
-            return TriedPort(maddr=maddr, is_taken=is_taken, error="" if is_taken else error.strerror or str(error))
-    return TriedPort(maddr=maddr)

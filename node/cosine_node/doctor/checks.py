@@ -1,4 +1,7 @@
-"""The doctor's checks: which facts each needs, how long it may take, and what to do where it does not end."""
+"""The doctor's checks, and the facts that several of them ask for, each gathered once.
+
+Every check has a deadline, and says what to do where it does not end.
+"""
 
 import asyncio
 import logging
@@ -7,24 +10,149 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
-from cosine_node.doctor import addresses, disk, machine, model_files, swarm
-from cosine_node.doctor import machine as installation
-from cosine_node.doctor import model_files as llama
-from cosine_node.doctor.addresses import try_port
-from cosine_node.doctor.disk import judge_configuration, judge_key_file
-from cosine_node.doctor.facts import DoctorOptions, Facts
+from cosine_node import zoo
+from cosine_node.doctor import addresses, machine, model_files, swarm
+from cosine_node.doctor.addresses import Dialled, DialOutcome, dial
 from cosine_node.doctor.finding import Finding, failure, skipped
-from cosine_node.doctor.processes import ProbeFailed, in_thread
+from cosine_node.doctor.machine import MachineFacts
+from cosine_node.doctor.model_files import ModelFiles, read_model
+from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
+from cosine_node.engine.pool_size import free_memory_bytes
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_p2p.storage.identity_file import default_identity_file
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
 
-# Deadlines, each a choice: long enough for the slowest healthy machine, short enough that a user still waits.
+NGRAM: Final = "ngram"
+"""The model of `join` that has no files: it is counted from the text."""
+
+DIAL_S: Final = 3.0
+"""A node far away connects within a second, and each of the few steps of a dial gets this long."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """The options that `join` would get.
+
+    `role` is None for a client. In a private swarm `network` is its id. `unknown` are the names in the
+    configuration file that no command has.
+    """
+
+    initial_peers: tuple[str, ...]
+    relays: tuple[str, ...]
+    host_maddrs: tuple[str, ...]
+    announce_maddrs: tuple[str, ...]
+    network: str
+    target: str
+    role: Role | None
+    models: tuple[str, ...]
+    identity: Path | None
+    engine: EngineChoice
+    config: Path
+    is_config_named: bool
+    unknown: tuple[str, ...]
+    swarm_file: Path | None = None
+
+    @property
+    def extra(self) -> str:
+        """The extra whose packages load the models: `llama` where llama.cpp runs all of them, else `node`."""
+
+        def kind_of(model: str) -> EngineKind:
+            try:
+                return self.engine.kind_for(zoo.resolve(model))
+            except UsageError:
+                # Other checks tell of a name that means nothing.
+                return EngineKind.TORCH
+
+        return "llama" if {*map(kind_of, self.loaded_models)} == {EngineKind.LLAMA} else "node"
+
+    @property
+    def loaded_models(self) -> tuple[str, ...]:
+        """The models that would be loaded, without the one that has no weights."""
+        return tuple(model for model in self.models if model != NGRAM)
+
+
+class Facts:
+    """Facts that several checks ask for; each is gathered once, when first asked for. End them with `close`."""
+
+    def __init__(self, options: DoctorOptions) -> None:
+        self._options = options
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def dialled(self, maddr: str) -> Awaitable[Dialled]:
+        return self._once(f"dial {maddr}", lambda: in_thread(partial(dial, maddr, timeout_s=DIAL_S)))
+
+    async def initial_peers(self) -> list[Dialled]:
+        return list(await asyncio.gather(*map(self.dialled, self._options.initial_peers)))
+
+    def model(self, source: str) -> Awaitable[ModelFiles]:
+        return self._once(f"model {source}", lambda: in_thread(partial(read_model, source)))
+
+    async def models(self) -> list[ModelFiles]:
+        return list(await asyncio.gather(*map(self.model, self._options.loaded_models)))
+
+    def machine(self) -> Awaitable[MachineFacts]:
+        """Raises `ProbeFailed`."""
+
+        async def probe() -> MachineFacts:
+            folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
+            engine = self._options.engine
+            question: dict[str, Any] = {"folders": folders, "dtype": engine.dtype, "device": engine.device}
+            question["packages"] = machine.EXTRAS[self._options.extra]
+            answer = await ask_child("cosine_node.doctor.machine", question)
+            return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes() or 0)
+
+        return self._once("machine", probe)
+
+    def neighbourhood(self) -> Awaitable[Neighbourhood | None]:
+        """None if there is nobody to ask. Raises `ProbeFailed`."""
+
+        async def probe() -> Neighbourhood | None:
+            # Those who proved to be the peer that was meant, and those who can only be reached by joining.
+            reached = [
+                each
+                for each in await self.initial_peers()
+                if (each.answer is DialOutcome.NODE and f"/p2p/{each.peer_id}" in each.address)
+                or each.answer is DialOutcome.UNTESTED
+            ]
+            if not reached:
+                return None
+            question = {
+                "initial_peers": [each.address for each in reached],
+                "peer_ids": [each.peer_id for each in reached if each.peer_id],
+                "network": self._options.network,
+                "swarm_file": None if self._options.swarm_file is None else str(self._options.swarm_file),
+                "identity_file": None if self._options.identity is None else str(self._options.identity),
+                "target": self._options.target,
+            }
+            answer = await ask_child("cosine_node.doctor.swarm", question)
+            born_s = [each.born_s for each in reached if each.born_s is not None]
+            return Neighbourhood.of_answer(answer, born_s=born_s)
+
+        return self._once("swarm", probe)
+
+    def _once(self, name: str, gather: Callable[[], Awaitable[_T]]) -> Awaitable[_T]:
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._tasks[name] = asyncio.ensure_future(gather())
+        # The deadline of one check must not end what others still wait for.
+        return cast("Awaitable[_T]", asyncio.shield(task))
+
+
+# Deadlines: long enough for the slowest healthy machine, short enough that a user still waits.
 LOCAL_S: Final = 5.0
 """Of what asks this machine's files and sockets alone."""
 
@@ -90,25 +218,27 @@ def checks_of(options: DoctorOptions, facts: Facts) -> list[Check]:
 
 def _local_checks(options: DoctorOptions) -> list[Check]:
     def judge_extras() -> Finding:
-        missing = installation.missing_packages()
-        return installation.judge_extras(missing, extra=options.extra, needs_node=options.role is not None)
+        missing = machine.missing_packages()
+        return machine.judge_extras(missing, extra=options.extra, needs_node=options.role is not None)
 
     def judge_config() -> Finding:
-        return judge_configuration(options.config, is_named=options.is_config_named, unknown=options.unknown)
+        return machine.judge_configuration(
+            options.config, is_named=options.is_config_named, unknown=options.unknown
+        )
 
     def judge_identity() -> Finding:
         file = options.identity or default_identity_file()
-        return judge_key_file(file, is_named=options.identity is not None)
+        return machine.judge_key_file(file, is_named=options.identity is not None)
 
     def judge_port(maddr: str) -> Finding:
         try:
-            return addresses.judge_port(try_port(maddr))
+            return addresses.judge_port(addresses.try_port(maddr))
         except ValueError as error:
             fix = "Write --host-maddr like /ip4/0.0.0.0/tcp/4001."
             return failure(f"port {maddr}", f"this is no address: {error}", fix)
 
     judges: dict[str, Callable[[], Finding]] = {
-        "python": lambda: installation.judge_python(sys.version_info[:3]),
+        "python": lambda: machine.judge_python(sys.version_info[:3]),
         "extras": judge_extras,
         "configuration": judge_config,
         "identity": judge_identity,
@@ -124,7 +254,7 @@ def _local_checks(options: DoctorOptions) -> list[Check]:
 
 def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_daemon() -> Sequence[Finding]:
-        return [await installation.judge_daemon(installation.find_daemon())]
+        return [await machine.judge_daemon(machine.find_daemon())]
 
     async def look_at_address(maddr: str, option: str) -> Sequence[Finding]:
         return [addresses.judge_address(await facts.dialled(maddr), option=option)]
@@ -143,7 +273,7 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     no_name = "The name server does not answer; give an IP address, or look at the network."
     no_peer = "An initial peer's name is not resolved in time; give its IP address."
     return [
-        Check(installation.DAEMON, look_at_daemon, NETWORK_S, if_stuck=installation.REINSTALL),
+        Check(machine.DAEMON, look_at_daemon, NETWORK_S, if_stuck=machine.REINSTALL),
         *(
             Check(f"{option} {maddr}", partial(look_at_address, maddr, option), NETWORK_S, if_stuck=no_name)
             for maddr, option in named
@@ -154,15 +284,15 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
 def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_packages() -> Sequence[Finding]:
-        if installation.missing_packages()[options.extra]:
-            return [installation.judge_imports({}, {})]
+        if machine.missing_packages()[options.extra]:
+            return [machine.judge_imports({}, {})]
         try:
             found = await facts.machine()
         except ProbeFailed as error:
-            packages = " ".join(installation.EXTRAS[options.extra])
+            packages = " ".join(machine.EXTRAS[options.extra])
             fix = f"Reinstall: `pip install --force-reinstall --no-deps {packages}`."
-            return [failure(installation.PACKAGES, f"loading them failed: {error}", fix)]
-        imports, device = installation.judge_imports(found.errors, found.versions), options.engine.device
+            return [failure(machine.PACKAGES, f"loading them failed: {error}", fix)]
+        imports, device = machine.judge_imports(found.errors, found.versions), options.engine.device
         # Where llama.cpp runs all models, it tells what devices it has.
         return [imports] if options.extra == "llama" else [imports, machine.judge_device(found, device=device)]
 
@@ -172,8 +302,8 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
     async def look_at_disk() -> Sequence[Finding]:
         download_bytes = sum(model.remote_bytes or 0 for model in await facts.models())
-        folders = await in_thread(disk.written_folders)
-        return [disk.judge_folder(folder, download_bytes=download_bytes) for folder in folders]
+        folders = await in_thread(machine.written_folders)
+        return [machine.judge_folder(folder, download_bytes=download_bytes) for folder in folders]
 
     slow = "Loading PyTorch takes too long; look at the disk it is installed on, then try again."
     hub = "The Hugging Face hub does not answer; fetch the model to a folder and name that with --model."
@@ -181,7 +311,7 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     return [
         *(Check(f"model {m}", partial(look_at_model, m), NETWORK_S, if_stuck=hub) for m in models),
         Check("disk", look_at_disk, NETWORK_S, if_stuck="A disk does not answer; look at it."),
-        Check(installation.PACKAGES, look_at_packages, PROBE_S, if_stuck=slow),
+        Check(machine.PACKAGES, look_at_packages, PROBE_S, if_stuck=slow),
         *(Check(f"fit of {m}", partial(fit, m), PROBE_S, if_stuck=slow) for m in models),
     ]
 
@@ -190,13 +320,13 @@ async def _look_at_fit(options: DoctorOptions, facts: Facts, source: str) -> Seq
     """Judge whether the engine can run a model on this machine."""
     model, chosen = await facts.model(source), options.engine
     found: machine.MachineFacts | None = None
-    if not installation.missing_packages()[options.extra]:
+    if not machine.missing_packages()[options.extra]:
         with suppress(ProbeFailed):
             found = await facts.machine()
     base_bytes = found.base_bytes if found else 0
-    if by_llama := await in_thread(partial(llama.look_at_llama, model, chosen, base_bytes=base_bytes)):
+    if by_llama := await in_thread(partial(model_files.look_at_llama, model, chosen, base_bytes=base_bytes)):
         return by_llama
-    if not model.config or installation.missing_packages()["node"]:
+    if not model.config or machine.missing_packages()["node"]:
         return []
     if found is None:
         return [machine.judge_architecture(source, None)]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.doctor import model_files
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.doctor.machine import EngineFacts
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
@@ -30,7 +29,7 @@ AS_STORED: Final = "stored"
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
 
 TIGHT: Final = 0.85
-"""A choice: of more than this part of the free memory, activations and other programs may need some."""
+"""Of more than this part of the free memory, activations and other programs may need some."""
 
 FOREIGN_WEIGHTS: Final = ("*.bin", "*.gguf", "*.pt", "*.pth")
 """Weights that are not safetensors, which the engine does not load: most can run code (pickle)."""
@@ -177,7 +176,10 @@ def _read_hub(source: str) -> ModelFiles:
     except ModuleNotFoundError:
         return ModelFiles(source=source, hub_error="huggingface_hub is not installed")
     try:
-        repository, wanted = _hub_names(source)
+        repository, wanted = source, ""
+        if source.startswith(HUB_FILE):
+            owner, name, wanted = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
+            repository = f"{owner}/{name}"
         known = try_to_load_from_cache(repository, wanted or "config.json")
         if isinstance(known, str):
             return read_gguf(source, Path(known)) if wanted else read_folder(source, Path(known).parent)
@@ -190,14 +192,6 @@ def _read_hub(source: str) -> ModelFiles:
         return ModelFiles(source=source, hub_error=next(iter(str(error).splitlines()), type(error).__name__))
     sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(wanted or ".safetensors")]
     return ModelFiles(source=source, remote_bytes=sum(sizes))
-
-
-def _hub_names(source: str) -> tuple[str, str]:
-    """A repository of the hub, and the file in it that is named; "" if it is the repository as a whole."""
-    if not source.startswith(HUB_FILE):
-        return source, ""
-    owner, repository, file = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
-    return f"{owner}/{repository}", file
 
 
 def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
@@ -314,13 +308,6 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
 
 
-# --------------------
-# llama.cpp as an engine: whether it is there, knows the device, and what a file takes of the memory.
-
-
-FIX: Final = "Choose a smaller --model or one in fewer bits, or free memory."
-
-
 def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) -> Sequence[Finding]:
     """Judge a model that llama.cpp is to run on this machine; nothing to judge for others. Reads no weights.
 
@@ -352,9 +339,9 @@ def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) 
         if isinstance(resolved, Path) and model.is_usable:
             file = GgufFile.open(resolved)
             facts = EngineFacts(token=TokenBytes(token_bytes_of(file)), context_tokens=file.context_tokens)
-        memory = model_files.estimate_memory(
+        memory = estimate_memory(
             model,
-            dtype=model_files.AS_STORED,
+            dtype=AS_STORED,
             quantize=None,
             on_cpu=device is None,
             base_bytes=base_bytes if device is None else 0,
@@ -363,6 +350,13 @@ def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) 
             engine=facts,
         )
     except UsageError as error:
-        return [here, failure(f"memory for {model.source}", str(error), FIX)]
+        return [
+            here,
+            failure(
+                f"memory for {model.source}",
+                str(error),
+                "Choose a smaller --model or one in fewer bits, or free memory.",
+            ),
+        ]
     where = "this machine" if device is None else options.device
-    return [here, model_files.judge_memory(model.source, memory, free_bytes, where=where)]
+    return [here, judge_memory(model.source, memory, free_bytes, where=where)]

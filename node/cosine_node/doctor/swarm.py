@@ -1,14 +1,29 @@
-"""The swarm as a newcomer meets it: it can be joined, the target is served, and the clocks agree."""
+"""The swarm as a newcomer meets it: it can be joined, the target is served, and the clocks agree.
 
+A child process joins as a client and looks around (`probe_swarm`); what it has seen is judged here.
+"""
+
+import asyncio
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_node.doctor.processes import answer_parent
 from cosine_p2p.directory.peer_clocks import PeerClocks, span
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.records import Role
+from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, open_undated_record
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import Swarm
 
 # The names of checks, and two fixes that several findings share.
 SWARM: Final = "swarm"
@@ -19,7 +34,12 @@ MEND_SILENT: Final = (
 SET_CLOCK: Final = "Let the system keep it: `sudo timedatectl set-ntp true`."
 
 CLOSE_S: Final = 5.0
-"""A choice: clocks that the system keeps differ by less than a second, and the records were on their way."""
+"""Clocks that the system keeps differ by less than a second, and the records were on their way."""
+ASK_TIMEOUT_S: Final = 5.0
+"""A peer that was just dialled answers within a second; all are asked at the same time."""
+
+LOOK_AGAIN_S: Final = (0.5, 1.5)
+"""Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +76,91 @@ class Neighbourhood:
 
     def of_role(self, role: Role) -> list[Neighbour]:
         return [node for node in self.nodes if node.role == role]
+
+
+async def look_around(swarm: "Swarm", *, target: str, network: str, peer_ids: Sequence[str]) -> Neighbourhood:
+    """The nodes of a target, and the dates of the records that the peers named hold to be valid."""
+    from cosine_p2p.survey import Surveyor
+    from cosine_p2p.text.target import Target
+
+    surveyor = Surveyor(swarm, target=target)
+    try:
+        survey = await surveyor.survey()
+        for pause_s in LOOK_AGAIN_S:
+            if not survey.nodes:
+                await asyncio.sleep(pause_s)
+                survey = await surveyor.survey()
+    finally:
+        await surveyor.close()
+    name = Target.parse(target).name
+    cells = [cell_name(network=network, role=role, target=name, prefix="") for role in Role]
+    dates = await asyncio.gather(*(_dates_at(swarm, peer_id, cells) for peer_id in peer_ids))
+    nodes = [
+        Neighbour(
+            role=sight.record.role,
+            peer_id=sight.record.peer_id,
+            target_digest=sight.record.target_digest.hex(),
+            tokenizer_digest=sight.record.tokenizer_digest.hex(),
+            reason=sight.reason,
+        )
+        for sight in survey.nodes
+    ]
+    return Neighbourhood(
+        problem=survey.problem, nodes=tuple(nodes), dates=tuple(chain.from_iterable(dates)), now_s=time.time()
+    )
+
+
+async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> list[tuple[str, float, float]]:
+    """Owner, issue and expiry time of the records that a peer has in some cells; none if it does not answer."""
+    from cosine_p2p.transport.channel import Channel
+
+    dates = []
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            stream = await swarm.transport.dial(peer_id, DISCOVER)
+            async with Channel(stream, DISCOVER) as channel:
+                for cell in cells:
+                    channel.post(m.AskRecords(1, cell))
+                    answer = await channel.receive()
+                    for data in answer.records if isinstance(answer, m.Records) else ():
+                        record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
+                        # Whatever the time is: this machine's clock is what is in question.
+                        open_undated_record(data, key=cell, owner=record.peer_id)
+                        dates.append((record.peer_id, record.issued_at_s, record.expires_at_s))
+    except (PeerLost, RemoteProtocolError, TimeoutError):
+        return []
+    return dates
+
+
+def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
+    """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`.
+
+    A private swarm, one with a `swarm_file`, is joined with its `identity_file`.
+
+    Returns the fields of `Neighbourhood`.
+    """
+    from cosine_p2p.access import Access
+    from cosine_p2p.network import joining
+
+    network, target = question["network"], question["target"]
+    access = Access(network=network)
+    if question.get("swarm_file"):
+        identity = question["identity_file"]
+        access = replace(
+            access, swarm_file=Path(question["swarm_file"]), identity_file=Path(identity) if identity else None
+        )
+
+    async def probe() -> Neighbourhood:
+        try:
+            swarm = await joining(question["initial_peers"], access=access)()
+        except CosineError as error:
+            return Neighbourhood(problem=str(error), now_s=time.time())
+        try:
+            return await look_around(swarm, target=target, network=network, peer_ids=question["peer_ids"])
+        finally:
+            await swarm.close()
+
+    return asdict(asyncio.run(probe()))
 
 
 def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
@@ -143,3 +248,7 @@ def judge_tokenizer(source: str, digest: str, seen: Neighbourhood, *, role: Role
         return failure(what, "other verifiers of this name have another tokenizer, so another model", fix)
     fix = "A drafter of the target's own family is faster and more often right; name one with --model."
     return warning(what, "not the target's files: unless the tokens are the same, drafts are matched as text", fix)
+
+
+if __name__ == "__main__":
+    answer_parent(probe_swarm)

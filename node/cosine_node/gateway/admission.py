@@ -9,7 +9,7 @@ from typing import Final
 from cosine_node.gateway.api_errors import unavailable
 
 RESERVED: Final = 4
-"""A choice: where there are several keys, one leaves a slot in so many to the others."""
+"""Where there are several keys, one leaves a slot in so many to the others."""
 
 
 class Admission:

@@ -15,7 +15,7 @@ from cosine_protocol.errors import (
 )
 
 RETRY_AFTER_S: Final = 2
-"""A choice: a slot is free again, or a verifier found, within a few seconds or not for long."""
+"""A slot is free again, or a verifier found, within a few seconds or not for long."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 """A default argument that cannot be changed by accident."""

@@ -19,10 +19,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.middleware import Emit, HostCheck, KeyCheck, KeyRing, RequestLog
+from cosine_node.gateway.middleware import HostCheck, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
+from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import NodeRecord
@@ -30,11 +31,13 @@ from cosine_protocol.records import NodeRecord
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
 
-# --------------------
-# The verifiers that serve the target now, looked up no more often than needed.
+ALIAS: Final = "cosine"
+"""The name that always means the gateway's target."""
 
+WAITING_PER_RUNNING: Final = 4
+"""Who waits longer than for four generations of others is served sooner by another gateway."""
 
-# Probes come every few seconds, and each look-up asks several peers: choices between fresh news and little traffic.
+# Probes come every few seconds, and each look-up asks several peers: between fresh news and little traffic.
 FRESH_S: Final = 15.0
 RETRY_S: Final = 2.0
 LOOK_UP_TIMEOUT_S: Final = 6.0
@@ -68,16 +71,6 @@ class VerifierWatch:
                     self._found, self._reason = (), f"The network did not answer within {LOOK_UP_TIMEOUT_S:.0f} s."
                 self._valid_until_s = loop.time() + (FRESH_S if self._found else RETRY_S)
         return self._found, self._reason
-
-
-# --------------------
-
-
-ALIAS: Final = "cosine"
-"""The name that always means the gateway's target."""
-
-WAITING_PER_RUNNING: Final = 4
-"""A choice: who waits longer than for four generations of others is served sooner by another gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

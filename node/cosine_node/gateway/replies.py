@@ -1,4 +1,4 @@
-"""Response bodies of the chat and completion endpoints, whole and in pieces. Pure."""
+"""Response bodies of the chat and completion endpoints, whole and in pieces, and who writes them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import Any, Final
 from starlette.responses import JSONResponse
 from starlette.types import Send
 
-from cosine_node.gateway import replies
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStarted, ChoiceText
 from cosine_node.metrics.generations import FINISHED_REASONS
@@ -18,6 +17,13 @@ from cosine_protocol.request import Request
 
 FINGERPRINT_DIGITS: Final = 12
 """48 bits, as git abbreviates: enough to tell apart the few models that one client meets."""
+
+SSE_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+"""No proxy may keep pieces back, or all; the last is nginx's own header for that."""
 
 Json = dict[str, Any]
 
@@ -162,7 +168,7 @@ def own_config(applied: AppliedConfig) -> Json:
     return {"options": dict(applied.options), "not_honoured": list(applied.not_honoured)}
 
 
-def event(body: Mapping[str, Any] | str) -> bytes:
+def sent_event(body: Mapping[str, Any] | str) -> bytes:
     """One server-sent event."""
     data = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return f"data: {data}\n\n".encode()
@@ -174,18 +180,6 @@ def _piece(heading: Heading, choices: list[Json]) -> Json:
 
 def _choice(index: int, content: Json, reason: str | None) -> Json:
     return {"index": index, **content, "logprobs": None, "finish_reason": reason}
-
-
-# --------------------
-# Writers of one response: whole, or in server-sent events.
-
-
-SSE_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-"""No proxy may keep pieces back, or all; the last is nginx's own header for that."""
 
 
 class WholeReplyWriter:
@@ -205,7 +199,7 @@ class WholeReplyWriter:
     async def take(self, event: ChoiceEvent) -> None:
         match event:
             case ChoiceStarted(_, request):
-                self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
+                self._heading = replace(self._heading, fingerprint=fingerprint(request))
             case ChoiceText(choice, text):
                 self._texts[choice.index] = self._texts.get(choice.index, "") + text
             case ChoiceFinished():
@@ -214,7 +208,7 @@ class WholeReplyWriter:
     async def end(self) -> None:
         in_order = sorted(self.finished, key=lambda each: each.choice.index)
         done = [(each, self._texts.get(each.choice.index, "")) for each in in_order]
-        response = JSONResponse(replies.whole_reply(self._heading, done, seed=self._seed))
+        response = JSONResponse(whole_reply(self._heading, done, seed=self._seed))
         # Sent by hand: a Response takes the scope of a request, which has no part in this.
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         await self._send(start)
@@ -245,28 +239,28 @@ class StreamedReplyWriter:
     async def take(self, event: ChoiceEvent) -> None:
         match event:
             case ChoiceStarted(_, request):
-                self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
+                self._heading = replace(self._heading, fingerprint=fingerprint(request))
             case ChoiceText(choice, text):
                 await self._open(choice.index)
-                await self._piece(replies.text_piece(self._heading, choice.index, text))
+                await self._piece(text_piece(self._heading, choice.index, text))
             case ChoiceFinished(choice):
                 await self._open(choice.index)
                 self.finished.append(event)
-                piece = replies.last_piece(self._heading, event)
+                piece = last_piece(self._heading, event)
                 is_last = len(self.finished) == self._choices and not self._includes_usage
                 await self._piece(piece | self._metrics() if is_last else piece)
 
     async def end(self) -> None:
         if self._includes_usage:
-            closing = replies.usage_piece(self._heading, self.finished) | self._metrics()
-            await self._write(replies.event(closing))
+            closing = usage_piece(self._heading, self.finished) | self._metrics()
+            await self._write(sent_event(closing))
         await self._close()
 
     async def fail(self, problem: ApiError) -> None:
         """End with an error: in the stream, or by raising it while no status has been sent."""
         if not self.is_begun:
             raise problem
-        await self._write(replies.event(problem.body))
+        await self._write(sent_event(problem.body))
         await self._close()
 
     async def _open(self, index: int) -> None:
@@ -274,14 +268,14 @@ class StreamedReplyWriter:
         if index in self._opened:
             return
         self._opened.add(index)
-        if opening := replies.first_piece(self._heading, index):
+        if opening := first_piece(self._heading, index):
             await self._piece(opening)
 
     async def _piece(self, body: Json) -> None:
-        await self._write(replies.event(body | {"usage": None} if self._includes_usage else body))
+        await self._write(sent_event(body | {"usage": None} if self._includes_usage else body))
 
     def _metrics(self) -> Json:
-        return {"metrics": replies.metrics([each.generation for each in self.finished], seed=self._seed)}
+        return {"metrics": metrics([each.generation for each in self.finished], seed=self._seed)}
 
     async def _write(self, data: bytes) -> None:
         if not self.is_begun:
@@ -290,7 +284,7 @@ class StreamedReplyWriter:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _close(self) -> None:
-        await self._send({"type": "http.response.body", "body": replies.event("[DONE]")})
+        await self._send({"type": "http.response.body", "body": sent_event("[DONE]")})
 
 
 ReplyWriter = WholeReplyWriter | StreamedReplyWriter

@@ -13,15 +13,29 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cosine_node.gateway.app import GatewayOptions, make_app
-from cosine_node.gateway.middleware import Emit
+from cosine_node.terminal.events import Emit
 from cosine_protocol.errors import PeerLost, UsageError
 
-# --------------------
-# HTTP connections that are closed where a request's header does not come whole in time.
+LOG = logging.getLogger(__name__)
 
+JOIN_PATIENCE_S: Final = 60.0
+"""A bootstrap node that was started at the same time is there within seconds, on a busy machine later."""
+JOIN_PAUSE_S: Final = 2.0
+"""An attempt that fails takes some seconds itself."""
+
+DRAIN_S: Final = 20.0
+"""As long as a node drains, so that a generation on a node that stops too ends with it."""
+
+CLEAN_UP_S: Final = 3
+"""What is closed after the drain still writes its error."""
+
+BACKLOG: Final = 256
+"""Bounds the connections that wait to be accepted: more than a gateway admits by default."""
 
 HEADER_S: Final = 10.0
-"""A choice: a header is one packet or two; longer than uvicorn keeps a connection open between requests."""
+"""A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
+
+_Client = TypeVar("_Client")
 
 
 class DeadlineProtocol(H11Protocol):
@@ -59,28 +73,6 @@ class DeadlineProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-# --------------------
-
-
-LOG = logging.getLogger(__name__)
-
-JOIN_PATIENCE_S: Final = 60.0
-"""A choice: a bootstrap node that was started at the same time is there within seconds, on a busy machine later."""
-JOIN_PAUSE_S: Final = 2.0
-"""A choice: an attempt that fails takes some seconds itself."""
-
-DRAIN_S: Final = 20.0
-"""As long as a node drains, so that a generation on a node that stops too ends with it."""
-
-CLEAN_UP_S: Final = 3
-"""A choice: what is closed after the drain still writes its error."""
-
-BACKLOG: Final = 256
-"""Bounds the connections that wait to be accepted: more than a gateway admits by default."""
-
-_Client = TypeVar("_Client")
 
 
 def listening(host: str, port: int) -> socket.socket:

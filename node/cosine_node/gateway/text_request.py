@@ -10,24 +10,90 @@ from typing import Any, Final, NoReturn
 from starlette.requests import Request
 
 from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
-from cosine_p2p.request.options import TEXT_DEFAULTS, GenerationOptions, Prompt, choice_seed
+from cosine_p2p.request.options import (
+    OPTIONS,
+    TEXT_DEFAULTS,
+    GenerationOptions,
+    Prompt,
+    choice_seed,
+    read_option,
+)
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_TOKEN_ID
-from cosine_protocol.request import MAX_SEED, Sampling
-
-# --------------------
-# Request bodies: bounded, strict JSON objects, and their fields, where null and absent are the same.
-#
-# All functions raise `ApiError`, those that read a field naming it.
-
+from cosine_protocol.request import MAX_SEED
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
 
 BODY_TIMEOUT_S: Final = 30.0
-"""A choice: the largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
+"""The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
 
 Body = Mapping[str, Any]
+
+MAX_CHOICES: Final = 64
+"""Bounds the work of one request: four times the generations that a gateway runs at once by default."""
+
+# OpenAI's reference bounds stops to 4; their length is ours, for each is searched for in all the text.
+MAX_STOPS: Final = 4
+MAX_STOP_CHARACTERS: Final = 1024
+
+DEFAULT_COMPLETION_TOKENS: Final = 16
+"""As OpenAI's reference has it."""
+
+DEFAULT_CHAT_TOKENS: Final = 1024
+"""OpenAI's reference has no bound, but a model that never ends would hold a slot for minutes."""
+
+CHAT_DEFAULTS: Final[GenerationOptions] = {
+    **TEXT_DEFAULTS,
+    "temperature": 1.0,
+    "max_new_tokens": DEFAULT_CHAT_TOKENS,
+}
+"""OpenAI's temperature is 1 by default."""
+
+COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": DEFAULT_COMPLETION_TOKENS}
+"""The same with OpenAI's length."""
+
+# The parameters that would change the text in ways the swarm cannot, and what is said of them.
+NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
+ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
+    "audio": NOTHING,
+    "bad_words": NOTHING,
+    "best_of": (None, 1),
+    "frequency_penalty": (None, 0),
+    "function_call": (None, "none", "auto"),
+    "functions": NOTHING,
+    "guided_choice": NOTHING,
+    "guided_grammar": NOTHING,
+    "guided_json": NOTHING,
+    "guided_regex": NOTHING,
+    "ignore_eos": NOTHING,
+    "logit_bias": NOTHING,
+    "logprobs": (None, False),
+    "min_tokens": (None, 0),
+    "modalities": (*NOTHING, ["text"]),
+    "presence_penalty": (None, 0),
+    "prompt_logprobs": (None, False),
+    "response_format": (None, {"type": "text"}),
+    "stop_token_ids": NOTHING,
+    "structured_outputs": NOTHING,
+    "suffix": NOTHING,
+    "tool_choice": (None, "none", "auto"),
+    "tools": NOTHING,
+    "top_logprobs": (None, 0),
+    "use_beam_search": NOTHING,
+    "web_search_options": (None,),
+}
+"""The values of each parameter that ask for nothing; ignoring any other would answer another question."""
+
+# Without a reason of its own, a parameter is refused as no such processor.
+NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
+NO_SUCH_PROCESSOR: Final = "every peer of a request applies the same few samplers, and this is none of them"
+REASONS: Final[Mapping[str, str]] = {
+    "logprobs": NO_PROBABILITIES,
+    "top_logprobs": NO_PROBABILITIES,
+    "prompt_logprobs": NO_PROBABILITIES,
+    "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
+}
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -118,75 +184,6 @@ def is_unicode(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-# --------------------
-
-
-MAX_CHOICES: Final = 64
-"""Bounds the work of one request: four times the generations that a gateway runs at once by default."""
-
-# OpenAI's reference bounds stops to 4; their length is ours, for each is searched for in all the text.
-MAX_STOPS: Final = 4
-MAX_STOP_CHARACTERS: Final = 1024
-
-DEFAULT_COMPLETION_TOKENS: Final = 16
-"""As OpenAI's reference has it."""
-
-DEFAULT_CHAT_TOKENS: Final = 1024
-"""A choice: OpenAI's reference has no bound, but a model that never ends would hold a slot for minutes."""
-
-CHAT_DEFAULTS: Final[GenerationOptions] = {
-    **TEXT_DEFAULTS,
-    "temperature": 1.0,
-    "max_new_tokens": DEFAULT_CHAT_TOKENS,
-}
-"""OpenAI's temperature is 1 by default."""
-
-COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": DEFAULT_COMPLETION_TOKENS}
-"""The same with OpenAI's length."""
-
-# The parameters that would change the text in ways the swarm cannot, and what is said of them.
-NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
-ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
-    "audio": NOTHING,
-    "bad_words": NOTHING,
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "function_call": (None, "none", "auto"),
-    "functions": NOTHING,
-    "guided_choice": NOTHING,
-    "guided_grammar": NOTHING,
-    "guided_json": NOTHING,
-    "guided_regex": NOTHING,
-    "ignore_eos": NOTHING,
-    "logit_bias": NOTHING,
-    "logprobs": (None, False),
-    "min_tokens": (None, 0),
-    "modalities": (*NOTHING, ["text"]),
-    "presence_penalty": (None, 0),
-    "prompt_logprobs": (None, False),
-    "response_format": (None, {"type": "text"}),
-    "stop_token_ids": NOTHING,
-    "structured_outputs": NOTHING,
-    "suffix": NOTHING,
-    "tool_choice": (None, "none", "auto"),
-    "tools": NOTHING,
-    "top_logprobs": (None, 0),
-    "use_beam_search": NOTHING,
-    "web_search_options": (None,),
-}
-"""The values of each parameter that ask for nothing; ignoring any other would answer another question."""
-
-# Without a reason of its own, a parameter is refused as no such processor.
-NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
-NO_SUCH_PROCESSOR: Final = "every peer of a request applies the same few samplers, and this is none of them"
-REASONS: Final[Mapping[str, str]] = {
-    "logprobs": NO_PROBABILITIES,
-    "top_logprobs": NO_PROBABILITIES,
-    "prompt_logprobs": NO_PROBABILITIES,
-    "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,14 +305,14 @@ def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
     """The options of the text that a body names; -1 is vLLM's way to switch top_k off."""
     values: dict[str, Any] = {
         name: real(body, name, 0.0)
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty")
-        if body.get(name) is not None
+        for name, option in OPTIONS.items()
+        if option.yields and option.kind.type is float and body.get(name) is not None
     }
     if body.get("top_k") is not None:
         values["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
     for name, value in values.items():
         try:
-            Sampling(**{name: value})
+            read_option(name, value)
         except UsageError as error:
             raise bad_value(name, str(error)) from None
     if body.get(limit_field) is not None:

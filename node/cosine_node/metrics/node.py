@@ -100,11 +100,6 @@ class ObservedNode:
         return self.role, self.model_name, self.peer_id
 
 
-# Short names for the tables below.
-COUNTER: Final = CounterMetricFamily
-GAUGE: Final = GaugeMetricFamily
-HISTOGRAM: Final = HistogramMetricFamily
-
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
 Value = float | Histogram | Mapping[str, float]
 _Of = TypeVar("_Of")
@@ -139,211 +134,185 @@ class Series(Generic[_Of]):
         return made
 
 
+def counter(name: str, text: str, read: Callable[[_Of], Value], label: str | None = None) -> Series[_Of]:
+    """A number that only grows."""
+    return Series(name, CounterMetricFamily, text, read, label)
+
+
+def gauge(name: str, text: str, read: Callable[[_Of], Value], label: str | None = None) -> Series[_Of]:
+    """A number as it is now."""
+    return Series(name, GaugeMetricFamily, text, read, label)
+
+
+def histogram(name: str, text: str, read: Callable[[_Of], Value]) -> Series[_Of]:
+    """How often each size was counted."""
+    return Series(name, HistogramMetricFamily, text, read)
+
+
 # The metrics of everything in a network; of verifiers and drafters; of each of them.
 NETWORK: Final[tuple[Series[InNetwork], ...]] = (
-    Series(
+    gauge(
         "cosine:node_record_holders",
-        GAUGE,
         "Other nodes that held the node's record when it was announced last; 0 where none does.",
         lambda n: n.directory.holders,
     ),
-    Series(
+    gauge(
         "libp2p_connected_peers",
-        GAUGE,
         "Peers the network daemon was connected to when last asked.",
         lambda n: n.network.connected_peers,
     ),
-    Series("libp2p_open_streams", GAUGE, "Streams open now, both ways.", lambda n: n.network.open_streams),
-    Series("libp2p_daemon_restarts", COUNTER, "Restarts of the network daemon.", lambda n: n.network.restarts),
+    gauge("libp2p_open_streams", "Streams open now, both ways.", lambda n: n.network.open_streams),
+    counter("libp2p_daemon_restarts", "Restarts of the network daemon.", lambda n: n.network.restarts),
 )
 NODE: Final[tuple[Series[ObservedNode], ...]] = (
-    Series("cosine:node_requests_running", GAUGE, "Requests served now.", lambda n: n.service.requests),
-    Series("cosine:node_requests_places", GAUGE, "Requests served at once at most.", lambda n: n.max_requests),
-    Series("cosine:node_requests_opened", COUNTER, "Requests taken.", lambda n: n.service.counts.opened),
-    Series(
+    gauge("cosine:node_requests_running", "Requests served now.", lambda n: n.service.requests),
+    gauge("cosine:node_requests_places", "Requests served at once at most.", lambda n: n.max_requests),
+    counter("cosine:node_requests_opened", "Requests taken.", lambda n: n.service.counts.opened),
+    counter(
         "cosine:node_requests_refused",
-        COUNTER,
         "Requests refused, by reason.",
         lambda n: {code.name.lower(): count for code, count in dict(n.service.counts.refused).items()},
-        "reason",
+        label="reason",
     ),
-    Series(
+    counter(
         "cosine:node_requests_ended",
-        COUNTER,
         "Requests taken that ended, by how.",
         lambda n: dict(n.service.counts.ended),
-        "finished_reason",
+        label="finished_reason",
     ),
-    Series("cosine:node_streams", GAUGE, "Streams of clients open now.", lambda n: n.service.counts.streams),
-    Series("cosine:node_passes", COUNTER, "Forward passes finished.", lambda n: n.service.progress.steps),
-    Series("cosine:node_passes_failed", COUNTER, "Passes that failed.", lambda n: n.service.counts.passes_failed),
-    Series("cosine:node_pass_seconds", HISTOGRAM, "Time of a pass.", lambda n: n.service.counts.pass_s),
-    Series("cosine:node_pass_rows", HISTOGRAM, "Requests in a pass.", lambda n: n.service.counts.pass_rows),
-    Series(
-        "cosine:node_kv_capacity_tokens", GAUGE, "Tokens the KV pool holds.", lambda n: n.service.capacity_tokens
-    ),
-    Series(
+    gauge("cosine:node_streams", "Streams of clients open now.", lambda n: n.service.counts.streams),
+    counter("cosine:node_passes", "Forward passes finished.", lambda n: n.service.progress.steps),
+    counter("cosine:node_passes_failed", "Passes that failed.", lambda n: n.service.counts.passes_failed),
+    histogram("cosine:node_pass_seconds", "Time of a pass.", lambda n: n.service.counts.pass_s),
+    histogram("cosine:node_pass_rows", "Requests in a pass.", lambda n: n.service.counts.pass_rows),
+    gauge("cosine:node_kv_capacity_tokens", "Tokens the KV pool holds.", lambda n: n.service.capacity_tokens),
+    gauge(
         "cosine:node_kv_used_tokens",
-        GAUGE,
         "Tokens in pages that requests hold.",
         lambda n: n.service.capacity_tokens - n.engine.free_tokens,
     ),
-    Series(
+    gauge(
         "cosine:node_kv_free_tokens",
-        GAUGE,
         "Tokens for which there is room, retained prefixes given up.",
         lambda n: n.engine.free_tokens,
     ),
-    Series(
+    gauge(
         "cosine:node_kv_retained_tokens",
-        GAUGE,
         "Tokens of prefixes kept for requests to come.",
         lambda n: n.engine.cached_tokens,
     ),
 )
 VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
-    Series("cosine:verifier_requests_waiting", GAUGE, "Requests taken that wait for room.", lambda v: v.waiting),
-    Series(
-        "cosine:verifier_preemptions", COUNTER, "Requests whose pages were taken.", lambda v: v.counts.preempted
-    ),
-    Series(
+    gauge("cosine:verifier_requests_waiting", "Requests taken that wait for room.", lambda v: v.waiting),
+    counter("cosine:verifier_preemptions", "Requests whose pages were taken.", lambda v: v.counts.preempted),
+    counter(
         "cosine:verifier_passes_abandoned",
-        COUNTER,
         "Passes stopped because nobody wanted them any more.",
         lambda v: v.counts.passes_abandoned,
     ),
-    Series(
+    counter(
         "cosine:verifier_prompt_tokens",
-        COUNTER,
         "Prompt tokens fed, those fed again included.",
         lambda v: v.progress.prefill_tokens,
     ),
-    Series(
-        "cosine:verifier_generation_tokens",
-        COUNTER,
-        "Output tokens committed.",
-        lambda v: v.counts.committed_tokens,
-    ),
-    Series(
+    counter("cosine:verifier_generation_tokens", "Output tokens committed.", lambda v: v.counts.committed_tokens),
+    counter(
         "cosine:verifier_spec_decode_num_received_tokens",
-        COUNTER,
         "Draft nodes received from clients.",
         lambda v: v.counts.received_nodes,
     ),
-    Series(
+    counter(
         "cosine:verifier_spec_decode_num_draft_tokens",
-        COUNTER,
         "Draft nodes of drafters fed in a pass.",
         lambda v: v.counts.verified_nodes,
     ),
-    Series(
+    counter(
         "cosine:verifier_spec_decode_num_accepted_tokens",
-        COUNTER,
         "Output tokens that were a drafter's.",
         lambda v: v.counts.accepted_nodes,
     ),
-    Series(
+    counter(
         "cosine:verifier_home_tokens",
-        COUNTER,
         "Output tokens that the verifier's own drafter drafted.",
         lambda v: v.counts.home_nodes,
     ),
-    Series(
+    counter(
         "cosine:verifier_audited_tokens",
-        COUNTER,
         "Output tokens of other verifiers that were audited.",
         lambda v: v.counts.audited_tokens,
     ),
 )
 DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
-    Series("cosine:drafter_busy", COUNTER, "Answers that there is no room.", lambda d: d.counts.busy),
-    Series("cosine:drafter_prompt_tokens", COUNTER, "Prompt tokens fed.", lambda d: d.counts.prompt_tokens),
-    Series(
-        "cosine:drafter_spec_decode_num_draft_tokens", COUNTER, "Draft nodes sent.", lambda d: d.counts.sent_nodes
-    ),
-    Series(
+    counter("cosine:drafter_busy", "Answers that there is no room.", lambda d: d.counts.busy),
+    counter("cosine:drafter_prompt_tokens", "Prompt tokens fed.", lambda d: d.counts.prompt_tokens),
+    counter("cosine:drafter_spec_decode_num_draft_tokens", "Draft nodes sent.", lambda d: d.counts.sent_nodes),
+    counter(
         "cosine:drafter_text_tokens",
-        COUNTER,
         "Tokens committed in requests it had drafted for.",
         lambda d: d.counts.text_tokens,
     ),
-    Series(
+    counter(
         "cosine:drafter_offered_positions",
-        COUNTER,
         "Of them, those it had sent nodes for.",
         lambda d: d.counts.offered_positions,
     ),
-    Series(
-        "cosine:drafter_taken_tokens",
-        COUNTER,
-        "Of these, those that were among its nodes.",
-        lambda d: d.counts.taken_tokens,
+    counter(
+        "cosine:drafter_taken_tokens", "Of these, those that were among its nodes.", lambda d: d.counts.taken_tokens
     ),
-    Series(
+    counter(
         "cosine:drafter_first_choices",
-        COUNTER,
         "Tokens committed after its model had made its first choice.",
         lambda d: d.counts.first_choices,
     ),
-    Series(
+    counter(
         "cosine:drafter_right_first_choices",
-        COUNTER,
         "Of these, those that were its first choice.",
         lambda d: d.counts.right_first_choices,
     ),
-    Series(
+    counter(
         "cosine:drafter_receipt_tokens",
-        COUNTER,
         "Tokens that verifiers and clients signed for.",
         lambda d: d.counts.receipt_tokens,
     ),
-    Series(
+    gauge(
         "cosine:drafter_earned_tokens",
-        GAUGE,
         "Tokens of all receipts, those of earlier runs too, by domain.",
         lambda d: {d.receipts.domain: d.receipts.earnings().tokens} if d.receipts else {},
-        "domain",
+        label="domain",
     ),
-    Series(
+    gauge(
         "cosine:drafter_receipt_verifiers",
-        GAUGE,
         "Verifiers that signed the receipts kept.",
         lambda d: d.receipts.earnings().verifiers if d.receipts else 0,
     ),
-    Series(
+    gauge(
         "cosine:drafter_receipt_clients",
-        GAUGE,
         "Clients that signed the receipts kept.",
         lambda d: d.receipts.earnings().clients if d.receipts else 0,
     ),
-    Series("cosine:drafter_fragments", COUNTER, "Fragments sent.", lambda d: d.counts.sent_fragments),
-    Series(
+    counter("cosine:drafter_fragments", "Fragments sent.", lambda d: d.counts.sent_fragments),
+    counter(
         "cosine:drafter_fragments_dropped",
-        COUNTER,
         "Fragments not sent to clients that read too slowly.",
         lambda d: d.counts.dropped_fragments,
     ),
 )
 LEARNER: Final[tuple[Series[LearnerFacts], ...]] = (
-    Series(
-        "cosine:drafter_learned_version", GAUGE, "Version that serves; 0 as shipped.", lambda one: one.live.number
-    ),
-    Series("cosine:drafter_learning_rounds", COUNTER, "Rounds of learning.", lambda one: one.state.rounds),
-    Series("cosine:drafter_rollbacks", COUNTER, "Versions taken back.", lambda one: one.state.rollbacks),
-    Series("cosine:drafter_kept_streams", GAUGE, "Texts kept to learn from.", lambda one: one.kept.streams),
-    Series(
+    gauge("cosine:drafter_learned_version", "Version that serves; 0 as shipped.", lambda one: one.live.number),
+    counter("cosine:drafter_learning_rounds", "Rounds of learning.", lambda one: one.state.rounds),
+    counter("cosine:drafter_rollbacks", "Versions taken back.", lambda one: one.state.rollbacks),
+    gauge("cosine:drafter_kept_streams", "Texts kept to learn from.", lambda one: one.kept.streams),
+    gauge(
         "cosine:drafter_held_out_acceptance",
-        GAUGE,
         "Held-out first choices that were right, before and after the last round that went live.",
         lambda one: {"before": one.state.before.share, "after": one.state.after.share},
-        "weights",
+        label="weights",
     ),
-    Series(
+    gauge(
         "cosine:drafter_live_acceptance",
-        GAUGE,
         "First choices that were right in all requests, before the last switch and since.",
         lambda one: {"before": one.state.live_before.share, "since": one.live_since.share},
-        "weights",
+        label="weights",
     ),
 )
 
@@ -373,15 +342,15 @@ class NodeCollector(Collector):
 
 def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
     """The nodes' metrics and those of their process."""
+    return _registry_of(NodeCollector(nodes))
+
+
+def _registry_of(collector: Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
     for kind in (ProcessCollector, PlatformCollector, GCCollector):
         kind(registry=registry)
-    registry.register(NodeCollector(nodes))
+    registry.register(collector)
     return registry
-
-
-# --------------------
-# Prometheus metrics of a stage, read from what its service counts when scraped.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,24 +374,22 @@ class ObservedStage:
 
 
 STAGE: Final[tuple[Series[ObservedStage], ...]] = (
-    Series("cosine:stage_chains", GAUGE, "Chains of heads served now.", lambda s: s.service.chains),
-    Series("cosine:stage_chains_opened", COUNTER, "Chains taken.", lambda s: s.service.counts.opened),
-    Series("cosine:stage_passes", COUNTER, "Passes finished.", lambda s: s.service.progress.steps),
-    Series("cosine:stage_pass_seconds", HISTOGRAM, "Time of a stage's pass.", lambda s: s.service.counts.pass_s),
-    Series("cosine:stage_pass_rows", HISTOGRAM, "Requests in it.", lambda s: s.service.counts.pass_rows),
-    Series("cosine:stage_busy_seconds", COUNTER, "Time in which passes ran.", lambda s: s.service.busy.total_s),
-    Series("cosine:stage_fed_tokens", COUNTER, "Tokens in all passes.", lambda s: s.service.counts.fed_tokens),
-    Series(
+    gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.chains),
+    counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.counts.opened),
+    counter("cosine:stage_passes", "Passes finished.", lambda s: s.service.progress.steps),
+    histogram("cosine:stage_pass_seconds", "Time of a stage's pass.", lambda s: s.service.counts.pass_s),
+    histogram("cosine:stage_pass_rows", "Requests in it.", lambda s: s.service.counts.pass_rows),
+    counter("cosine:stage_busy_seconds", "Time in which passes ran.", lambda s: s.service.busy.total_s),
+    counter("cosine:stage_fed_tokens", "Tokens in all passes.", lambda s: s.service.counts.fed_tokens),
+    counter(
         "cosine:stage_feeds_skipped",
-        COUNTER,
         "Passes left out, for nobody wanted them any more.",
         lambda s: s.service.counts.skipped_feeds,
     ),
-    Series("cosine:stage_pool_tokens", GAUGE, "Tokens that the pool of all chains holds.", lambda s: s.pool_tokens),
-    Series("cosine:stage_room_tokens", GAUGE, "Tokens for a new head's chain.", lambda s: s.service.room_tokens),
-    Series(
+    gauge("cosine:stage_pool_tokens", "Tokens that the pool of all chains holds.", lambda s: s.pool_tokens),
+    gauge("cosine:stage_room_tokens", "Tokens for a new head's chain.", lambda s: s.service.room_tokens),
+    gauge(
         "cosine:stage_waiting_bytes",
-        GAUGE,
         "About what the operations take that wait for a pass.",
         lambda s: s.service.waiting_bytes,
     ),
@@ -449,15 +416,7 @@ class StageCollector(Collector):
 
 def stage_registry(stage: ObservedStage) -> CollectorRegistry:
     """The stage's metrics and those of its process."""
-    registry = CollectorRegistry()
-    for kind in (ProcessCollector, PlatformCollector, GCCollector):
-        kind(registry=registry)
-    registry.register(StageCollector(stage))
-    return registry
-
-
-# --------------------
-# `/metrics` over HTTP, for a Prometheus that scrapes it.
+    return _registry_of(StageCollector(stage))
 
 
 @contextmanager

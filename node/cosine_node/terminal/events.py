@@ -18,114 +18,6 @@ from rich.text import Text
 from cosine_node.terminal.printing import show
 from cosine_protocol.errors import UsageError
 
-# --------------------
-# The log as JSON, a line each, beside a node's events.
-
-
-FIELDS: Final = ("request", "client")
-"""What `cosine_p2p.session.request_log` says of a line besides its text."""
-
-OUR_LOGGERS: Final = ("cosine_node", "cosine_p2p")
-"""Only ours tell of requests; those of libraries stay at the level they have."""
-
-
-class JsonLines(logging.Formatter):
-    """`{"event": "log", "time", "level", "logger", "message"}`, and of a request's lines its `FIELDS`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "event": "log",
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-@contextmanager
-def logging_as_json() -> Iterator[None]:
-    """Write the log as `JsonLines` in this block, the beginning and end of every request included."""
-    handlers = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
-    levels = [(logger, logger.level) for logger in map(logging.getLogger, OUR_LOGGERS)]
-    try:
-        for handler, _ in handlers:
-            handler.setFormatter(JsonLines())
-        for logger, _ in levels:
-            logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
-        yield
-    finally:
-        for handler, formatter in handlers:
-            handler.setFormatter(formatter)
-        for logger, level in levels:
-            logger.setLevel(level)
-
-
-# --------------------
-# The stages of a node's start on a terminal: one line each, with how long it took.
-
-
-@dataclass(frozen=True, slots=True)
-class StartStage:
-    """One stage of a start. A stage that draws bars of its own gets no spinner beside them."""
-
-    sentence: str
-    draws_bars: bool = False
-
-
-STAGES: Final[Mapping[str, StartStage]] = {
-    "fetching": StartStage("Fetching {model} from the Hugging Face hub", draws_bars=True),
-    "loading": StartStage("Loading {model}", draws_bars=True),
-    "measuring": StartStage("Measuring {model} on this machine"),
-    "joining": StartStage("Joining the network {network}"),
-    "announcing": StartStage("Announcing for {target}"),
-}
-"""The stage that each event of a start begins."""
-
-
-class StartProgress:
-    """Follows the events of a node through the stages of its start, which any other event ends; `close` ends it."""
-
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._sentence = ""
-        self._began_s = 0.0
-        self._status: Status | None = None
-
-    def follow(self, event: str, fields: Mapping[str, object]) -> None:
-        """The stage before this event is over; the event may begin another."""
-        self._end(is_done=True)
-        stage = STAGES.get(event)
-        if stage is None:
-            return
-        self._sentence, self._began_s = stage.sentence.format(**fields), self._clock()
-        if stage.draws_bars:
-            self._console.print(Text(f"{self._sentence} ..."))
-        else:
-            self._status = self._console.status(Text(self._sentence))
-            self._status.start()
-
-    def close(self) -> None:
-        """Leave the terminal as it was, though the stage may not have ended well."""
-        self._end(is_done=False)
-
-    def _end(self, *, is_done: bool) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-        if is_done and self._sentence:
-            took = f"{self._clock() - self._began_s:.1f} s"
-            self._console.print(Text.assemble(("✓ ", "green"), self._sentence, (f"  {took}", "dim")))
-        self._sentence = ""
-
-
-# --------------------
-
-
 Emit = Callable[[str, dict[str, object]], None]
 
 SENTENCES: Final[Mapping[str, str]] = {
@@ -200,3 +92,100 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
             show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
 
     return emit
+
+
+@dataclass(frozen=True, slots=True)
+class StartStage:
+    """One stage of a start. A stage that draws bars of its own gets no spinner beside them."""
+
+    sentence: str
+    draws_bars: bool = False
+
+
+STAGES: Final[Mapping[str, StartStage]] = {
+    "fetching": StartStage("Fetching {model} from the Hugging Face hub", draws_bars=True),
+    "loading": StartStage("Loading {model}", draws_bars=True),
+    "measuring": StartStage("Measuring {model} on this machine"),
+    "joining": StartStage("Joining the network {network}"),
+    "announcing": StartStage("Announcing for {target}"),
+}
+"""The stage that each event of a start begins."""
+
+
+class StartProgress:
+    """Follows the events of a node through the stages of its start, which any other event ends; `close` ends it."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._sentence = ""
+        self._began_s = 0.0
+        self._status: Status | None = None
+
+    def follow(self, event: str, fields: Mapping[str, object]) -> None:
+        """The stage before this event is over; the event may begin another."""
+        self._end(is_done=True)
+        stage = STAGES.get(event)
+        if stage is None:
+            return
+        self._sentence, self._began_s = stage.sentence.format(**fields), self._clock()
+        if stage.draws_bars:
+            self._console.print(Text(f"{self._sentence} ..."))
+        else:
+            self._status = self._console.status(Text(self._sentence))
+            self._status.start()
+
+    def close(self) -> None:
+        """Leave the terminal as it was, though the stage may not have ended well."""
+        self._end(is_done=False)
+
+    def _end(self, *, is_done: bool) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if is_done and self._sentence:
+            took = f"{self._clock() - self._began_s:.1f} s"
+            self._console.print(Text.assemble(("✓ ", "green"), self._sentence, (f"  {took}", "dim")))
+        self._sentence = ""
+
+
+FIELDS: Final = ("request", "client")
+"""What `cosine_p2p.session.request_log` says of a line besides its text."""
+
+OUR_LOGGERS: Final = ("cosine_node", "cosine_p2p")
+"""Only ours tell of requests; those of libraries stay at the level they have."""
+
+
+class JsonLines(logging.Formatter):
+    """`{"event": "log", "time", "level", "logger", "message"}`, and of a request's lines its `FIELDS`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "event": "log",
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+@contextmanager
+def logging_as_json() -> Iterator[None]:
+    """Write the log as `JsonLines` in this block, the beginning and end of every request included."""
+    handlers = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
+    levels = [(logger, logger.level) for logger in map(logging.getLogger, OUR_LOGGERS)]
+    try:
+        for handler, _ in handlers:
+            handler.setFormatter(JsonLines())
+        for logger, _ in levels:
+            logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
+        yield
+    finally:
+        for handler, formatter in handlers:
+            handler.setFormatter(formatter)
+        for logger, level in levels:
+            logger.setLevel(level)

@@ -1,4 +1,7 @@
-"""Ctrl-C ends a command at any moment: exit code 130, one line, and no child process is left behind."""
+"""Ctrl-C ends a command at any moment: exit code 130, one line, and no child process is left behind.
+
+Nodes end on a signal once their requests are done: `run_until_stopped`.
+"""
 
 import asyncio
 import logging
@@ -11,8 +14,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from cosine_node.terminal.printing import INTERRUPT_EXIT
 
+LOG = logging.getLogger(__name__)
+
 GRACE_S: Final = 0.3
-"""A choice below half a second, which still feels at once: time to take leave of peers."""
+"""Below half a second, which still feels at once: time to take leave of peers."""
 
 NEW_LINE: Final = b"\x1b[?25h\n"
 """Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text."""
@@ -37,7 +42,6 @@ def raise_on_interrupt() -> None:
 
 def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on a new event loop; SIGINT cancels it and ends the program within `GRACE_S`."""
-    import asyncio
     from threading import Timer
 
     before = signal.getsignal(signal.SIGINT)
@@ -100,13 +104,6 @@ def _children() -> list[int]:
         return found
     except OSError:
         return []
-
-
-# --------------------
-# The event loop that a node runs on until a signal stops it.
-
-
-LOG = logging.getLogger(__name__)
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:

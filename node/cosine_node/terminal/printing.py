@@ -6,10 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
-# --------------------
-# Exit codes of the commands.
-
-
 FAILURE_EXIT: Final = 1
 """The command could not do what was asked, or what it found is bad."""
 
@@ -18,10 +14,6 @@ USAGE_EXIT: Final = 2
 
 INTERRUPT_EXIT: Final = 130
 """128 + SIGINT, as shells report a command that was interrupted."""
-
-
-# --------------------
-
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What steers a terminal (ECMA-48, C0 and C1), without tab and line feed."""

@@ -10,10 +10,10 @@ CLEAR: Final = "\r\x1b[K"
 """To the beginning of a terminal's line, which is emptied (ECMA-48: CR, EL)."""
 
 LOOK_EVERY_S: Final = 0.1
-"""A choice: a person sees no delay, and a look costs nothing."""
+"""A person sees no delay, and a look costs nothing."""
 
 SHOW_SECONDS_AFTER_S: Final = 1.0
-"""A choice: a shorter wait needs no count."""
+"""A shorter wait needs no count."""
 
 
 class WaitingLine:

@@ -16,7 +16,7 @@ from cosine_protocol.errors import UsageError
 
 END = "<|endoftext|>"
 """The token that begins and ends every text of the family's training."""
-# Choices for quick tests: prompts long enough to show their domain, with enough text left to continue.
+# For quick tests: prompts long enough to show their domain, with enough text left to continue.
 OPENING_TOKENS = 48
 SHORTEST_REST_TOKENS = 24
 LONGEST_PROMPT_TOKENS = 224

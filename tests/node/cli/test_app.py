@@ -1,20 +1,26 @@
-"""The command line as a contract: spellings, configuration, environment, and errors in one sentence."""
+"""The command line as a contract: spellings, configuration, environment, completion, and errors in one sentence."""
 
 import json
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from typer.main import get_command
 
 from cosine_node.cli import main
-from cosine_node.cli.app import COMMANDS, is_worth_logging, spread_peers
-from cosine_node.cli.configuration import read_config
+from cosine_node.cli.app import COMMANDS, app, is_worth_logging, spread_peers
+from cosine_node.cli.configuration import defaults_by_command, read_config, spellings, unknown_names
 from cosine_node.terminal.waiting import CLEAR
-from cosine_protocol import __version__
+from cosine_p2p.request.options import OPTIONS
+from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
+from tests.thoroughness import quick_first
 
 A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
 
@@ -256,3 +262,104 @@ def test_every_command_stands_under_a_heading_and_has_an_example(
     assert exit_of("--help") == 0
     out = capsys.readouterr().out
     assert [out.count(heading) for heading in COMMANDS] == [1] * len(COMMANDS)
+
+
+PROGRAM: dict[str, Any] = getattr(get_command(app), "commands", {})
+
+
+def test_generate_takes_every_option_of_a_client_that_can_be_typed() -> None:
+    offered = {parameter.name for parameter in PROGRAM["generate"].params}
+    assert OPTIONS.keys() - offered == {"eos", "observer", "transport"}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM))
+def test_every_option_of_every_command_can_be_set(name: str) -> None:
+    options = spellings(PROGRAM[name])
+    for parameter in PROGRAM[name].params:
+        assert options[parameter.name] is parameter
+        long = [option for option in parameter.opts if option.startswith("--")]
+        assert all(options[option.removeprefix("--").replace("-", "_")] is parameter for option in long)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM))
+def test_one_value_of_a_repeatable_option_needs_no_brackets(name: str) -> None:
+    for parameter in PROGRAM[name].params:
+        table = {name: {parameter.name: "x"}}
+        expected = ["x"] if getattr(parameter, "multiple", False) else "x"
+        assert defaults_by_command(table, PROGRAM)[name] == {parameter.name: expected}
+
+
+def test_the_doctor_takes_what_is_said_of_join_unless_told_otherwise() -> None:
+    tables = {"join": {"role": "drafter", "network": "mine", "emulate": "60/6"}, "doctor": {"network": "other"}}
+    assert defaults_by_command(tables, PROGRAM)["doctor"] == {"role": "drafter", "network": "other"}
+
+
+def test_names_that_mean_nothing_are_found() -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "join": {"role": "drafter", "modle": "x"},
+        "jion": {"role": "drafter"},
+        "status": {"json": True},
+    }
+    assert unknown_names(tables, PROGRAM) == ["[jion]", "join.modle"]
+
+
+def run(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        (sys.executable, "-m", "cosine_node", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", **environment},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+SCRIPTS: Final = {"bash": "complete -o", "zsh": "#compdef cosine-node", "fish": "complete"}
+"""What the script of a shell has in it."""
+
+
+@pytest.mark.parametrize("shell", quick_first(SCRIPTS))
+def test_a_shell_gets_its_script(shell: str) -> None:
+    script = run("--show-completion", shell)
+    assert SCRIPTS[shell] in script and "_COSINE_NODE_COMPLETE" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "proposals"),
+    [("cosine-node d", {"demo", "doctor"}), ("cosine-node doctor --initial", {"--initial-peers"})],
+)
+def test_commands_and_options_are_proposed(words: str, proposals: set[str]) -> None:
+    asked: Mapping[str, str] = {
+        "_COSINE_NODE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    assert set(run(**asked).split()) == proposals
+
+
+PEER = "/ip4/192.0.2.1/tcp/4001"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (PermissionError(13, "Permission denied", "/keys/own"), "Permission denied (/keys/own); "),
+        (OSError(28, "No space left on device"), "No space left on device; "),
+        (TimeoutError("timed out"), "timed out; "),
+    ],
+)
+def test_the_system_refuses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, sentence: str
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(import_module("cosine_node.cli.generate"), "_generate", refuse)
+    with pytest.raises(SystemExit) as exit_:
+        main(("generate", "hi", "--initial-peers", PEER, "--json"))
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 1
+    assert err == f"Error: {sentence}`cosine-node doctor` looks for what is wrong on this machine.\n"
+    assert json.loads(out)["error"] in err

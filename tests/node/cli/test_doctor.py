@@ -8,8 +8,7 @@ import pytest
 
 from cosine_node.cli import main
 from cosine_node.doctor import checks
-from cosine_node.doctor.checks import Check
-from cosine_node.doctor.facts import DoctorOptions, Facts
+from cosine_node.doctor.checks import Check, DoctorOptions, Facts
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_protocol.records import Role
 

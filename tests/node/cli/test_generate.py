@@ -3,19 +3,23 @@
 import json
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cosine_lab.simulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.cli import main
+from cosine_node.cli import asking, main
 from cosine_node.cli.generate import config_lines, stage_of
 from cosine_node.engine.curve import CostCurve
+from cosine_p2p import network
+from cosine_p2p.access import Access
 from cosine_p2p.client import Swarm
 from cosine_p2p.request.results import AppliedConfig, Progress
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
+from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.test_blocking import InProcess
 from tests.swarm.reference import plain_stream, prompt_of, target_engine
 
@@ -109,3 +113,42 @@ def test_what_was_applied_is_told_in_words() -> None:
     assert given.startswith("the model's own generation config gave temperature 0.7, top_k 20;")
     assert "num_beams" in lost and "\x1b" not in lost
     assert config_lines(AppliedConfig()) == []
+
+
+PEER_ID = identity_of(1).peer_id
+TCP = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER_ID}"
+QUIC = f"/ip4/192.0.2.1/udp/4001/quic-v1/p2p/{PEER_ID}"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The transports that `joining` is asked for; py-libp2p is installed."""
+    seen: list[Any] = []
+    monkeypatch.setattr(network, "joining", lambda *_, transport, **__: seen.append(transport))
+    monkeypatch.setattr(asking, "find_spec", lambda name: name)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("maddrs", "transport"),
+    [
+        ((TCP,), "light"),
+        ((TCP, "nonsense"), "light"),
+        ((TCP, QUIC), None),
+        ((f"/dnsaddr/peers.example/p2p/{PEER_ID}",), None),
+    ],
+)
+def test_the_addresses_decide(asked: list[Any], maddrs: tuple[str, ...], transport: str | None) -> None:
+    asking.joining_once(maddrs, Access())
+    assert asked == [transport]
+
+
+def test_the_environment_and_the_installation_decide_first(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSINE_TRANSPORT", "full")
+    asking.joining_once((TCP,), Access(), Path("folder"))
+    monkeypatch.delenv("COSINE_TRANSPORT")
+    monkeypatch.setattr(asking, "find_spec", lambda _: None)
+    asking.joining_once((TCP,), Access())
+    assert asked == [None, None]

@@ -1,4 +1,4 @@
-"""The nodes that `join` makes of its options, and the options that it refuses before any starts."""
+"""What `join` makes of its options: nodes, stages, heads and pupils; and what it refuses before any starts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import main
+from cosine_node.cli.join import DEFAULT_LEARN_MEMORY, Learning
+from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_node.models.engine_kind import EngineKind
-from cosine_node.serving import node
+from cosine_node.serving import head, node, stage_node
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.stages.opening import StageSource
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
@@ -138,3 +141,101 @@ def test_the_environment_names_models_between_spaces(started: list[Any], monkeyp
     join()
     ((_, options),) = started
     assert (models(options), options[0].source.engine.quantize) == (["zoo:draft-code", "ngram"], "int8")
+
+
+@pytest.fixture
+def started_parts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The stages and heads that would be started; none is."""
+    seen: list[Any] = []
+
+    async def note(network: object, options: object, *_: Any) -> None:
+        seen.append(options)
+        raise UsageError("Nothing starts in this test.")
+
+    monkeypatch.setattr(stage_node, "run_stage", note)
+    monkeypatch.setattr(head, "run_head", note)
+    return seen
+
+
+def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(started_parts: list[Any]) -> None:
+    join(
+        "--role", "stage", "--model", "someone/model", "--layers", "8:16", "--memory", "6GiB", "--dtype", "bfloat16"
+    )
+    join("--role", "stage")
+    named, auto = started_parts
+    assert isinstance(named, StageSource) and isinstance(auto, StageSource)
+    assert (named.model, named.target, named.layers, named.memory) == (
+        "someone/model",
+        "someone/model",
+        "8:16",
+        "6GiB",
+    )
+    assert named.engine.dtype == "bfloat16"
+    assert (auto.model, auto.layers, auto.memory, auto.requests) == ("zoo:target", "auto", "auto", 16)
+
+
+def test_a_head_is_a_verifier(started_parts: list[Any]) -> None:
+    join("--role", "verifier", "--over-stages", "--model", "someone/model", "--max-requests", "4")
+    [only] = started_parts
+    assert isinstance(only, NodeOptions)
+    assert (only.role, only.source.model, only.max_requests) == (Role.VERIFIER, "someone/model", 4)
+    assert only.runs_over_stages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--role", "drafter", "--over-stages"), "--over-stages is for verifiers"),
+        (("--role", "verifier", "--layers", "0:4"), "--layers and --memory are for --role stage"),
+        (("--role", "drafter", "--memory", "1GiB"), "--layers and --memory are for --role stage"),
+        (("--role", "stage", "--quantize", "int8"), "--quantize does not go with a model in parts"),
+        (("--role", "stage", "--kv-memory", "1GiB"), "--kv-memory does not go with a model in parts"),
+        (("--role", "stage", "--deterministic"), "--deterministic does not go with"),
+        (("--role", "stage", "--engine", "llama"), "--engine llama does not go with"),
+        (("--role", "stage", "--emulate", "60/6@10"), "--emulate does not go with"),
+        (("--role", "stage", "--model", "a", "--model", "b"), "A stage serves one --model"),
+        (("--role", "stage", "--model", "ngram"), "A stage holds the target model; ngram can only draft"),
+        (("--role", "verifier", "--over-stages", "--dtype", "float16"), "--dtype does not go with"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_go_together_is_refused_in_one_sentence(
+    arguments: tuple[str, ...], said: str, started_parts: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    join(*arguments)
+    assert not started_parts
+    error = capsys.readouterr().err
+    assert said in error and error.startswith("Error: ") and error.count("\n") == 1
+
+
+def parsed(
+    *models: str, role: Role = Role.DRAFTER, learns: bool = True, memory: str = DEFAULT_LEARN_MEMORY
+) -> int | None:
+    return Learning(learn=learns, learn_memory=memory).kept_bytes(role, models)
+
+
+def test_a_drafter_learns_only_where_it_is_told_to() -> None:
+    assert parsed(learns=False) is None
+    assert parsed(role=Role.VERIFIER, learns=False) is None
+    assert parsed("zoo:draft-code") == DEFAULT_BYTES
+    assert parsed(memory="1GiB") == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "models", "reason"),
+    [
+        ({"role": Role.VERIFIER}, (), "--learn is for drafters"),
+        ({"role": Role.STAGE}, (), "--learn is for drafters"),
+        ({}, ("zoo:draft-code", "ngram"), "ngram has no weights"),
+        ({"learns": False, "memory": "1GiB"}, (), "add --learn"),
+        ({"memory": "1MiB"}, (), "4MiB or more"),
+        ({"memory": "0.5"}, (), "4MiB or more"),
+        ({"memory": "auto"}, (), "4MiB or more"),
+        ({"memory": "much"}, (), "--learn-memory takes"),
+    ],
+)
+def test_what_does_not_go_with_learning_is_refused(
+    changes: dict[str, object], models: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parsed(*models, **changes)  # type: ignore[arg-type]  # of several types

@@ -11,7 +11,17 @@ import pytest
 from rich.console import Console
 
 from cosine_node.cli import main, status
-from cosine_node.cli.status import OwnNotes, as_object, picture, problem_of
+from cosine_node.cli.status import (
+    SHOWN_KINDS,
+    SHOWN_LAYERS,
+    OwnNotes,
+    as_object,
+    coverage_as_objects,
+    coverage_lines,
+    picture,
+    problem_of,
+    shortened,
+)
 from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import write_about
 from cosine_node.learning.learner_report import reports_by_peer
@@ -21,11 +31,10 @@ from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import NodeRecord, Role, StageOffer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.trust.test_evidence import AUTHOR, piece_of
-from tests.node.cli.test_coverage import stage
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 NOTHING = OwnNotes()
@@ -126,7 +135,7 @@ def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their
 def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answer() -> None:
     verifier = sight(role=Role.VERIFIER)
     held = [
-        sight(number, role=Role.STAGE, stage=stage(number, first, 8, layers=8).stage)
+        sight(number, role=Role.STAGE, stage=announced_stage(number, first, 8, layers=8).stage)
         for number, first in ((2, 0), (3, 4))
     ]
     seen = survey(verifier, *held)
@@ -272,3 +281,55 @@ def test_watching_tells_again_and_again_until_interrupted(
     assert [json.loads(line)["target"] for line in capsys.readouterr().out.splitlines()] == [
         "look 1", "look 2", "look 3"
     ]  # fmt: skip
+
+
+def announced_stage(number: int, first: int, end: int, *, layers: int = 24, **changes: Any) -> NodeRecord:
+    offer = StageOffer(
+        first_layer=first,
+        end_layer=end,
+        layers=layers,
+        wide_tokens=64,
+        wide_pass_us=9000,
+        busy_permille=200,
+        pool_tokens=4096,
+    )
+    return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, **changes)
+
+
+def test_each_layer_has_a_bar_and_gaps_are_named() -> None:
+    records = [announced_stage(1, 0, 8), announced_stage(2, 0, 12), record_of(identity_of(9), now_s=1000.0)]
+    assert list(coverage_lines(records)) == [
+        "layers in float32: 0 ▂▂▂▂▂▂▂▂▁▁▁▁×××××××××××× 24, each held by 0 to 2 stages",
+        "Layers 12:24 of 24 are held by nobody. `cosine-node join --role stage` takes them.",
+    ]
+    assert list(coverage_lines([*records, announced_stage(3, 8, 24), announced_stage(4, 12, 24)])) == [
+        "layers in float32: 0 ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂ 24, each held by 2 stages"
+    ]
+    assert list(coverage_lines([announced_stage(1, 0, 2, layers=2)])) == [
+        "layers in float32: 0 ▁▁ 2, each held by 1 stage"
+    ]
+    assert not list(coverage_lines(records[2:]))
+
+
+def test_targets_and_data_types_are_told_apart() -> None:
+    records = [announced_stage(1, 0, 4, layers=4), announced_stage(2, 2, 4, layers=4, numerics="bfloat16")]
+    first, gap, second = coverage_lines(records)
+    assert first.startswith("layers of 01010101 in bfloat16: 0 ××▁▁ 4") and "0:2 of 4" in gap
+    assert second.startswith("layers of 01010101 in float32: 0 ▁▁▁▁ 4")
+    many = [announced_stage(number, 0, 4, layers=4, numerics=f"type {number}") for number in range(1, 20)]
+    assert len(list(coverage_lines(many))) == SHOWN_KINDS
+    # Those with most stages come first.
+    assert "float32" in next(
+        coverage_lines([*many, announced_stage(30, 0, 4, layers=4), announced_stage(31, 0, 4, layers=4)])
+    )
+    objects = coverage_as_objects(records)
+    assert [each["numerics"] for each in objects] == ["bfloat16", "float32"]
+    assert objects[0]["holders"] == [0, 0, 1, 1] and objects[0]["target_digest"] == "01" * 32
+
+
+def test_deep_models_fit_a_line_and_no_gap_is_hidden() -> None:
+    counts = [1] * 100
+    counts[77] = 0
+    short = shortened(counts)
+    assert len(short) == 50 <= SHOWN_LAYERS and short.count(0) == 1 and short[77 // 2] == 0
+    assert shortened([1, 2, 3]) == [1, 2, 3]

@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from cosine_node.cli import main
+from cosine_node.cli.app import app, spread_peers
+from cosine_node.cli.configuration import read_config, unknown_names
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
 from cosine_node.serving import announced_node
 from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
@@ -145,3 +150,36 @@ def test_whatever_is_quoted_is_one_line(text: str) -> None:
     line = quoted(text)
     assert "\n" not in line
     assert line.count("%") == 2 * text.count("%") and line.count("$") == 2 * text.count("$")
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "operate.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
+LINES = sorted(
+    line.partition("#")[0].partition(" > ")[0].strip()
+    for kind, block in BLOCKS
+    for line in block.splitlines()
+    if not kind and line.startswith("cosine-node ") and "--install-completion" not in line
+)
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(LINES) > 5
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_of_the_page_is_understood(line: str) -> None:
+    name, *arguments = spread_peers(shlex.split(line)[1:])
+    command = COMMANDS[name]
+    if name == "service":
+        command = COMMANDS["join"]
+    with command.make_context(name, arguments):
+        pass
+
+
+def test_the_configuration_of_the_page_means_something(tmp_path: Path) -> None:
+    (content,) = (block for kind, block in BLOCKS if kind == "toml")
+    (tmp_path / "config.toml").write_text(content)
+    tables = read_config(tmp_path / "config.toml")
+    assert set(tables) == {"join", "generate", "status"}
+    assert unknown_names(tables, COMMANDS) == []

@@ -16,7 +16,6 @@ from tests.node.doctor.measure_memory import (
     write_table,
 )
 from tests.node.doctor.measured_models import MODELS
-from tests.thoroughness import THOROUGH
 
 MOST_OFF = 0.15
 HELD_TWICE = {("deepseek_v3", "float32")}
@@ -53,7 +52,7 @@ def test_the_doctors_sentence_is_read() -> None:
         told_memory("the model's size is not known")
 
 
-@THOROUGH
+@pytest.mark.soak
 @pytest.mark.network
 @pytest.mark.timeout(300)
 def test_a_model_is_measured_again() -> None:

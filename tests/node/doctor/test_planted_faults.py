@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node import zoo
-from cosine_node.doctor import disk
+from cosine_node.doctor import machine as disk
 from cosine_node.doctor import machine as installation
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
@@ -21,10 +21,10 @@ from tests.node.doctor.examined import (
     doctor_options,
     failure_of,
     findings,
+    looked_around,
     running_daemon,
     running_greeter,
 )
-from tests.node.doctor.neighbours import looked_around
 
 pytestmark = pytest.mark.timeout(120)
 

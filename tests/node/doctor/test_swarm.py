@@ -7,7 +7,7 @@ import pytest
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.swarm import Neighbour, Neighbourhood, judge_clock, judge_swarm, judge_tokenizer
 from cosine_protocol.records import Role
-from tests.node.doctor.neighbours import NOW_S, looked_around
+from tests.node.doctor.examined import NOW_S, looked_around
 
 VERIFIER = Neighbour(role="verifier", peer_id="v", target_digest="aa", tokenizer_digest="bb", reason="")
 DRAFTER = replace(VERIFIER, role="drafter", peer_id="d")

@@ -1,14 +1,27 @@
 """All around the endpoints: routes, keys, health, metrics, other origins."""
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_protocol.records import GenerationDefaults
+from cosine_node.gateway.api_errors import internal, of_failure
+from cosine_node.gateway.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
+from cosine_protocol.errors import (
+    CosineError,
+    GenerationFailed,
+    GenerationTimedOut,
+    LocalProtocolError,
+    PeerLost,
+    PromptRefused,
+    PromptTooLong,
+    UsageError,
+)
+from cosine_protocol.records import GenerationDefaults, NodeRecord
 from tests.node.gateway.asgi import Gateway, Reply, call, gateway
 from tests.node.gateway.letters import MODEL, PROMPT
 
@@ -156,3 +169,87 @@ def test_every_response_has_an_id() -> None:
     assert asked("GET", "/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
     assert len(asked("GET", "/health", headers={"X-Request-Id": "not mine"}).headers["x-request-id"]) == 24
     assert asked("GET", "/nothing").headers["x-request-id"]
+
+
+class Network:
+    """Answers a look-up after a while with as many verifiers as it is told to have."""
+
+    def __init__(self, *, verifiers: int, delay_s: float = 0.5) -> None:
+        self.verifiers = verifiers
+        self.delay_s = delay_s
+        self.look_ups = 0
+
+    async def find_verifiers(self) -> Sequence[NodeRecord]:
+        self.look_ups += 1
+        await asyncio.sleep(self.delay_s)
+        if not self.verifiers:
+            raise GenerationFailed("No verifier serves this.")
+        return [NodeRecord.__new__(NodeRecord)] * self.verifiers
+
+
+async def glance(watch: VerifierWatch) -> tuple[int, str]:
+    found, reason = await watch.look()
+    return len(found), reason
+
+
+def test_what_was_found_is_remembered_for_a_while() -> None:
+    async def run() -> None:
+        network = Network(verifiers=2)
+        watch = VerifierWatch(network.find_verifiers)
+        seen = await asyncio.gather(*(glance(watch) for _ in range(5)))
+        assert (seen, network.look_ups) == ([(2, "")] * 5, 1)
+        network.verifiers = 0
+        assert await glance(watch) == (2, "")
+        await asyncio.sleep(FRESH_S)
+        assert await glance(watch) == (0, "No verifier serves this.")
+
+    run_virtual(run())
+
+
+def test_a_network_that_had_none_is_asked_again_soon() -> None:
+    async def run() -> None:
+        network = Network(verifiers=0)
+        watch = VerifierWatch(network.find_verifiers)
+        for _ in range(3):
+            assert await glance(watch) == (0, "No verifier serves this.")
+        assert network.look_ups == 1
+        network.verifiers = 1
+        await asyncio.sleep(RETRY_S)
+        assert (await glance(watch), network.look_ups) == ((1, ""), 2)
+
+    run_virtual(run())
+
+
+def test_a_silent_network_is_not_waited_for() -> None:
+    async def run() -> float:
+        watch = VerifierWatch(Network(verifiers=1, delay_s=1e6).find_verifiers)
+        found, reason = await watch.look()
+        assert (found, "did not answer" in reason) == ((), True)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == pytest.approx(LOOK_UP_TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "param"),
+    [
+        (PromptTooLong("long"), 400, "context_length_exceeded", "prompt"),
+        (PromptRefused("bad"), 400, "invalid_value", "prompt"),
+        (GenerationTimedOut("slow"), 504, "timeout", None),
+        (GenerationFailed("nobody"), 503, "no_verifier", None),
+        (PeerLost("peer", "gone"), 503, "no_verifier", None),
+        (UsageError("remove /home/somebody/pins.json"), 503, "target_unavailable", None),
+        (LocalProtocolError("a bug in /home/somebody"), 503, "target_unavailable", None),
+    ],
+)
+def test_failures_have_a_status_and_a_code(error: CosineError, status: int, code: str, param: str | None) -> None:
+    problem = of_failure(error, param="prompt")
+    assert (problem.status, problem.code, problem.param) == (status, code, param)
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    assert problem.body == {"error": {"message": problem.message, "type": kind, "param": param, "code": code}}
+    assert ("retry-after" in {name.lower() for name in problem.headers}) is (status == 503)
+
+
+def test_what_is_the_operators_stays_there() -> None:
+    assert "somebody" not in of_failure(UsageError("remove /home/somebody/pins.json"), param="prompt").message
+    assert internal().status == 500

@@ -1,10 +1,15 @@
-"""Ids of requests, and the keys that open the gateway."""
+"""What every request passes: an id, a key, and a check of the names under which the gateway is asked."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.gateway.middleware import REQUEST_ID, KeyRing, request_id
+from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.gateway.middleware import REQUEST_ID, KeyRing, is_own_name, name_of, request_id
+from tests.node.gateway.asgi import Reply, gateway
+from tests.node.gateway.letters import MODEL
 
 RING = KeyRing(["one", "two"])
 
@@ -43,3 +48,57 @@ def test_any_other_is_replaced(given_id: str) -> None:
     made = request_id(given_id)
     assert REQUEST_ID.fullmatch(made)
     assert made != request_id(given_id)
+
+
+def asked(headers: dict[str, str], **options: Any) -> Reply:
+    async def run() -> Reply:
+        async with gateway(**options) as running:
+            body = {"model": MODEL, "prompt": "01", "max_tokens": 1}
+            return await running.post("/v1/completions", body, headers=headers)
+
+    return run_virtual(run())
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5"])
+def test_localhost_and_addresses_are_the_gateways_own(host: str) -> None:
+    assert asked({"host": host}).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[", "a b"])
+def test_a_name_that_a_page_lets_point_here_is_refused(host: str) -> None:
+    reply = asked({"host": host})
+    assert (reply.status, reply.error["code"]) == (421, "unknown_host")
+    assert "--host-name" in reply.error["message"]
+
+
+def test_an_operator_names_further_ones() -> None:
+    assert asked({"host": "Gateway.lan:8000"}, host_names=("gateway.lan",)).status == 200
+
+
+def test_probes_come_under_any_name() -> None:
+    async def run() -> list[int]:
+        async with gateway() as running:
+            paths = ("/health", "/metrics")
+            return [(await running.get(path, headers={"host": "gateway"})).status for path in paths]
+
+    assert run_virtual(run()) == [200, 200]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:9999", "http://["])
+def test_pages_from_elsewhere_are_refused(origin: str) -> None:
+    reply = asked({"origin": origin})
+    assert (reply.status, reply.error["code"]) == (403, "unknown_origin")
+
+
+@pytest.mark.parametrize("options", [{"cors_origins": ("https://page.example",)}, {"cors_origins": ("*",)}])
+def test_pages_that_the_operator_allows_may_ask(options: dict[str, Any]) -> None:
+    assert asked({"origin": "https://page.example"}, **options).status == 200
+
+
+def test_a_page_of_the_gateway_itself_may_ask() -> None:
+    assert asked({"origin": "http://localhost:8000"}).status == 200
+
+
+@given(st.text())
+def test_any_host_can_be_judged(host: str) -> None:
+    assert is_own_name(name_of(host), ()) in (True, False)

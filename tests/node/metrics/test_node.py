@@ -1,14 +1,28 @@
-"""A scrape says what the nodes of a process have counted by then, each under its own labels."""
+"""Prometheus metrics of nodes and of generations, over HTTP, and on their page of the documentation."""
 
 import random
+import re
+import shlex
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
-from prometheus_client import CollectorRegistry, generate_latest
+import pytest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from typer.main import get_command
 
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_node.metrics.node import LABELS, NodeCollector, ObservedNode, node_registry
+from cosine_node.cli.app import app
+from cosine_node.metrics import GenerationMetrics
+from cosine_node.metrics.node import LABELS, NodeCollector, ObservedNode, node_registry, serving_metrics
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
-from cosine_protocol.errors import ErrorCode
+from cosine_protocol.errors import ErrorCode, UsageError
+from tests.node.gateway.generations import DONE, generation
+from tests.node.metrics.exported import Exported, exported
 from tests.node.metrics.observed import observed
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
@@ -103,3 +117,109 @@ def test_a_scrape_reads_what_is_true_then() -> None:
     verifier.service.counts.refused[ErrorCode.OVERLOADED] += 3
     assert value(registry, verifier, "cosine:node_requests_refused_total", reason="overloaded") == 3
     assert registry.get_sample_value("process_cpu_seconds_total") is not None
+
+
+MODEL = "m"
+
+
+def generation_value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"cosine:{name}", {"model_name": MODEL, **labels})
+
+
+def test_generations_are_added_up() -> None:
+    registry = CollectorRegistry()
+    metrics = GenerationMetrics(registry, model_name=MODEL)
+    metrics.observe(DONE)
+    metrics.observe(generation(finish_reason="stop", seconds=4.5))
+    metrics.observe(generation(finish_reason="length"))
+    for name, total in (
+        ("prompt_tokens_total", 15),
+        ("generation_tokens_total", 63),
+        ("spec_decode_num_draft_tokens_total", 120),
+        ("spec_decode_num_accepted_tokens_total", 48),
+        ("spec_decode_num_rounds_total", 15),
+        ("time_to_first_token_seconds_sum", 1.5),
+        ("e2e_request_latency_seconds_sum", 9.5),
+        ("time_per_output_token_seconds_count", 3),
+        ("time_per_output_token_seconds_sum", 0.4),
+    ):
+        assert generation_value(registry, name) == pytest.approx(total), name
+    reasons = [
+        generation_value(registry, "request_success_total", finished_reason=reason) for reason in ("stop", "length")
+    ]
+    assert reasons == [2, 1]
+
+
+def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:
+    registry = CollectorRegistry()
+    GenerationMetrics(registry, model_name=MODEL).observe_abandoned(generation(tokens=3))
+    assert generation_value(registry, "generation_tokens_total") == 3
+    assert generation_value(registry, "request_success_total", finished_reason="abort") == 1
+    assert generation_value(registry, "e2e_request_latency_seconds_count") is None
+
+
+def test_short_outputs_have_no_time_per_further_token() -> None:
+    registry = CollectorRegistry()
+    metrics = GenerationMetrics(registry, model_name=MODEL)
+    metrics.observe(generation(tokens=1))
+    metrics.observe(generation(tokens=0))
+    assert generation_value(registry, "time_to_first_token_seconds_count") == 1
+    assert generation_value(registry, "time_per_output_token_seconds_count") is None
+    assert generation_value(registry, "e2e_request_latency_seconds_count") == 2
+
+
+HOST = "127.0.0.1"
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def test_a_registry_is_served_and_ends_with_its_block() -> None:
+    registry = CollectorRegistry()
+    counter = Counter("counted", "So many.", registry=registry)
+    with serving_metrics(registry, host=HOST, port=0) as port:
+        counter.inc(3)
+        assert "counted_total 3.0" in scraped(port)
+    with pytest.raises(URLError):
+        scraped(port)
+
+
+@pytest.mark.parametrize("host", [HOST, "192.0.2.1", "no such host"])
+def test_a_place_that_cannot_be_is_one_sentence(host: str) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(UsageError, match=rf"on {host} port {port} .*--metrics-port"),
+            serving_metrics(CollectorRegistry(), host=host, port=port),
+        ):
+            pass
+
+
+PEER = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+PAGE = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text("utf-8")
+ROW = re.compile(r"^\| `((?:cosine:|libp2p_)\w+)(?:\{([\w, ]+)\})?` \| (\w+) \| (.+) \|$", re.MULTILINE)
+COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
+
+
+def test_the_tables_are_what_is_exported() -> None:
+    listed = [
+        Exported(name, kind, text, frozenset(labels.split(", ")) if labels else frozenset())
+        for name, labels, kind, text in ROW.findall(PAGE)
+    ]
+    assert sorted(listed, key=lambda each: each.name) == sorted(exported(), key=lambda each: each.name)
+
+
+@pytest.mark.parametrize("line", [line for line in PAGE.splitlines() if line.startswith("cosine-node ")])
+def test_its_commands_are_understood(line: str) -> None:
+    _, name, *arguments = shlex.split(line)
+    with COMMANDS[name].make_context(name, arguments) as context:
+        assert (context.params["metrics_port"], context.params["metrics_host"]) == (9100, "127.0.0.1")
+
+
+def test_a_client_takes_the_collector_as_it_is() -> None:
+    collector = GenerationMetrics(CollectorRegistry(), model_name="m")
+    AsyncClient(initial_peers=[PEER], observer=collector)
