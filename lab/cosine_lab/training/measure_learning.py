@@ -24,7 +24,7 @@ from cosine_lab.report.intervals import ratio_and_interval
 from cosine_node.drafter.observer import FailedBranch
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.finetuning import OWN_WEIGHT, Experience, RoundSettings, drafter_in, train_round
+from cosine_node.learning.finetuning import Experience, RoundSettings, drafter_in, train_round
 from cosine_node.learning.streams import MIN_TOKENS, VerifiedStream
 from cosine_node.models.model import fetch_folder
 from cosine_node.training.answers import Answer
@@ -256,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--experience", nargs="+", default=["guided"], choices=[kind.value for kind in Experience])
     parser.add_argument("--garbage", type=float, nargs="+", default=[0.0], help="share of all tokens")
     parser.add_argument("--garbage-kind", choices=GARBAGE, default="shuffled")
-    parser.add_argument("--own-weight", type=float, default=OWN_WEIGHT)
+    parser.add_argument("--own-weight", type=float, default=RoundSettings(vocab_tokens=0).own_weight)
     parser.add_argument("--seeds", type=int, default=1)
     return parser
 
