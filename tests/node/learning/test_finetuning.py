@@ -1,4 +1,4 @@
-"""A round of learning on a model of one small layer: it learns what the target says, from one seed always the same."""
+"""A round of learning, on a model of one small layer: it learns what the target says, and one seed decides all."""
 
 from dataclasses import replace
 from pathlib import Path
