@@ -1,6 +1,7 @@
 """The child of a learner: `python -m cosine_node.learning.worker` carries out one order from stdin, and ends.
 
-It works at the lowest priority, in one thread, and ends at once when nobody holds its stdin any more.
+Orders and answers are one line of JSON each. It works at the lowest priority, in one thread, and ends at once when
+nobody holds its stdin any more.
 """
 
 import json
@@ -24,8 +25,8 @@ from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
-# --------------------
-# The orders that a learner gives to its child, and what the child answers: one line of JSON each.
+LOWEST_NICE: Final = 19
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,6 @@ def from_line(line: bytes) -> Order | Answer:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no order and no answer: {line[:200]!r} ({error})") from None
     return made
-
-
-# --------------------
-
-
-LOWEST_NICE: Final = 19
-LOG = logging.getLogger(__name__)
 
 
 def learn(order: RoundOrder) -> RoundOutcome:
