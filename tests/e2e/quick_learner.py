@@ -16,9 +16,10 @@ if __name__ == "__main__":
         import torch
 
         from cosine_node.learning import worker
+        from cosine_node.learning.finetuning import RoundSettings
 
         setattr(torch, "autocast", lambda *_: nullcontext())  # noqa: B010
-        setattr(worker, "RoundSettings", partial(worker.RoundSettings, own_texts=32, own_tokens=64))  # noqa: B010
+        setattr(worker, "RoundSettings", partial(RoundSettings, own_texts=32, own_tokens=64))  # noqa: B010
         worker.main()
     else:
         # The learner is imported with it, when the drafter is loaded.
