@@ -29,11 +29,11 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
 
 LATE_S: Final = 0.1
-"""The passes of a drafter that is late on purpose take this much longer. A choice: several honest passes."""
+"""The passes of a drafter that is late on purpose take this much longer. Several honest passes."""
 FAILOVER_S: Final = 5.0
 """A generous bound on the time from a verifier's silence to the first token of the next one."""
 PLENTY: Final = 3
-"""A choice: a request has time enough with this many times what plain decoding takes at one round trip a token."""
+"""A request has time enough with this many times what plain decoding takes at one round trip a token."""
 
 
 def identity_of(kind: str, index: int) -> Identity:
