@@ -14,7 +14,15 @@ from typing import Final, TypeVar
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
-from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
+from cosine_node.learning.child import (
+    COMMAND,
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    RoundOrder,
+    RoundOutcome,
+)
 from cosine_node.learning.decision import (
     LIVE_TOKENS,
     Acceptance,
@@ -34,7 +42,6 @@ from cosine_node.learning.served_weights import serving_folder
 from cosine_node.learning.stream_store import KeptStreams, StreamStore
 from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
-from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_node.models.model import Emit
 from cosine_protocol.errors import UsageError
 

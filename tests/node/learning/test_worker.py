@@ -20,13 +20,22 @@ from cosine_node.engine.llama.library import is_installed
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.learning import worker
-from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
+from cosine_node.learning.child import (
+    COMMAND,
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    RoundOrder,
+    RoundOutcome,
+    to_line,
+)
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.finetuning import RoundSettings
 from cosine_node.learning.served_weights import GGUF_FOLDER, gguf_kind, serving_folder
 from cosine_node.learning.stream_store import StreamStore
 from cosine_node.learning.versions import VERSIONS, Versions
-from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, carry_out, to_line
+from cosine_node.learning.worker import carry_out
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.model import ModelSource, fetch_folder, load_weights
 from cosine_protocol.request import Sampling
