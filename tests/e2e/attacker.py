@@ -28,8 +28,8 @@ from cosine_protocol.framing import encode_frame
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role
-from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
 from tests.cosine_p2p.transport.full.test_hivemind import plant
+from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 
 TARGET: Final = "zoo:target"
 STREAMS: Final = 1

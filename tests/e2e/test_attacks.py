@@ -19,7 +19,7 @@ from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.protocols import DISCOVER, VERIFY
-from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm

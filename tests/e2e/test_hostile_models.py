@@ -26,7 +26,7 @@ from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.text.test_chat_template import ENDLESS
 from tests.cosine_p2p.text.test_tokenizer import word_level
-from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import FASTEST, issued
 from tests.e2e.emoji_model import write_model
 from tests.e2e.nodes import Node, run

@@ -24,7 +24,7 @@ from tests.e2e.learning import MODEL, NEW_TOKENS, Learning, texts
 from tests.e2e.nodes import Node
 from tests.e2e.reference import encoded, greedy
 
-pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 PORTION: Final = 12
 """Texts that are asked for before it is seen whether a round is due."""

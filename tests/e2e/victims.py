@@ -25,7 +25,7 @@ from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import NodeRecord, Role
-from tests.cosine_p2p.transport.full.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import issued
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy

@@ -12,15 +12,15 @@ from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, con
 from cosine_protocol.limits import MAX_GUESS_TOKENS, MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
-"""A choice: a verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
+"""A verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
 MIN_PROBABILITY: Final = 1e-6
 """Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
 USUAL_RARITY: Final = 100
-"""A choice that bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
+"""Bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
 MAX_FAILED_TOKENS: Final = 8
-"""Decided: what went wrong shows in the first tokens of a path that was refused."""
+"""What went wrong shows in the first tokens of a path that was refused."""
 MAX_NODES: Final = 8192
 """Bounds the memory of a request: the largest window a client may ask for, and what some passes over it grow."""
 

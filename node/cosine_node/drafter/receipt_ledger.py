@@ -17,17 +17,17 @@ from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.request import Request
 
 MAX_KEPT: Final = 256
-"""A choice that bounds the file at some 150 KiB."""
+"""Bounds the file at some 150 KiB."""
 MAX_FILE_BYTES: Final = 1 << 20
 """Above `MAX_KEPT` of the longest receipts: a larger file is not ours."""
 MAX_EXPECTED: Final = 256
 """Bounds memory: requests followed lately, for each of which one receipt may come."""
 LATE_S: Final = 120.0
-"""A choice: a receipt comes within moments of the request's end; both clocks may be off."""
+"""A receipt comes within moments of the request's end; both clocks may be off."""
 HALF_LIFE_S: Final = 7 * 24 * 3600.0
-"""A choice, as long as a client remembers speeds: what was earned in a week that is past counts half."""
+"""What was earned in a week that is past counts half."""
 WRITE_EVERY_S: Final = 60.0
-"""A choice: a node that is killed loses what it earned in its last minute."""
+"""A node that is killed loses what it earned in its last minute."""
 
 LOG = logging.getLogger(__name__)
 

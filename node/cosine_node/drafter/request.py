@@ -1,4 +1,4 @@
-"""The rows of a drafter's next pass: requests in turns, within their clients' shares.."""
+"""The requests that a drafter follows, and the rows of its next pass: in turns, within their clients' shares."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -19,11 +19,11 @@ from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Request
 
-# --------------------
-# A request that a drafter follows.
-
-
 LOG = logging.getLogger(__name__)
+IDLE_S: Final = 2.0
+"""No drafting this long after a client's last message, which comes with every commit."""
+BUDGET_TOKENS: Final = 32
+"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,14 +65,6 @@ class FollowedRequest:
     def log(self) -> RequestLogger:
         return request_log(LOG, self.d_0, client=self.channel.peer_id)
 
-
-# --------------------
-
-
-IDLE_S: Final = 2.0
-"""A choice: no drafting this long after a client's last message, which comes with every commit."""
-BUDGET_TOKENS: Final = 32
-"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
 
 Rows = list[tuple[FollowedRequest, Row]]
 

@@ -34,8 +34,19 @@ from cosine_protocol.messages import Mandate, Receipted, SignedReceipt
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
 
-# --------------------
-# The requests that a drafter can follow. Pure.
+LOG = logging.getLogger(__name__)
+FORGOTTEN_S: Final = 60.0
+"""A client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
+TICK_S: Final = 5.0
+"""How late a forgotten request may be noticed."""
+RETRY_AFTER_S: Final = 2.0
+"""When a client may ask a busy drafter again: by then a request has often ended."""
+FIRST_CHOICE_POWER: Final = 0.35
+"""A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
+HELD_PASSES: Final = 2
+"""A third of the fragments and signatures for nodes that no pass waits for yet."""
+MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
+"""Bounds what waits for a client that reads slowly: some hundred fragments, older than the tree they speak of."""
 
 
 def check_start(message: m.Start, engine: Engine, *, tokenizer_digest: bytes, is_in_use: bool) -> None:
@@ -52,10 +63,6 @@ def check_start(message: m.Start, engine: Engine, *, tokenizer_digest: bytes, is
         raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
     if is_in_use:
         raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
-
-
-# --------------------
-# Peers that a drafter follows in the place of a request's client, by its mandate. Pure.
 
 
 def shown_mandate(
@@ -95,24 +102,6 @@ def check_use(mandate: Mandate | None, message: m.Assign | m.Advance | m.Release
     check_live(mandate, now_s=now_s)
     if isinstance(message, m.Advance):
         check_length(mandate, message.position + len(message.tokens))
-
-
-# --------------------
-
-
-LOG = logging.getLogger(__name__)
-FORGOTTEN_S: Final = 60.0
-"""A choice: a client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
-TICK_S: Final = 5.0
-"""A choice: how late a forgotten request may be noticed."""
-RETRY_AFTER_S: Final = 2.0
-"""When a client may ask a busy drafter again: by then a request has often ended."""
-FIRST_CHOICE_POWER: Final = 0.35
-"""A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
-HELD_PASSES: Final = 2
-"""A choice: a third of the fragments and signatures for nodes that no pass waits for yet."""
-MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
-"""Bounds what waits for a client that reads slowly: some hundred fragments, older than the tree they speak of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""The decisions of a drafter that learns: when to learn, which weights go live, and when they go back. Pure."""
+"""The decisions of a drafter that learns: when to learn, which weights go live, and when they go back.
+
+`LearningState` is what a learner remembers between runs besides its streams and versions.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,17 +14,21 @@ from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.limits import MAX_EXPERTISE
 
 NEW_TOKENS: Final = 2000
-"""Decided: a round begins when so many tokens to learn from are new; some ten to twenty answers."""
+"""A round begins when so many tokens to learn from are new; some ten to twenty answers."""
 HELD_OUT_TOKENS: Final = 200
-"""A choice: with fewer the error of a share is above 3.5 %, more than a round usually gains."""
+"""With fewer the error of a share is above 3.5 %, more than a round usually gains."""
 ERRORS_DOWN: Final = 3.0
-"""Decided: standard errors by which live acceptance must have fallen; chance does it once in 700 looks."""
+"""Standard errors by which live acceptance must have fallen; chance does it once in 700 looks."""
 LIVE_TOKENS: Final = 500
-"""A choice: live acceptance is looked at each time as many tokens more are there, so that looks are few."""
+"""Live acceptance is looked at each time as many tokens more are there, so that looks are few."""
 FIRST_PAUSE_S: Final = 5.0
-"""A choice: the pause before a child that died is started again; it doubles each time."""
+"""The pause before a child that died is started again; it doubles each time."""
 LONGEST_PAUSE_S: Final = 3600.0
-"""A choice: a child that always dies costs a start an hour."""
+"""A child that always dies costs a start an hour."""
+
+NAME: Final = "state.json"
+MAX_BYTES: Final = 1 << 16
+"""Far above a dozen numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +109,6 @@ def refreshed_expertise(announced: Sequence[str], nll: Mapping[str, float], *, f
         return tuple(announced)
     near = [domain for domain, value in sorted(nll.items(), key=lambda one: one[1]) if value <= factor * max(own)]
     return tuple(dict.fromkeys((*announced, *near)))[:MAX_EXPERTISE]
-
-
-# --------------------
-# What a learner remembers between runs besides its streams and versions: how far it is and what came of it.
-
-
-NAME: Final = "state.json"
-MAX_BYTES: Final = 1 << 16
-"""Far above a dozen numbers."""
 
 
 @dataclass(slots=True)

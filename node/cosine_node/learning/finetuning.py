@@ -34,119 +34,24 @@ from cosine_node.training.loop import Plan, train
 from cosine_node.training.new_drafter import adopt, tables_by_token
 from cosine_protocol.errors import UsageError
 
-# --------------------
-# The clients whose texts are learned from: those whose texts a drafter guesses better than by chance. Pure.
-#
-# Nobody signs what a client says that its target wrote. A drafter guesses what a target did write now and then,
-# also
-# in a domain that it does not know; the tokens of garbage have nothing to do with its guesses.
-
-
+POOL_TOKENS: Final = 16_384
+"""One text at a time, and few are longer."""
+LONGEST_TOKENS: Final = 1024
+"""Bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
+MOST_TOKENS: Final = 200_000
+"""Bounds the time of a round: all passes over the texts together. Of more the newest texts count."""
+UNKNOWN: Final = -1
+"""No token of any target: every vocabulary has its reserved id for it."""
 LEAST_GUESSES: Final = 100
-"""A choice: with fewer, chance and knowledge look alike."""
+"""With fewer, chance and knowledge look alike."""
 TIMES_CHANCE: Final = 3.5
 """Right guesses that chance alone would bring, so many times, are the least that is believed. Measured: 5.8 to 30
 times for 32 clients of 330 to 1,024 tokens of domains that are new, 0.7 to 1.3 for shuffled tokens, 1.6 to 2.4 for
 texts of which every second token was another (three drafters of the toy family; literature and medical texts)."""
-
-
-def doubted_clients(streams: Sequence[VerifiedStream]) -> frozenset[str]:
-    """The clients in whose texts right guesses are about as many as if tokens and guesses came in any order.
-
-    By chance a guess is right as often as it was guessed times it was said, over all tokens of the client.
-    """
-    guesses: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    said: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    right: Counter[str] = Counter()
-    for stream in streams:
-        for guess, token in zip(stream.guesses, stream.tokens, strict=True):
-            if guess != NO_GUESS:
-                guesses[stream.client][guess] += 1
-                said[stream.client][token] += 1
-                right[stream.client] += guess == token
-    doubted = set()
-    for client, guessed in guesses.items():
-        if (count := guessed.total()) >= LEAST_GUESSES:
-            by_chance = sum(times * said[client][token] for token, times in guessed.items()) / count
-            if right[client] <= TIMES_CHANCE * by_chance:
-                doubted.add(client)
-    return frozenset(doubted)
-
-
-# --------------------
-# A drafter of a reduced vocabulary learns words: tokens of the texts that it does not know yet become its own.
-
-
 LEAST_TIMES: Final = 2
-"""Tuned: what was said once may never be said again, and one saying teaches little."""
+"""What was said once may never be said again, and one saying teaches little."""
 MOST_KNOWN: Final = 16_384
-"""A choice that bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Grown:
-    """A model with more tokens than before."""
-
-    model: Any
-    vocabulary: DraftVocabulary
-
-
-def grown(model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]) -> Grown | None:
-    """The model with the tokens that texts have often and it does not know; None where there are none.
-
-    New tokens begin as the reserved id, which stood for them so far.
-    """
-    known = set(vocabulary.target_ids)
-    counts = Counter(token for text in texts for token in text if token not in known)
-    often = [token for token, times in counts.most_common() if times >= LEAST_TIMES]
-    often = often[: max(0, MOST_KNOWN - len(known))]
-    if not often:
-        return None
-    larger = DraftVocabulary(tuple(sorted((*vocabulary.target_ids, *often))))
-    config = copy.deepcopy(model.config)
-    config.vocab_size = larger.reserved_id + 1
-    taught: Any = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
-    )
-    weights = model.state_dict()
-    with torch.no_grad():
-        for name, weight in taught.state_dict().items():
-            if name in tables_by_token(taught):
-                weight[:] = weights[name][vocabulary.reserved_id]
-    adopt(taught, model, larger, vocabulary)
-    return Grown(taught, larger)
-
-
-def in_earlier_ids(logs: Tensor, places: Tensor) -> Tensor:
-    """Log-probabilities [..., earlier tokens and the reserved id]: what a model has learned since joins that id.
-
-    `places` are the ids by now of the earlier tokens.
-    """
-    is_new = torch.ones(logs.shape[-1], dtype=torch.bool)
-    is_new[places] = False
-    return torch.cat([logs[..., places], logs[..., is_new].logsumexp(-1, keepdim=True)], -1)
-
-
-# --------------------
-
-
-POOL_TOKENS: Final = 16_384
-"""A choice: one text at a time, and few are longer."""
-LONGEST_TOKENS: Final = 1024
-"""A choice that bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
-MOST_TOKENS: Final = 200_000
-"""A choice that bounds the time of a round: all passes over the texts together. Of more the newest texts count."""
-OWN_TEXTS: Final = 256
-OWN_TOKENS: Final = 128
-"""Tuned: half as many texts are learned by heart in so many passes over them, and more of the rest is forgotten."""
-EPOCHS: Final = 9.0
-OWN_WEIGHT: Final = 8.0
-"""Tuned together, on `draft-dialogue` and `smol-code` learning medical texts: the gain grows up to nine passes, and
-this weight keeps what is lost of the own domain under two points."""
-UNKNOWN: Final = -1
-"""No token of any target: every vocabulary has its reserved id for it."""
-MOST_CERTAIN: Final = 0.999
-"""Of a refused token: the logarithm of what is left to others stays finite."""
+"""Bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
 
 
 class Experience(StrEnum):
@@ -159,23 +64,28 @@ class Experience(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """Choices of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
+    """Settings of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
 
     `refused_weight` is that of making refused tokens unlikely, in proportion to how sure the drafter was of each;
-    `own_weight` that of staying near the shipped weights on `own_texts` texts of their own. `vocab_tokens` are the
-    target's.
+    `own_weight` that of staying near the shipped weights on `own_texts` texts of `own_tokens` tokens that these
+    write themselves. `vocab_tokens` are the target's.
+
+    Tuned together, on `draft-dialogue` and `smol-code` learning medical texts: the gain grows up to nine epochs,
+    and `own_weight` keeps what is lost of the own domain under two points. Half as many own texts are learned by
+    heart in so many passes over them, and more of the rest is forgotten.
     """
 
     vocab_tokens: int
     seed: int = 0
-    epochs: float = EPOCHS
+    epochs: float = 9.0
     batch_rows: int = 8
     learning_rate: float = 1e-3
     experience: Experience = Experience.GUIDED
     wrong_weight: float = 2.0
     refused_weight: float = 0.5
-    own_weight: float = OWN_WEIGHT
-    own_texts: int = OWN_TEXTS
+    own_weight: float = 8.0
+    own_texts: int = 256
+    own_tokens: int = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +126,7 @@ def train_round(
     old = (copy.deepcopy(model) if shipped == base else load_model(str(shipped), dtype=torch.float32)).eval()
     shipped_vocabulary = DraftVocabulary.read(shipped)
     starts = [rng.choice(learned).prompt[0] for _ in range(settings.own_texts)]
-    own_text = _own_text(old, starts, shipped_vocabulary)
+    own_text = _own_text(old, starts, shipped_vocabulary, tokens=settings.own_tokens)
     if vocabulary is not None and (larger := grown(model, vocabulary, (one.tokens for one in learned))) is not None:
         model, vocabulary = larger.model, larger.vocabulary
     places = None
@@ -241,7 +151,9 @@ def train_round(
     model.to(torch.bfloat16).save_pretrained(out)
     if vocabulary is not None:
         vocabulary.write(out)
-    before, after = (_acceptance(folder, held_out, settings.vocab_tokens) for folder in (base, out))
+    before, after = (
+        acceptance_along(drafter_in(folder, vocab_tokens=settings.vocab_tokens), held_out) for folder in (base, out)
+    )
     return RoundReport(
         before=before,
         after=after,
@@ -266,10 +178,6 @@ def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acce
     fitting = (stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest)
     agreement = sum_of(agreement_of(drafter, stream) for stream in fitting)
     return Acceptance(agreement.right, agreement.tokens)
-
-
-def _acceptance(folder: Path, streams: Sequence[VerifiedStream], vocab_tokens: int) -> Acceptance:
-    return acceptance_along(drafter_in(folder, vocab_tokens=vocab_tokens), streams)
 
 
 def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
@@ -325,7 +233,8 @@ def _experience_loss(
     loss = torch.dot(torch.tensor(weights) / max(1.0, sum(weights)), losses)
     if settings.experience is Experience.GUIDED or not refused_at:
         return loss
-    chances = logs[refused_at, refused_tokens].exp().clamp(max=MOST_CERTAIN)
+    # Never certain: the logarithm of what is left to others stays finite.
+    chances = logs[refused_at, refused_tokens].exp().clamp(max=0.999)
     unlikely = torch.dot(torch.tensor(confidences), -torch.log1p(-chances)) / len(confidences)
     return loss + settings.refused_weight * unlikely
 
@@ -346,13 +255,13 @@ def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tens
 
 
 @torch.no_grad()
-def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None) -> Tensor:
+def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None, *, tokens: int) -> Tensor:
     """Texts that a model writes itself, each from one token."""
     text = torch.tensor(_own(vocabulary, starts))[:, None]
     name = cache_parameter(type(model))
     assert name is not None
     last, past = text, None
-    for _ in range(OWN_TOKENS):
+    for _ in range(tokens):
         outcome = model(input_ids=last, use_cache=True, **{name: past})
         logits, past = outcome.logits[:, -1].float(), outcome[name]
         if vocabulary is not None:
@@ -364,3 +273,72 @@ def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | N
 
 def _own(vocabulary: DraftVocabulary | None, tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens) if vocabulary is None else vocabulary.own_tokens(tokens)
+
+
+def doubted_clients(streams: Sequence[VerifiedStream]) -> frozenset[str]:
+    """The clients in whose texts right guesses are about as many as if tokens and guesses came in any order.
+
+    Nobody signs what a client says that its target wrote. A drafter guesses what a target did write now and then,
+    also in a domain that it does not know; the tokens of garbage have nothing to do with its guesses. By chance a
+    guess is right as often as it was guessed times it was said, over all tokens of the client.
+    """
+    guesses: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    said: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    right: Counter[str] = Counter()
+    for stream in streams:
+        for guess, token in zip(stream.guesses, stream.tokens, strict=True):
+            if guess != NO_GUESS:
+                guesses[stream.client][guess] += 1
+                said[stream.client][token] += 1
+                right[stream.client] += guess == token
+    doubted = set()
+    for client, guessed in guesses.items():
+        if (count := guessed.total()) >= LEAST_GUESSES:
+            by_chance = sum(times * said[client][token] for token, times in guessed.items()) / count
+            if right[client] <= TIMES_CHANCE * by_chance:
+                doubted.add(client)
+    return frozenset(doubted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """A model with more tokens than before."""
+
+    model: Any
+    vocabulary: DraftVocabulary
+
+
+def grown(model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]) -> Grown | None:
+    """The model with the tokens that texts have often and it does not know; None where there are none.
+
+    New tokens begin as the reserved id, which stood for them so far.
+    """
+    known = set(vocabulary.target_ids)
+    counts = Counter(token for text in texts for token in text if token not in known)
+    often = [token for token, times in counts.most_common() if times >= LEAST_TIMES]
+    often = often[: max(0, MOST_KNOWN - len(known))]
+    if not often:
+        return None
+    larger = DraftVocabulary(tuple(sorted((*vocabulary.target_ids, *often))))
+    config = copy.deepcopy(model.config)
+    config.vocab_size = larger.reserved_id + 1
+    taught: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+    )
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name, weight in taught.state_dict().items():
+            if name in tables_by_token(taught):
+                weight[:] = weights[name][vocabulary.reserved_id]
+    adopt(taught, model, larger, vocabulary)
+    return Grown(taught, larger)
+
+
+def in_earlier_ids(logs: Tensor, places: Tensor) -> Tensor:
+    """Log-probabilities [..., earlier tokens and the reserved id]: what a model has learned since joins that id.
+
+    `places` are the ids by now of the earlier tokens.
+    """
+    is_new = torch.ones(logs.shape[-1], dtype=torch.bool)
+    is_new[places] = False
+    return torch.cat([logs[..., places], logs[..., is_new].logsumexp(-1, keepdim=True)], -1)

@@ -1,4 +1,7 @@
-"""The folder that a drafter learns in: one for each identity, model and target, in the project's state folder."""
+"""The folder that a drafter learns in: one for each identity, model and target, in the project's state folder.
+
+What it has learned goes by a name in its record: the model's, the version's number and part of its digest.
+"""
 
 import json
 import re
@@ -16,13 +19,13 @@ from cosine_node.learning.versions import SHIPPED, LiveVersion
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
 
-# --------------------
-# The name of learned weights in a record: the model's, the version's number and part of its digest. Pure.
-
-
 DIGEST_CHARACTERS: Final = 8
-"""Decided: of a version's digest, in its name."""
+"""Of a version's digest, in its name."""
 _LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)
+ABOUT: Final = "about.json"
+"""The file that says whose folder it is, for `cosine-node learned`."""
+MAX_ABOUT_BYTES: Final = 1 << 16
+"""Far above two names and a peer id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,6 @@ class LearnedName:
         """The parts of a name that a record tells, None for one that was not learned."""
         found = _LEARNED.fullmatch(name)
         return None if found is None else cls(found[1], int(found[2]), found[3])
-
-
-# --------------------
-
-
-ABOUT: Final = "about.json"
-"""The file that says whose folder it is, for `cosine-node learned`."""
-MAX_ABOUT_BYTES: Final = 1 << 16
-"""Far above two names and a peer id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,15 @@ from typing import Final, TypeVar
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
-from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
+from cosine_node.learning.child import (
+    COMMAND,
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    RoundOrder,
+    RoundOutcome,
+)
 from cosine_node.learning.decision import (
     LIVE_TOKENS,
     Acceptance,
@@ -34,20 +42,19 @@ from cosine_node.learning.served_weights import serving_folder
 from cosine_node.learning.stream_store import KeptStreams, StreamStore
 from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
-from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_node.models.model import Emit
 from cosine_protocol.errors import UsageError
 
 QUIET_S: Final = 2.0
-"""Decided: the child goes on so long after the last request, since one request is often followed by the next."""
+"""The child goes on so long after the last request, since one request is often followed by the next."""
 LOOK_EVERY_S: Final = 0.2
-"""A choice: how late the child goes on, and how long a moment without requests has to last to be seen."""
+"""How late the child goes on, and how long a moment without requests has to last to be seen."""
 PATIENCE_S: Final = 60.0
-"""Decided: so long new weights wait for a moment without requests; then those that are followed are let go."""
+"""So long new weights wait for a moment without requests; then those that are followed are let go."""
 TELL_EVERY_S: Final = 1.0
-"""A choice: what other programs show is so old at most, and a kill costs the counts of so long."""
+"""What other programs show is so old at most, and a kill costs the counts of so long."""
 MAX_WAITING: Final = 64
-"""A choice that bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
+"""Bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
 
 LOG = logging.getLogger(__name__)
 _Read = TypeVar("_Read")

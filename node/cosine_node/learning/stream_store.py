@@ -26,29 +26,29 @@ NAME: Final = "streams.sqlite"
 SCHEMA: Final = 1
 """The number of the tables below; a file of another is moved aside."""
 MIN_BYTES: Final = 4 << 20
-"""A choice: the least bound that a store may have; some hundred streams, of up to eight thousand tokens."""
+"""The least bound that a store may have; some hundred streams, of up to eight thousand tokens."""
 DEFAULT_BYTES: Final = 64 << 20
-"""A choice: some ten thousand streams of a few hundred tokens, and little beside the weights of a small model."""
+"""Some ten thousand streams of a few hundred tokens, and little beside the weights of a small model."""
 PAGE_BYTES: Final = 4096
 """SQLite's own default."""
 LOG_SHARE: Final = 8
-"""A choice: one part in so many of the bound is for the write-ahead log."""
+"""One part in so many of the bound is for the write-ahead log."""
 STREAM_SHARE: Final = 24
-"""A choice: a stream takes one part in so many of the rest at most, so that a change fits into the log."""
+"""A stream takes one part in so many of the rest at most, so that a change fits into the log."""
 MOST_READ_BYTES: Final = 8 << 20
-"""A choice: two million tokens, which take some 80 MB of memory, and more than a round learns from."""
+"""Two million tokens, which take some 80 MB of memory, and more than a round learns from."""
 BUSY_S: Final = 0.2
-"""A choice: how long a stream waits for another process that writes, `cosine-node learned forget` alone."""
+"""How long a stream waits for another process that writes, `cosine-node learned forget` alone."""
 OPEN_S: Final = 10.0
 """The same for a start, which has time until that is done."""
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLite's codes for a file that is no store; others tell of the disk, or of who else uses the file."""
 HELD_OUT_OF: Final = 5
-"""Decided: one stream in five measures what was learned from the others."""
+"""One stream in five measures what was learned from the others."""
 MOST_OF_ONE_CLIENT: Final = 0.25
-"""Decided: a client that floods a drafter, or feeds it with bad texts, decides about a quarter at most."""
+"""A client that floods a drafter, or feeds it with bad texts, decides about a quarter at most."""
 ALWAYS_TOKENS: Final = 10_000
-"""A choice, half of what teaches a domain: so much of every client counts. Else one with few texts would take away
+"""So much of every client counts. Else one with few texts would take away
 those of the others, and a swarm of two would never learn."""
 
 _CREATE: Final = f"""

@@ -29,17 +29,17 @@ class VerifiedStream:
 
 
 MIN_TOKENS: Final = 8
-"""Decided: there is little to learn from a shorter text."""
+"""There is little to learn from a shorter text."""
 MAX_TOKENS: Final = 8192
-"""A choice that bounds memory: of a longer text the beginning is kept."""
+"""Bounds memory: of a longer text the beginning is kept."""
 MAX_PROMPT_TOKENS: Final = 4096
-"""A choice that bounds memory: small models look back no further."""
+"""Bounds memory: small models look back no further."""
 MAX_FAILED: Final = 1024
-"""A choice that bounds memory: failures of one text, of those 8,192 tokens one in eight."""
+"""Bounds memory: failures of one text, of those 8,192 tokens one in eight."""
 RETURN_S: Final = 30.0
-"""A choice: a drafter that is asked again within a request is so after some commits, each of less than a second."""
+"""A drafter that is asked again within a request is so after some commits, each of less than a second."""
 MAX_WAITING: Final = 16
-"""A choice that bounds memory: records that nobody follows now, of up to 0.6 MB each."""
+"""Bounds memory: records that nobody follows now, of up to 0.6 MB each."""
 
 
 class StreamRecord:

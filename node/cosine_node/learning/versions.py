@@ -24,7 +24,7 @@ LIVE: Final = "live"
 SHIPPED: Final = 0
 """The number of the model as its volunteer named it, which is no folder here."""
 KEPT: Final = 3
-"""Decided: enough to go back once more after going back."""
+"""Enough to go back once more after going back."""
 MAX_JSON_BYTES: Final = 1 << 20
 """Far above what is written here: a larger file is not ours."""
 LOG = logging.getLogger(__name__)

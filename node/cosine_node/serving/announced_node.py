@@ -6,6 +6,8 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,13 +18,16 @@ from cosine_node.serving.discover_service import DiscoverService, ReadCell
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
+from cosine_node.serving.work import Work
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
+from cosine_p2p.storage.identity_file import ClaimedIdentity
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DISCOVER, STATUS
@@ -34,13 +39,13 @@ LOAD_CHECK_S: Final = 5.0
 """The announcer changes a record no more often."""
 
 DRAIN_S: Final = 20.0
-"""A choice: most generations end in this time; the others go on at another node, where clients keep their text."""
+"""Most generations end in this time; the others go on at another node, where clients keep their text."""
 
 TELL_WORK_EVERY_S: Final = 60.0
-"""A choice: a volunteer who looks now and then sees that something happens."""
+"""A volunteer who looks now and then sees that something happens."""
 
 FAREWELL_S: Final = 0.5
-"""A choice: longer than the last messages take to leave."""
+"""Longer than the last messages take to leave."""
 
 
 class NodeService(Protocol):
@@ -61,9 +66,31 @@ class NodeService(Protocol):
     async def drain(self) -> None: ...
 
 
-def joining_fields(network: NetworkOptions) -> dict[str, object]:
-    """The fields of the event of a node that joins a network."""
-    return {"network": network.access.network, "initial_peers": list(network.initial_peers)}
+async def join(
+    network: NetworkOptions,
+    claimed: ClaimedIdentity,
+    gate: PeerGate,
+    emit: Emit,
+    stack: AsyncExitStack,
+    *,
+    is_relay: bool = False,
+) -> HivemindTransport:
+    """A transport that has joined the network, until the stack is left. Raises `UsageError` and `PeerLost`."""
+    emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
+    transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=is_relay))
+    stack.push_async_callback(transport.close)
+    return transport
+
+
+def directory_over(transport: HivemindTransport, identity: Identity, network: NetworkOptions) -> DhtDirectory:
+    """The directory of a network, as a node sees and signs it."""
+    return DhtDirectory(
+        transport,
+        identity,
+        network=network.access.network,
+        opener=transport.opener,
+        membership=transport.config.gate.membership,
+    )
 
 
 async def ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
@@ -109,13 +136,7 @@ class AnnouncedNode(ABC):
         self._network_name = network.access.network
         self._is_alone = not network.initial_peers
         self._gate = transport.config.gate
-        self._directory = DhtDirectory(
-            transport,
-            identity,
-            network=network.access.network,
-            opener=transport.opener,
-            membership=self._gate.membership,
-        )
+        self._directory = directory_over(transport, identity, network)
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
             transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
@@ -138,12 +159,8 @@ class AnnouncedNode(ABC):
         """The fields of the record that are not those of every node."""
 
     @abstractmethod
-    def _work_done(self) -> Any:
-        """What has been done so far; it can be told as a sentence, compared, and taken apart by `since`."""
-
-    @abstractmethod
-    def _work_fields(self, work: Any) -> dict[str, object]:
-        """The fields of an event that tells of work."""
+    def _work_done(self) -> Work:
+        """What has been done so far."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -200,6 +217,11 @@ class AnnouncedNode(ABC):
                 task.cancel()
             await asyncio.gather(*loops, stopping, return_exceptions=True)
             self._end()
+
+    def _work_fields(self, work: Work) -> dict[str, object]:
+        """The fields of an event that tells of work."""
+        names = {"peer_id": self._transport.peer_id, "model": self._model_name}
+        return names | asdict(work) | {"said": str(work)}
 
     def _announced_fields(self) -> dict[str, object]:
         return {"target": self._target_name, "stored": bool(self._announcer.is_stored)}

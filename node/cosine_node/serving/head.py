@@ -15,22 +15,20 @@ from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, load_served, read_names
-from cosine_node.serving.announced_node import joining_fields
-from cosine_node.serving.node import RunningNode, observing
+from cosine_node.serving.announced_node import directory_over, join
+from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.chain_source import ChainNeeds, ChainSource
 from cosine_node.stages.operations import NoChain
 from cosine_node.stages.remote_chain import RemoteChain
-from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import claim_identity
-from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
-"""A choice: a head that waits for stages looks again so soon."""
+"""A head that waits for stages looks again so soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +78,9 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
         load = partial(load_served, role=Role.DRAFTER, emit=emit)
         home = await asyncio.to_thread(load, options.home) if options.home else None
-        emit("joining", joining_fields(network))
         gate = network.access.gate(claimed.identity.peer_id)
-        transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
-        stack.push_async_callback(transport.close)
-        directory = DhtDirectory(
-            transport,
-            claimed.identity,
-            network=network.access.network,
-            opener=transport.opener,
-            membership=gate.membership,
-        )
+        transport = await join(network, claimed, gate, emit, stack)
+        directory = directory_over(transport, claimed.identity, network)
         source = ChainSource(transport, directory, model.needs(requests=options.max_requests))
         stack.push_async_callback(source.close)
         looking = asyncio.ensure_future(source.run())
@@ -106,7 +96,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 new_pool=partial(PagePool, tokens=source.pool_tokens),
                 opened=chains.opened(chain),
             )
-            node = RunningNode(transport, claimed.identity, served, network, options, home=home, chain=runner)
+            node = VerifierNode(transport, claimed.identity, served, network, options, home=home, chain=runner)
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)
@@ -143,7 +133,7 @@ class HeadChains:
         return OpenedChain(chain, tuple(curves))
 
 
-async def _live(node: RunningNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:
+async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, or a chain was lost and there is no other."""
     ending = asyncio.Event()
 

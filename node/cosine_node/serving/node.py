@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, Emit, ServedModel, load_served
-from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
-from cosine_node.serving.announced_node import AnnouncedNode, cell_reader, joining_fields, ready_fields
+from cosine_node.serving.announced_node import AnnouncedNode, cell_reader, join, ready_fields
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.serving.work import Work, work_of
+from cosine_node.serving.work import DraftWork, VerifyWork
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
@@ -41,17 +40,14 @@ Service = VerifierService | DrafterService
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a node that only keeps the DHT and relays, until `stop` is set."""
-    claimed = claim_identity(network.identity_file)
-    gate = network.access.gate(claimed.identity.peer_id)
-    emit("joining", joining_fields(network))
-    transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=True))
-    try:
+    async with AsyncExitStack() as stack:
+        claimed = claim_identity(network.identity_file)
+        stack.callback(claimed.release)
+        gate = network.access.gate(claimed.identity.peer_id)
+        transport = await join(network, claimed, gate, emit, stack, is_relay=True)
         await transport.serve(DISCOVER, DiscoverService(cell_reader(transport)).handle)
         emit("ready", await ready_fields(transport, "bootstrap"))
         await stop.wait()
-    finally:
-        await transport.close()
-        claimed.release()
 
 
 async def run_nodes(
@@ -86,14 +82,13 @@ async def run_nodes(
                 raise UsageError(f"{each.source.model} cannot be served: {error}") from error
         if stop.is_set():
             return
-        nodes = []
+        nodes: list[RunningNode] = []
         parts = zip(claims, gates, served, homes, learners, options, strict=True)
         for claimed, gate, one, home, learner, each in parts:
-            emit("joining", joining_fields(network))
-            transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
-            stack.push_async_callback(transport.close)
-            identity = claimed.identity
-            nodes.append(RunningNode(transport, identity, one, network, each, home=home, learner=learner))
+            transport = await join(network, claimed, gate, emit, stack)
+            shared = (transport, claimed.identity, one, network, each)
+            is_verifier = each.role is Role.VERIFIER
+            nodes.append(VerifierNode(*shared, home=home) if is_verifier else DrafterNode(*shared, learner=learner))
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         stack.enter_context(observing(network, nodes))
@@ -123,7 +118,7 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
 
 
 class RunningNode(AnnouncedNode):
-    """A drafter or verifier that runs: its service, its engine loop and its record."""
+    """A verifier or drafter that runs: its engine loop and its record. Subclasses make its service."""
 
     service: Service
 
@@ -135,13 +130,9 @@ class RunningNode(AnnouncedNode):
         network: NetworkOptions,
         options: NodeOptions,
         *,
-        home: ServedModel | None = None,
         chain: "ChainRunner | None" = None,
-        learner: "Learner | None" = None,
     ) -> None:
-        """A `chain` has a curve of its own, that of a pass all the way round, and a `learner` an engine."""
-        if learner is not None:
-            served = replace(served, engine=learner.engine, model_name=learner.model_name)
+        """A `chain` has a curve of its own, that of a pass all the way round."""
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(
@@ -157,75 +148,31 @@ class RunningNode(AnnouncedNode):
         )
         self._served = served
         self._options = options
-        self._learner = learner
-        self._expertise = options.expertise if learner is None else learner.expertise
-        # An emulated device is as fast as its name says.
         self._runner: Runner
-        wait_for_work: WaitForWork
+        self._wait_for_work: WaitForWork = asyncio.Event.wait
+        # Passes over a chain follow each other as fast as its slowest stage takes them.
+        self._pass_curve = curve if chain is None else chain.pace.slowest
         if options.emulation:
-            self._runner, wait_for_work = PacedRunner(ThreadRunner(served.engine), curve), asyncio.Event.wait
+            # An emulated device is as fast as its name says.
+            self._runner = PacedRunner(ThreadRunner(served.engine), curve)
         elif chain is not None:
-            self._runner, wait_for_work = chain, asyncio.Event.wait
+            self._runner = chain
             chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
         else:
             self._runner = TimedRunner(ThreadRunner(served.engine), speed)
-            wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
-        self._home = _home_drafter(home, options.emulation) if home else None
-        # Passes over a chain follow each other as fast as its slowest stage takes them.
-        pass_curve = curve if chain is None else chain.pace.slowest
-        if options.role is Role.VERIFIER:
-            make = partial(_verifier, served, options, transport, home=self._home, chain=chain)
-        else:
-            make = partial(_drafter, served, options, self._expertise, learner)
-        self.service = make(
-            engine=served.engine,
-            runner=self._runner,
-            curve=pass_curve,
-            identity=identity,
-            wait_for_work=wait_for_work,
-        )
-        if learner is not None and isinstance(self.service, DrafterService):
-            learner.attach(self.service, self._weights_switched)
-        self.service.pass_s = speed.pass_s
-
-    def _handlers(self) -> dict[str, StreamHandler]:
-        if isinstance(self.service, VerifierService):
-            return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
-        return {DRAFT: self.service.handle}
-
-    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
-        return () if self._learner is None else (self._learner.run(emit),)
-
-    def _weights_switched(self) -> None:
-        """Announce the learned weights that serve from here on."""
-        assert self._learner is not None and isinstance(self.service, DrafterService)
-        self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
-        if self.service.receipts is not None:
-            self.service.receipts.announce(self._expertise)
-        self._announcer.changed()
+            self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
     def _one_way_s(self) -> float:
         return self._options.emulation.one_way_s if self._options.emulation else 0.0
 
     def _end(self) -> None:
         self._runner.close()
-        if self._learner is not None:
-            self._learner.close()
-        if self._home is not None:
-            self._home.close()
 
     def _summary(self) -> dict[str, object]:
         fields = super()._summary()
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
         return fields
-
-    def _work_done(self) -> Work:
-        return work_of(self.service)
-
-    def _work_fields(self, work: Work) -> dict[str, object]:
-        names = {"peer_id": self._transport.peer_id, "model": self._model_name}
-        return names | asdict(work) | {"said": str(work)}
 
     def observed(self) -> "ObservedNode":
         """The node as its metrics see it."""
@@ -244,14 +191,13 @@ class RunningNode(AnnouncedNode):
             engine=served.engine,
             network=self._transport,
             directory=self._directory,
-            learner=self._learner,
         )
 
     def _record_fields(self) -> dict[str, Any]:
         return {
             "numerics": self._served.engine.numerics,
-            "expertise": self._expertise,
-            "learns": True if self._learner is not None else None,
+            "expertise": self._options.expertise,
+            "learns": None,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
             "emulated": self._record_emulation(),
@@ -259,6 +205,130 @@ class RunningNode(AnnouncedNode):
 
     def _record_emulation(self) -> str:
         return self._options.emulation.name if self._options.emulation else ""
+
+
+class VerifierNode(RunningNode):
+    """A verifier that runs, with a drafter of its own or over a chain of stages where it has them."""
+
+    service: VerifierService
+
+    def __init__(
+        self,
+        transport: HivemindTransport,
+        identity: Identity,
+        served: ServedModel,
+        network: NetworkOptions,
+        options: NodeOptions,
+        *,
+        home: ServedModel | None = None,
+        chain: "ChainRunner | None" = None,
+    ) -> None:
+        super().__init__(transport, identity, served, network, options, chain=chain)
+        self._home: HomeDrafter | None = None
+        if home is not None:
+            # As fast as it is or, emulated, as its profile says.
+            runner: Runner = ThreadRunner(home.engine)
+            curve = home.curve
+            if options.emulation is not None:
+                curve = options.emulation.curve(Role.DRAFTER)
+                runner = PacedRunner(runner, curve)
+            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve)
+        coordinator = None
+        if options.max_coordinated:
+            coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
+        self.service = VerifierService(
+            config=VerifierConfig(
+                target_digest=served.facts.digest(),
+                tokenizer_digest=served.facts.tokenizer_digest,
+                max_requests=options.max_requests,
+                shares_prefixes=options.shares_prefixes,
+            ),
+            engine=served.engine,
+            runner=self._runner,
+            curve=self._pass_curve,
+            identity=identity,
+            wait_for_work=self._wait_for_work,
+            home=self._home,
+            coordinator=coordinator,
+            chain=chain,
+        )
+        self.service.pass_s = self._speed.pass_s
+
+    def _handlers(self) -> dict[str, StreamHandler]:
+        return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
+
+    def _work_done(self) -> VerifyWork:
+        return VerifyWork.of(self.service)
+
+    def _end(self) -> None:
+        super()._end()
+        if self._home is not None:
+            self._home.close()
+
+
+class DrafterNode(RunningNode):
+    """A drafter that runs, and may learn meanwhile."""
+
+    service: DrafterService
+
+    def __init__(
+        self,
+        transport: HivemindTransport,
+        identity: Identity,
+        served: ServedModel,
+        network: NetworkOptions,
+        options: NodeOptions,
+        *,
+        learner: "Learner | None" = None,
+    ) -> None:
+        """A `learner` has an engine of its own: that of the weights that serve."""
+        if learner is not None:
+            served = replace(served, engine=learner.engine, model_name=learner.model_name)
+        super().__init__(transport, identity, served, network, options)
+        self._learner = learner
+        self._expertise = options.expertise if learner is None else learner.expertise
+        self.service = DrafterService(
+            config=DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests),
+            engine=served.engine,
+            runner=self._runner,
+            curve=self._pass_curve,
+            identity=identity,
+            wait_for_work=self._wait_for_work,
+            receipts=ledger_of(identity.peer_id, self._expertise),
+            observer=learner.records if learner is not None else None,
+        )
+        if learner is not None:
+            learner.attach(self.service, self._weights_switched)
+        self.service.pass_s = self._speed.pass_s
+
+    def _handlers(self) -> dict[str, StreamHandler]:
+        return {DRAFT: self.service.handle}
+
+    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
+        return () if self._learner is None else (self._learner.run(emit),)
+
+    def _weights_switched(self) -> None:
+        """Announce the learned weights that serve from here on."""
+        assert self._learner is not None
+        self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
+        if self.service.receipts is not None:
+            self.service.receipts.announce(self._expertise)
+        self._announcer.changed()
+
+    def _work_done(self) -> DraftWork:
+        return DraftWork.of(self.service)
+
+    def _record_fields(self) -> dict[str, Any]:
+        learns = True if self._learner is not None else None
+        return super()._record_fields() | {"expertise": self._expertise, "learns": learns}
+
+    def observed(self) -> "ObservedNode":
+        return replace(super().observed(), learner=self._learner)
+
+    def _end(self) -> None:
+        super()._end()
+        if self._learner is not None:
+            self._learner.close()
 
 
 @contextmanager
@@ -274,15 +344,6 @@ def observing(network: NetworkOptions, nodes: Sequence[RunningNode]) -> Iterator
         yield
 
 
-def _home_drafter(served: ServedModel, emulation: Emulation | None) -> HomeDrafter:
-    """The drafter that a verifier holds itself, as fast as it is or, emulated, as its profile says."""
-    runner: Runner = ThreadRunner(served.engine)
-    if emulation is None:
-        return HomeDrafter(engine=served.engine, runner=runner, curve=served.curve)
-    curve = emulation.curve(Role.DRAFTER)
-    return HomeDrafter(engine=served.engine, runner=PacedRunner(runner, curve), curve=curve)
-
-
 async def _learner(served: ServedModel, options: NodeOptions, identity: Identity) -> "Learner | None":
     """The learner of a drafter that is to learn. Raises `UsageError` for one that cannot."""
     if options.learn_bytes is None:
@@ -290,43 +351,3 @@ async def _learner(served: ServedModel, options: NodeOptions, identity: Identity
     from cosine_node.serving.learner import learner_of
 
     return await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
-
-
-def _verifier(
-    served: ServedModel,
-    options: NodeOptions,
-    transport: HivemindTransport,
-    *,
-    home: HomeDrafter | None,
-    chain: "ChainRunner | None",
-    **shared: Any,
-) -> Service:
-    config = VerifierConfig(
-        target_digest=served.facts.digest(),
-        tokenizer_digest=served.facts.tokenizer_digest,
-        max_requests=options.max_requests,
-        shares_prefixes=options.shares_prefixes,
-    )
-    coordinator = None
-    if options.max_coordinated:
-        coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
-    return VerifierService(config=config, home=home, coordinator=coordinator, chain=chain, **shared)
-
-
-def _drafter(
-    served: ServedModel,
-    options: NodeOptions,
-    expertise: tuple[str, ...],
-    learner: "Learner | None",
-    *,
-    identity: Identity,
-    **shared: Any,
-) -> Service:
-    config = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
-    return DrafterService(
-        config=config,
-        receipts=ledger_of(identity.peer_id, expertise),
-        observer=learner.records if learner is not None else None,
-        identity=identity,
-        **shared,
-    )

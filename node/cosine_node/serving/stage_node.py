@@ -3,18 +3,16 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.models.model import MEASURE_S, Emit, ModelNames, fetch, read_names
 from cosine_node.passes.runner import PassSpeed
-from cosine_node.serving.announced_node import AnnouncedNode, joining_fields
+from cosine_node.serving.announced_node import AnnouncedNode, directory_over, join
 from cosine_node.serving.node_options import NetworkOptions
-from cosine_node.serving.work import StageWork, stage_work_of
+from cosine_node.serving.work import StageWork
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
 from cosine_node.stages.service import MAX_CHAINS, StageService
-from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedStage
 
 BUSY_STEP_PERMILLE: Final = 100
-"""A choice: a record is stored by several nodes each time it changes."""
+"""A record is stored by several nodes each time it changes."""
 
 
 async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, stop: asyncio.Event) -> None:
@@ -46,10 +44,8 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         # Wrong options are told before anybody is asked anything.
         draft = await asyncio.to_thread(StageDraft, source, folder)
         names = await asyncio.to_thread(read_names, source.model, source.target, folder)
-        emit("joining", joining_fields(network))
         gate = network.access.gate(claimed.identity.peer_id)
-        transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
-        stack.push_async_callback(transport.close)
+        transport = await join(network, claimed, gate, emit, stack)
         layers = draft.named or draft.choose(
             await _held_by_others(transport, claimed.identity, network, names, draft)
         )
@@ -75,15 +71,8 @@ async def _held_by_others(
     draft: StageDraft,
 ) -> list[LayerRange]:
     """The layers that other stages hold, as far as they are found."""
-    directory = DhtDirectory(
-        transport,
-        identity,
-        network=network.access.network,
-        opener=transport.opener,
-        membership=transport.config.gate.membership,
-    )
     try:
-        found = await directory.find(Role.STAGE, names.facts.digest().hex())
+        found = await directory_over(transport, identity, network).find(Role.STAGE, names.facts.digest().hex())
     except CosineError:
         return []
     return [
@@ -179,11 +168,7 @@ class StageNode(AnnouncedNode):
         )
 
     def _work_done(self) -> StageWork:
-        return stage_work_of(self.service)
-
-    def _work_fields(self, work: StageWork) -> dict[str, object]:
-        names = {"peer_id": self._transport.peer_id, "model": self._names.model_name}
-        return names | asdict(work) | {"said": str(work)}
+        return StageWork.of(self.service)
 
     def _end(self) -> None:
         self.threads.close()

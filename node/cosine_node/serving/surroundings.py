@@ -22,17 +22,17 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 EAGER_LOOKS: Final = 120
-"""A choice: half as many leave estimates between 16 cities off by a fifth at the median (decision 30)."""
+"""Half as many leave estimates between 16 cities off by a fifth at the median (decision 30)."""
 EAGER_PAUSE_S: Final = 10.0
-"""A choice: a newcomer knows its place after twenty minutes."""
+"""A newcomer knows its place after twenty minutes."""
 PAUSE_S: Final = 60.0
-"""A choice: routes change seldom."""
+"""Routes change seldom."""
 FIND_AGAIN_S: Final = 300.0
-"""A choice: the lifetime of a record; a look-up is dearer than a look."""
+"""The lifetime of a record; a look-up is dearer than a look."""
 WANTED: Final = 32
-"""A choice: so many others of each role pin a point in space down well."""
+"""So many others of each role pin a point in space down well."""
 TIMEOUT_S: Final = 10.0
-"""A choice: what takes longer is no distance."""
+"""What takes longer is no distance."""
 
 
 class Surroundings:

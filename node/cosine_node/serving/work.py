@@ -29,6 +29,18 @@ class DraftWork(Work):
     taken_tokens: int
     receipt_tokens: int
 
+    @classmethod
+    def of(cls, service: DrafterService) -> Self:
+        """That of a drafter so far."""
+        return cls(
+            requests=service.counts.drafted_requests,
+            drafted_tokens=service.counts.sent_nodes,
+            text_tokens=service.counts.text_tokens,
+            offered_positions=service.counts.offered_positions,
+            taken_tokens=service.counts.taken_tokens,
+            receipt_tokens=service.counts.receipt_tokens,
+        )
+
     def __str__(self) -> str:
         if not self.drafted_tokens:
             return "drafted nothing"
@@ -48,6 +60,16 @@ class VerifyWork(Work):
     text_tokens: int
     taken_tokens: int
 
+    @classmethod
+    def of(cls, service: VerifierService) -> Self:
+        """That of a verifier so far."""
+        return cls(
+            requests=service.counts.opened,
+            passes=service.progress.steps,
+            text_tokens=service.counts.committed_tokens,
+            taken_tokens=service.counts.accepted_nodes,
+        )
+
     def __str__(self) -> str:
         if not self.text_tokens:
             return "generated nothing"
@@ -64,37 +86,17 @@ class StageWork(Work):
     passes: int
     fed_tokens: int
 
+    @classmethod
+    def of(cls, service: StageService) -> Self:
+        """That of a stage so far."""
+        counts = service.counts
+        return cls(requests=counts.opened, passes=service.progress.steps, fed_tokens=counts.fed_tokens)
+
     def __str__(self) -> str:
         if not self.passes:
             return "computed nothing"
         chains = f" for {self.requests} new chain{'' if self.requests == 1 else 's'}" if self.requests else ""
         return f"computed {self.fed_tokens} tokens in {self.passes} passes{chains}"
-
-
-def stage_work_of(service: StageService) -> StageWork:
-    """The work of a stage so far."""
-    return StageWork(
-        requests=service.counts.opened, passes=service.progress.steps, fed_tokens=service.counts.fed_tokens
-    )
-
-
-def work_of(service: DrafterService | VerifierService) -> Work:
-    """The work of a service so far."""
-    if isinstance(service, DrafterService):
-        return DraftWork(
-            requests=service.counts.drafted_requests,
-            drafted_tokens=service.counts.sent_nodes,
-            text_tokens=service.counts.text_tokens,
-            offered_positions=service.counts.offered_positions,
-            taken_tokens=service.counts.taken_tokens,
-            receipt_tokens=service.counts.receipt_tokens,
-        )
-    return VerifyWork(
-        requests=service.counts.opened,
-        passes=service.progress.steps,
-        text_tokens=service.counts.committed_tokens,
-        taken_tokens=service.counts.accepted_nodes,
-    )
 
 
 def _requests(count: int) -> str:

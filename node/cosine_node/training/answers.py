@@ -14,7 +14,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 SHARD_ANSWERS: Final = 64
-"""A choice: answers of a file, the most that an interruption can lose."""
+"""Answers of a file, the most that an interruption can lose."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,10 +109,6 @@ def _read(file: Path) -> Iterator[Answer]:
                 place += answer_tokens
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{file} is damaged ({error}); delete it, and its answers are asked for again.") from None
-
-
-# --------------------
-# The choice of a reduced vocabulary: the tokens that a target's answers are made of.
 
 
 def most_frequent(answers: Sequence[Answer], *, tokens: int, shares: Mapping[str, float]) -> DraftVocabulary:

@@ -16,7 +16,7 @@ from cosine_node.training.answers import Answer
 from cosine_protocol.request import Sampling
 
 BLOCK_BATCHES: Final = 8
-"""A choice: batches drawn together and sorted by length, so that little is padded."""
+"""Batches drawn together and sorted by length, so that little is padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,6 @@ def _padded(examples: Sequence[Example], device: str) -> Batch:
         torch.from_numpy(np.concatenate(likely)).to(device),
         torch.from_numpy(np.concatenate(chances)).to(device),
     )
-
-
-# --------------------
-# The share of a target's tokens that a drafter would have guessed first, along the target's own answers.
 
 
 class TargetText(Protocol):

@@ -29,7 +29,7 @@ from cosine_protocol.errors import UsageError
 RECORD: Final = "training.json"
 """The file of a finished drafter that says how it was made and how often it agrees."""
 POOL_TOKENS: Final = 4096
-"""A choice: more than any answer and its prompt have."""
+"""More than any answer and its prompt have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

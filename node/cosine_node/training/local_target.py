@@ -1,4 +1,8 @@
-"""A target on this machine that answers many questions at once and tells what else it found likely."""
+"""A target on this machine that answers many questions at once and tells what else it found likely.
+
+The engine serves trees of strangers' requests exactly. Here nothing but plain chains is wanted, and soon: keys and
+values of an answer have a slot, and one product over all slots stands in place of a call for each.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +23,20 @@ from cosine_node.training.answers import Answer
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-# --------------------
-# Keys and values of answers under way, one slot an answer, and the attention of a model that writes many at once.
-#
-# The engine serves trees of strangers' requests exactly. Here nothing but plain chains is wanted, and soon: one
-# product over all slots in place of a call for each.
-
-
 ATTENTION_NAME: Final = "cosine_answer_slots"
 """The name under which a model's configuration asks for this attention."""
 BLOCK_TOKENS: Final = 64
-"""A choice: room grows by so many tokens. Products over all of the room need no copy, unlike those over a part."""
+"""Room grows by so many tokens. Products over all of the room need no copy, unlike those over a part."""
+LIKELY_TOKENS: Final = 24
+"""Tokens stored of each position. What is left joins the probability of all others."""
+REFILL_SLOTS: Final = 8
+"""Slots that are filled again together, for their prompts are fed in one pass."""
+READ_ROWS: Final = 8
+"""Bounds memory: texts that are read in one pass."""
+TRIAL_TOKENS: Final = 12
+"""Tokens on which a model with this attention must equal the model with its own."""
+TRIAL_TOLERANCE: Final = 0.25
+"""The distance of the logits by their norm. In bfloat16 SmolLM2-135M was 0.07 away."""
 
 
 class AnswerSlots:
@@ -114,21 +121,6 @@ def slot_attention(
 
 
 AttentionInterface.register(ATTENTION_NAME, slot_attention)
-
-
-# --------------------
-
-
-LIKELY_TOKENS: Final = 24
-"""A choice: tokens stored of each position. What is left joins the probability of all others."""
-REFILL_SLOTS: Final = 8
-"""A choice: slots that are filled again together, for their prompts are fed in one pass."""
-READ_ROWS: Final = 8
-"""Bounds memory: texts that are read in one pass."""
-TRIAL_TOKENS: Final = 12
-"""A choice: tokens on which a model with this attention must equal the model with its own."""
-TRIAL_TOLERANCE: Final = 0.25
-"""A choice: the distance of the logits by their norm. In bfloat16 SmolLM2-135M was 0.07 away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 LAST_RATE_SHARE: Final = 0.03
-"""A choice: the learning rate at the end, as a part of the full one."""
+"""The learning rate at the end, as a part of the full one."""
 MOST_GRADIENT_NORM: Final = 1.0
 """The usual bound for language models of any size."""
 CHECKPOINT_EVERY_S: Final = 120.0
-"""A choice: what an interruption may cost."""
+"""What an interruption may cost."""
 
 log = logging.getLogger(__name__)
 

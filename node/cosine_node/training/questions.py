@@ -17,9 +17,9 @@ SUFFIXES: Final = (".jsonl", ".jsonl.xz")
 HELD_OUT_MARK: Final = ".dev."
 """A file with this in its name holds questions for the evaluation alone."""
 HELD_OUT_EVERY: Final = 20
-"""A choice: where no file is held out, one question of so many is."""
+"""Where no file is held out, one question of so many is."""
 OPENING_CHARACTERS: Final = 240
-"""A choice: about 50 tokens of a plain text, enough to show its kind."""
+"""About 50 tokens of a plain text, enough to show its kind."""
 
 
 @dataclass(frozen=True, slots=True)

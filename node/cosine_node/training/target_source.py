@@ -27,16 +27,17 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-# --------------------
-# Asking a target all that a drafter shall learn from, and going on where an earlier time was interrupted.
-
-
 TEMPERATURE: Final = 0.8
-"""A choice: half of the answers are sampled at it, the others are greedy."""
+"""Half of the answers are sampled at it, the others are greedy."""
 SAY_EVERY_S: Final = 20.0
-"""A choice: the time between two lines of progress."""
-
+"""The time between two lines of progress."""
 Say = Callable[[str], None]
+HEAD_WIDTH: Final = 64
+"""The least that most attention kernels take."""
+INITIAL_DEVIATION: Final = 0.02
+"""Llama's own standard deviation of initial weights."""
+CONTEXT_TOKENS: Final = 8192
+"""The context of a drafter whose target's is unknown. It costs nothing: positions are not learned."""
 
 
 class AnsweringTarget(Protocol):
@@ -125,16 +126,6 @@ def ask_all(
     return store.read()
 
 
-# --------------------
-# An untrained small model: a Llama decoder with tied embeddings.
-
-
-HEAD_WIDTH: Final = 64
-"""The least that most attention kernels take."""
-INITIAL_DEVIATION: Final = 0.02
-"""Llama's own standard deviation of initial weights."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Size of a model; heads and feed-forward width follow from the width."""
@@ -179,13 +170,6 @@ def new_model(shape: Shape, seed: int, *, end_id: int | None = None) -> LlamaFor
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             torch.nn.init.normal_(parameter, 0.0, INITIAL_DEVIATION / math.sqrt(2 * shape.layers))
     return model
-
-
-# --------------------
-
-
-CONTEXT_TOKENS: Final = 8192
-"""A choice: the context of a drafter whose target's is unknown. It costs nothing: positions are not learned."""
 
 
 class TargetSource(Protocol):

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+from cosine_node.learning.child import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, from_line, to_line
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.versions import Versions
-from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, from_line, to_line
 
 SCRIPT = "script.json"
 """The file in the learner's folder with the shares, of 1,000 tokens, that it answers with; or `die`."""

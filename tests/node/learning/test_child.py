@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.learning.child import LOG_NAME, ChildFailed, LearningChild
+from cosine_node.learning.child import LOG_NAME, ChildFailed, Comparison, ComparisonOrder, LearningChild, to_line
 from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.worker import Comparison, ComparisonOrder, to_line
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
 ANSWER = Comparison(earlier=Acceptance(1, 2), live=Acceptance(2, 2))

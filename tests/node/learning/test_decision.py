@@ -1,7 +1,9 @@
-"""When a drafter learns, which weights go live and which go back."""
+"""When a drafter learns, which weights go live and which go back, and what it remembers of that."""
 
+import json
 import math
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,8 +16,10 @@ from cosine_node.learning.decision import (
     HELD_OUT_TOKENS,
     LIVE_TOKENS,
     LONGEST_PAUSE_S,
+    NAME,
     NEW_TOKENS,
     Acceptance,
+    LearningState,
     goes_back,
     goes_live,
     is_due,
@@ -146,3 +150,22 @@ def test_announced_domains_stay_within_what_a_record_holds(announced: list[str],
     assert refreshed[: len(announced)] == tuple(announced)
     assert len(refreshed) <= MAX_EXPERTISE
     assert len(set(refreshed)) == len(refreshed)
+
+
+def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+    state = LearningState(rounds=3, seen=17, earlier_expertise=("math",), before=Acceptance(5, 10))
+    state.write(tmp_path)
+    assert LearningState.read(tmp_path) == state
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        json.dumps({"rounds": -1, "seen": "7", "before": {"right": 9, "tokens": 3}, "write": 5, "unknown": 1}),
+    ],
+)
+def test_what_is_damaged_is_as_at_first(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    assert LearningState.read(tmp_path) == LearningState()

@@ -1,12 +1,14 @@
-"""Whose folder is whose, and the names of learned weights."""
+"""Whose folder is whose, and the names of learned weights as they are told and read."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cosine_node.learning.home import LearnerHome, find_homes, home_folder, write_about
+from cosine_node.learning.home import LearnedName, LearnerHome, find_homes, home_folder, write_about
 from cosine_node.learning.versions import SHIPPED, LiveVersion
-from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
 
 KEYS = {"peer_id": "peer", "model_name": "zoo:draft-code", "content_digest": b"c" * 32, "target_digest": b"t" * 32}
 
@@ -42,3 +44,33 @@ def test_only_folders_of_learners_are_found(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     write_about(tmp_path / "mine", peer_id="p", model_name="m", target_name="t")
     assert list(find_homes(tmp_path)) == [(tmp_path / "mine", {"peer_id": "p", "model": "m", "target": "t"})]
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(1, 10**6))
+def test_it_fits_a_record_and_is_read_as_it_was_told(model: str, number: int) -> None:
+    told = str(LearnedName(model, number, "1a2b3c4d"))
+    assert len(told.encode()) <= MAX_NAME_BYTES
+    assert told.endswith(f"+learned-{number}-1a2b3c4d")
+    read = LearnedName.of(told)
+    assert read is not None and (read.number, read.digest) == (number, "1a2b3c4d")
+    assert model.startswith(read.model) and str(read) == told
+
+
+@given(st.text(max_size=80))
+def test_whatever_a_peer_calls_itself_is_read(name: str) -> None:
+    read = LearnedName.of(name)
+    assert read is None or name.startswith(read.model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zoo:draft-code",
+        "m+learned-0-1a2b3c4d",
+        "m+learned-1-1A2B3C4D",
+        "m+learned-1-1a2b3c4d ",
+        "+learned-1-1a2b3c4d",
+    ],
+)
+def test_other_names_were_not_learned(name: str) -> None:
+    assert LearnedName.of(name) is None

@@ -2,8 +2,7 @@
 
 import pytest
 
-from cosine_node.learning.decision import Acceptance
-from cosine_node.learning.worker import (
+from cosine_node.learning.child import (
     Answer,
     Comparison,
     ComparisonOrder,
@@ -13,6 +12,7 @@ from cosine_node.learning.worker import (
     from_line,
     to_line,
 )
+from cosine_node.learning.decision import Acceptance
 
 
 @pytest.mark.parametrize(

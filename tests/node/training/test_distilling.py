@@ -1,11 +1,24 @@
+"""The loss and the batches of a drafter's training, and how often it would have guessed right."""
+
 import numpy as np
 import pytest
 import torch
 import transformers as tf
 from torch import Tensor
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.training.distilling import Batch, Example, ExampleMix, distillation_loss
+from cosine_node.training.distilling import (
+    Batch,
+    DraftAgreement,
+    Example,
+    ExampleMix,
+    agreement_by_domain,
+    agreement_of,
+    distillation_loss,
+)
+from cosine_protocol.request import Sampling
 from tests.node.training.samples import answer
 
 KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
@@ -86,3 +99,41 @@ def test_domains_are_drawn_by_their_shares() -> None:
     drawn = [token for step in range(100) for token in mix.batch(step).likely[:, 0].tolist()]
     assert set(drawn) == {0, 1}
     assert 0.7 < drawn.count(0) / len(drawn) < 0.8
+
+
+VOCAB = 32
+
+
+def written(sampling: Sampling, tokens: int = 40) -> tuple[int, ...]:
+    """The tokens of a scripted target after the prompt of `answer`."""
+    engine = ScriptedEngine(vocab_tokens=VOCAB)
+    sequence = engine.open(sampling=sampling, prompt_tokens=3)
+    (result,) = engine.forward([Row.chain(sequence, (1, 2, 3), scored_from=2)])
+    engine.keep(sequence, (0, 1, 2))
+    found = [result.choices[0].token]
+    while len(found) < tokens:
+        (result,) = engine.forward([Row(sequence, (found[-1],), (0,), (PREFIX,))])
+        engine.keep(sequence, (0,))
+        found.append(result.choices[0].token)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)])
+def test_the_target_guesses_all_of_its_own_tokens(sampling: Sampling) -> None:
+    engine = ScriptedEngine(vocab_tokens=VOCAB)
+    assert agreement_of(engine, answer(written(sampling), sampling=sampling)) == DraftAgreement(40, 40)
+    assert engine.open_sequences == 0
+
+
+def test_a_worse_drafter_guesses_some() -> None:
+    drafter = ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.5)
+    found = agreement_of(drafter, answer(written(Sampling())))
+    assert 5 < found.right < 35
+
+
+def test_domains_are_told_apart() -> None:
+    right, wrong = answer(written(Sampling()), domain="a"), answer((31,) * 20, domain="b")
+    found = agreement_by_domain(ScriptedEngine(vocab_tokens=VOCAB), [right, wrong, right])
+    assert found["a"] == DraftAgreement(80, 80)
+    assert found["b"].tokens == 20
+    assert found["b"].share < 0.5

@@ -2,10 +2,12 @@
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cosine_node import zoo
 from cosine_node.cli import main
@@ -19,17 +21,27 @@ from cosine_protocol.records import Role
 SMALL = "--answers 96 --held-out 8 --new-tokens 24 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
 
 
+@pytest.fixture(autouse=True)
+def _in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many processors emulate bfloat16, at a tenth of the speed."""
+    monkeypatch.setattr(torch, "autocast", lambda *_: nullcontext())
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with questions, and with the target's answers once they were asked for."""
+    folder, chooser = tmp_path_factory.mktemp("work"), random.Random(0)
+    pairs = [(chooser.randint(0, 99), chooser.randint(0, 99)) for _ in range(200)]
+    asked = [f"{zoo.prompts('math')[0].messages[0].content} And {left} plus {right}?" for left, right in pairs]
+    answer = {"role": "assistant", "content": "The answer is a number."}
+    records = [{"messages": [{"role": "user", "content": text}, answer]} for text in asked]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return folder
+
+
 def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The record of a drafter of the embedded target, trained by the command."""
-    texts = work / "texts.jsonl"
-    if not texts.exists():
-        chooser = random.Random(0)
-        pairs = [(chooser.randint(0, 99), chooser.randint(0, 99)) for _ in range(200)]
-        asked = [f"{zoo.prompts('math')[0].messages[0].content} And {left} plus {right}?" for left, right in pairs]
-        answer = {"role": "assistant", "content": "The answer is a number."}
-        records = [{"messages": [{"role": "user", "content": text}, answer]} for text in asked]
-        texts.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
-    given = ["--target", "zoo:target", "--texts", str(texts), "--work", str(work / "work"), "--out", str(out)]
+    given = ["--target", "zoo:target", "--texts", str(work / "texts.jsonl"), "--work", str(work), "--out", str(out)]
     with pytest.raises(SystemExit) as exit_:
         main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
     printed = capsys.readouterr()
@@ -47,17 +59,16 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(240)
-def test_the_agreement_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = trained(tmp_path, tmp_path / "first", capsys, "--steps", "1")
-    better = trained(tmp_path, tmp_path / "better", capsys, "--steps", "60")
+def test_the_agreement_rises(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = trained(work, tmp_path / "first", capsys, "--steps", "1")
+    better = trained(work, tmp_path / "better", capsys, "--steps", "60")
     for temperature in ("0", "0.8"):
         before, after = (record["agreement"]["texts"][temperature] for record in (first, better))
         assert after["drafter"] > before["drafter"] + 0.1
         assert after["tokens"] == before["tokens"] > 100
     assert better["agreement"]["texts"]["0"]["drafter"] > 0.5
 
-    again = trained(tmp_path, tmp_path / "again", capsys, "--steps", "40", "--init", str(tmp_path / "better"))
+    again = trained(work, tmp_path / "again", capsys, "--steps", "20", "--init", str(tmp_path / "better"))
     assert again["known_tokens"] == better["known_tokens"]
     assert again["agreement"]["texts"]["0"]["drafter"] > 0.5
     card = (tmp_path / "better" / "README.md").read_text("utf-8")
@@ -72,10 +83,9 @@ def test_the_agreement_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(240)
-def test_an_untrained_model_learns_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = trained(
-        tmp_path, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60", "--read", "40"
+        work, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60", "--read", "40"
     )
     assert record["parameters"] < 150_000
     assert record["agreement"]["texts"]["0"]["drafter"] > 0.2
@@ -83,7 +93,6 @@ def test_an_untrained_model_learns_too(tmp_path: Path, capsys: pytest.CaptureFix
     assert measured_agreement(tmp_path / "out", [], vocab_tokens=4096, device="cpu") == {}
 
 
-@pytest.mark.thorough
 def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "target.txt").write_text("zoo:other", "utf-8")
