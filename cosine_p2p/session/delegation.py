@@ -48,7 +48,7 @@ class Claim:
     digest: bytes
 
 
-def claims_of(commit: m.Commit | m.Verified, before: bytes) -> Iterator[Claim]:
+def claims_of(commit: m.Commit, before: bytes) -> Iterator[Claim]:
     """What a commit after the prefix `before` says of drafters."""
     digest = before
     for index, (token, author) in enumerate(zip(commit.tokens, commit.authors, strict=True)):
@@ -259,7 +259,7 @@ class Delegation:
         self._drafts.add(SignedDraft(credit.author, m.Fragment(credit.body, credit.signature), draft))
         return draft
 
-    def checked_authors(self, commit: m.Commit | m.Verified, before: bytes, *, now_s: float) -> bytes:
+    def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
         """The author bytes of a commit after the prefix `before`, without those that nobody's signature shows."""
         if self._drafts is None:
             return commit.authors

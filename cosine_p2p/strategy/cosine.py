@@ -352,7 +352,6 @@ class Cosine:
             author,
             tree.root.digest,
             tree.position,
-            (),
             options.depth_tokens,
             options.width_nodes,
             options.window_nodes,

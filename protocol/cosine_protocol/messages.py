@@ -342,13 +342,10 @@ MAX_RETRY_AFTER_S = 3600.0
 
 
 class Pacing(IntEnum):
-    """`FREE`: the verifier never waits, and may add drafts of its own. `PLAIN`: as `FREE`, without those.
-    `STEPPED`: one pass per `Verify`.
-    """
+    """`FREE`: the verifier may add drafts of its own. `PLAIN`: it adds none. It never waits for anybody's."""
 
     FREE = 0
-    STEPPED = 1
-    PLAIN = 2
+    PLAIN = 1
 
 
 class FinishReason(IntEnum):
@@ -401,7 +398,7 @@ class Open:
     number: Number
     request: RequestField
     committed: CommittedTokens
-    pacing: Annotated[int, Whole(2)]
+    pacing: Annotated[int, Whole(1)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
     cache_scope: Annotated[bytes | None, Added(Bytes(limits.CACHE_SCOPE_BYTES, limits.CACHE_SCOPE_BYTES))] = None
 
@@ -426,24 +423,12 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Verify:
-    """Stepped pacing: run one pass over these nodes on top of the committed prefix `base`."""
-
-    number: Number
-    base: Digest
-    position: Position
-    nodes: Nodes
-    authors: AuthorIndices
-
-
-@dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, times."""
+    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, its time."""
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
     pass_us: Microseconds
-    held_us: Microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,20 +439,6 @@ class Commit:
     """
 
     number: Number
-    position: Position
-    tokens: CommitTokens
-    digest: Digest
-    authors: AuthorIndices
-    stats: Annotated[PassStats, Struct(PassStats)]
-    transcript: TranscriptField = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Stepped pacing: the outcome of the `Verify` whose base was `base`; fields as in `Commit`."""
-
-    number: Number
-    base: Digest
     position: Position
     tokens: CommitTokens
     digest: Digest
@@ -581,7 +552,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Draft below `base` + `guess`: at most `depth` tokens deep, `width` nodes expanded a pass.
+    """Draft below `base`: at most `depth` tokens deep, `width` nodes expanded a pass.
 
     `window` bounds the nodes sent and not yet resolved by an `Advance`. Paths less likely than one in `rarity` are
     kept back; without it the drafter chooses.
@@ -590,7 +561,6 @@ class Assign:
     number: Number
     base: Digest
     position: Position
-    guess: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_GUESS_TOKENS)]
     depth: Annotated[int, Whole(limits.MAX_TREE_DEPTH, 1)]
     width: Annotated[int, Whole(limits.MAX_TREE_NODES, 1)]
     window: Annotated[int, Whole(limits.MAX_WINDOW_NODES, 1)]
@@ -676,7 +646,7 @@ class Status:
 
 
 Message = (
-    Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
+    Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
     | Receipted | StageMessage

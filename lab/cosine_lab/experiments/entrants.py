@@ -28,7 +28,7 @@ from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.traces import Trace
-from cosine_node.verifier.policy import Policy
+from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
 from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 from cosine_p2p.strategy.registry import Plain

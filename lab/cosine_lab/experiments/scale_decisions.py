@@ -28,7 +28,7 @@ from cosine_protocol.records import SCHEMA, NodeRecord, Role
 CHAIN_TOKENS: Final = 6
 COMMIT_TOKENS: Final = 3
 VOCAB_TOKENS: Final = 997
-STATS: Final = PassStats(nodes=16, near_ties=0, pass_us=60_000, held_us=0)
+STATS: Final = PassStats(nodes=16, near_ties=0, pass_us=60_000)
 
 
 def decision_rows(strategy: StrategyKind, *, candidates: Sequence[int], repeats: int) -> list[JsonRow]:

@@ -145,11 +145,14 @@ class DrafterService:
         clock: Callable[[], float] = time.time,
         receipts: ReceiptLedger | None = None,
         keep_stream: Callable[[VerifiedStream], None] | None = None,
+        make_tree: Callable[..., DraftTree] = DraftTree,
     ) -> None:
         """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept.
 
-        `keep_stream` gets the texts that clients let the drafter keep, once their requests have ended.
+        `keep_stream` gets the texts that clients let the drafter keep, once their requests have ended. `make_tree`
+        makes the live tree of each request.
         """
+        self._make_tree = make_tree
         self.receipts = receipts
         self.records = StreamRecords(keep_stream, target_digest=config.target_digest)
         self._engine = engine
@@ -281,7 +284,7 @@ class DrafterService:
             message.number,
             request,
             d_0,
-            DraftTree(
+            self._make_tree(
                 d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES, record=record
             ),
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
@@ -337,10 +340,9 @@ class DrafterService:
             return
         match message:
             case m.Assign():
-                if max(message.guess, default=0) < self._engine.vocab_tokens:
-                    place = (message.base, message.guess, message.depth, message.width, message.window)
-                    branch = Branch(*place, message.rarity or USUAL_RARITY)
-                    self._send(followed, followed.tree.assign(branch))
+                place = (message.base, message.depth, message.width, message.window)
+                branch = Branch(*place, message.rarity or USUAL_RARITY)
+                self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
                     self._advance(followed, message)

@@ -145,8 +145,6 @@ class AuditService:
             channel,
             claim.number,
             claim.request,
-            m.Pacing.PLAIN,
-            0,
             KvState(sequence),
             list(claim.tokens),
             admission=LATEST,

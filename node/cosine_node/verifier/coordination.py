@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
-from cosine_node.verifier.policy import MAX_COORDINATED
+from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import log_of
 from cosine_p2p.request.offload import Offload, Threads

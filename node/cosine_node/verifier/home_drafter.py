@@ -215,7 +215,7 @@ class HomeDrafter:
     def _follow(self, request: VerifierRequest) -> None:
         asked = request.request
         tree = DraftTree(request.d_0, asked.prompt, request.output, self._calibration, measures_prompt=False)
-        tree.assign(Branch(tree.digest, (), MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
+        tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
         self._texts[request] = HomeText(tree, sequence, self._first_rates())
 

@@ -9,7 +9,7 @@ from cosine_p2p.strategy.base import (
     Committed,
     DrafterLost,
     SendAssign,
-    SendVerify,
+    SendTree,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -41,7 +41,7 @@ def asked(actions: list[Action]) -> set[int]:
 
 def verified(actions: list[Action]) -> Block:
     [verify] = actions
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     return verify.block
 
 
@@ -141,7 +141,7 @@ def test_drafts_get_shorter_while_passes_queue_and_longer_when_they_do_not() -> 
         nonlocal now_s
         tokens: list[int] = []
         actions: list[Action] = []
-        while not any(isinstance(action, SendVerify) for action in actions):
+        while not any(isinstance(action, SendTree) for action in actions):
             actions = strategy.on(drafted([7], after=[*output, *tokens]), now_s)
             tokens.append(7)
         now_s += latency_s

@@ -9,7 +9,7 @@ from cosine_p2p.strategy.base import (
     DrafterLost,
     SendAdvance,
     SendAssign,
-    SendVerify,
+    SendTree,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -27,7 +27,7 @@ def committed(
 ) -> Committed:
     """New tokens of the stream by a verifier that then stands after `stands`."""
     digest = roll_digest(ROOT, [*after, *tokens] if stands is None else stands)
-    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000, 0), verifier)
+    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000), verifier)
 
 
 def begun(verifiers: int = 2, drafters: int = 1, **options: object) -> tuple[DsiParallel, list[Action]]:
@@ -43,11 +43,11 @@ def begun(verifiers: int = 2, drafters: int = 1, **options: object) -> tuple[Dsi
     return strategy, actions
 
 
-def tasks(actions: Sequence[Action]) -> list[SendVerify]:
-    return [action for action in actions if isinstance(action, SendVerify)]
+def tasks(actions: Sequence[Action]) -> list[SendTree]:
+    return [action for action in actions if isinstance(action, SendTree)]
 
 
-def tokens_of(task: SendVerify) -> list[int]:
+def tokens_of(task: SendTree) -> list[int]:
     return [node.token for node in task.block.nodes]
 
 
