@@ -20,10 +20,6 @@ from cosine_protocol.nodes import BASE
 from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 
-# --------------------
-# Signed fragments of one request, by the prefixes that their nodes complete: they show whose a token was. Pure.
-
-
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
 """Bounds memory, for each author: twice what a drafter may have under way."""
 
@@ -99,9 +95,6 @@ class SignedDrafts:
         """Forget nodes for output positions before this one, which are committed."""
         for author, own in self._nodes.items():
             self._nodes[author] = OrderedDict((digest, kept) for digest, kept in own.items() if kept[0] >= position)
-
-
-# --------------------
 
 
 LEAST_RTT_PASSES: Final = 0.25

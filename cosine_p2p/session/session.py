@@ -186,7 +186,7 @@ class Session:
         self._are_drafters_asked = False
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
-            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0, 0)))
+            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0)))
 
     @property
     def serving(self) -> tuple[str, ...]:

@@ -30,21 +30,16 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
 
-# --------------------
-# Network coordinates: points whose distances estimate round-trip times between peers. Pure.
-#
-# A point has three axes and a height, the way from a machine to the well-connected part of the network, which
-# every
-# path to it takes. After Vivaldi (Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
-# never infinite, and always a number.
-
-
 Axis = Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkCoordinate:
     """A peer's place by its own account, in microseconds of round-trip time from the origin.
+
+    It has three axes and a height, the way from a machine to the well-connected part of the network, which every
+    path to it takes (Vivaldi: Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
+    never infinite, and always a number.
 
     `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
     that the place is a guess.
@@ -60,10 +55,6 @@ class NetworkCoordinate:
         """The estimated round-trip time to another peer, in seconds."""
         apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
         return (apart_us + self.height_us + other.height_us) / 1e6
-
-
-# --------------------
-# What a verifier signs of its stream, and the messages in which another one is asked to check it.
 
 
 Token = Annotated[int, Whole(limits.MAX_TOKEN_ID)]
@@ -143,10 +134,6 @@ class Audited:
     signature: Signature
 
 
-# --------------------
-# The messages by which a client fetches the tokenizer files of a target from a node.
-
-
 @dataclass(frozen=True, slots=True)
 class AskFile:
     """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
@@ -164,10 +151,6 @@ class FilePiece:
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
     data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
-
-
-# --------------------
-# A mandate as it travels: what a client allows the verifier that coordinates its request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +177,6 @@ class SignedMandate:
 
     body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
     signature: Signature
-
-
-# --------------------
-# What members of a private swarm show each other: signed certificates, and signed lists of revoked ones.
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +246,6 @@ class Revoked:
     revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
 
 
-# --------------------
-# What a verifier and a client sign of a drafter's work, and the message in which the drafter gets it.
-
-
 SomeTokens = Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
 
 
@@ -327,9 +302,6 @@ class Receipted:
 
     number: Number
     receipt: Annotated[SignedReceipt, Struct(SignedReceipt)]
-
-
-# --------------------
 
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from cosine_lab.experiments.ablated import AblatedCosine, AblatedOptions
 from cosine_lab.experiments.oracle import OracleCosine
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.batch_objective import BatchDirector
@@ -30,7 +31,6 @@ from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.traces import Trace
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
-from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 from cosine_p2p.strategy.registry import Plain
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
@@ -161,9 +161,9 @@ _DRAFTERS: Final = (BY_LABEL,)
 _LAWS: Final = (COUPLED, PUBLISHED)
 
 PLAIN: Final = Entrant(kind=ALL_STRATEGIES["plain"], strategy=Plain)
-OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=Cosine, options=CosineOptions)
+OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=AblatedCosine, options=AblatedOptions)
 ORACLE: Final = Entrant(
-    kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=CosineOptions, knows_stream=True
+    kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=AblatedOptions, knows_stream=True
 )
 DSI: Final = Entrant(
     kind=ALL_STRATEGIES["dsi"],

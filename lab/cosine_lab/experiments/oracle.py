@@ -7,7 +7,7 @@ would need, drafters that know the stream too, `Scenario.is_oracle` gives.
 
 from collections.abc import Collection, Sequence
 
-from cosine_p2p.strategy.cosine import Cosine, CosineOptions
+from cosine_lab.experiments.ablated import AblatedCosine, AblatedOptions
 from cosine_p2p.strategy.fusion import FusedView
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import extend_digest
@@ -29,10 +29,10 @@ class OracleView(FusedView):
         return min(node.draft_probabilities)
 
 
-class OracleCosine(Cosine):
+class OracleCosine(AblatedCosine):
     """`stream` is all that the target will write after the prefix whose digest is `root`."""
 
-    def __init__(self, root: bytes, *, stream: Sequence[int], options: CosineOptions | None = None) -> None:
+    def __init__(self, root: bytes, *, stream: Sequence[int], options: AblatedOptions | None = None) -> None:
         super().__init__(root, options=options)
         digests = [root]
         for token in stream:

@@ -8,6 +8,7 @@ from itertools import product
 from statistics import fmean, stdev
 from typing import Any, Final
 
+from cosine_lab.experiments.ablated import PromptlessRouter
 from cosine_lab.experiments.experiment import (
     TUNE_SPLIT,
     ExperimentOptions,
@@ -115,7 +116,7 @@ REFERENCE: Final = ComparedRouter("best-in-hindsight", 1, lambda r, chance: Fixe
 """The best single drafter of each request."""
 OURS: Final = (
     *(ComparedRouter("hedge", active, lambda r, chance: HedgeRouter()) for active in (3, 2, 1)),
-    ComparedRouter("hedge-no-prior", 3, lambda r, chance: HedgeRouter(has_prior=False)),
+    ComparedRouter("hedge-no-prior", 3, lambda r, chance: PromptlessRouter()),
 )
 """The router of `cosine` as it is, then with fewer drafters and without what the prompt says."""
 RIVALS: Final = (

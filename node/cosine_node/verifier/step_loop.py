@@ -1,4 +1,36 @@
-"""The verifier's step loop *schedule, select, forward, commit*: passes over many requests, one after the other."""
+"""The verifier's step loop *schedule, select, forward, commit*: passes over many requests, one after the other.
+
+Theory of operation
+-------------------
+One task runs `StepLoop.run` and is the only one that touches the engine. Everything else, streams of clients,
+timers, the coordinator, only changes requests between two of its steps and calls `wake`. Each turn does this:
+
+1. *Release.* Requests that were cancelled end, and the sequences of all that have ended are given back. That waits
+   for this place because the engine must not change under a running pass.
+2. *Draft.* The verifier's own drafter, if there is one, drafts for those that decode.
+3. *Schedule and select.* `PassRows` chooses who is in the next pass, with which draft nodes, and reserves pages;
+   it may take those of younger requests, or fail one that can never fit.
+4. *Forward.* The rows go to the runner. `PassUnderWay` remembers them, since a request may end meanwhile.
+5. *Commit.* Each row's result goes into its request: known tokens become part of the prefix, an audit compares, and
+   for one that generates the target's choices are walked down its tree (`VerifierRequest.judge`), the tokens are
+   posted with a transcript where that is due, and the last ones bring the signed account.
+
+Where the model is whole there is one pass at a time: 4 is awaited before the next turn. Where it is in parts
+(`FeedChain`), passes are *ordered*: the engine feeds them in the order in which they were begun, so several may be
+under way, the next one begins when `FeedPace` says so, and known tokens count as fed as soon as a pass has begun.
+
+A `ServedRequest` goes PREFILL -> DECODE, and back through RECOMPUTE when its pages are taken or the chain is lost.
+An audit is fed like RECOMPUTE and ends when all of it is compared. A request leaves `ServedRequests` in `_forget`
+alone, with one of four endings: finished, cancelled, audited, failed.
+
+Failures stay where they belong. A row that gives an error fails its request. A pass that fails as a whole is taken
+apart, each row in a pass of its own, so that only the one at fault fails. A chain that is lost loses nothing but
+time: another is found, and all begin anew from what they have committed. A pass over requests that are all
+cancelled is abandoned. A client that does not read what is posted is given up.
+
+What never happens: a token is committed that the target did not choose, or twice; a request that has ended is
+posted anything; pages are given back under a running pass; one request's error ends the loop.
+"""
 
 import asyncio
 import logging

@@ -4,16 +4,16 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from cosine_lab.experiments.ablated import AblatedOptions
 from cosine_lab.experiments.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, Variant, variants
 from cosine_lab.experiments.entrants import NOT_OF_STRATEGIES, POLICIES, SHIPPED, SHIPS
 from cosine_lab.simulation.scenario import Scenario
-from cosine_p2p.strategy.cosine import CosineOptions
 
 ADDED, LEFT_OUT = ([variant for variant in variants() if variant.order == order] for order in (CUMULATIVE, SINGLE))
 
 
-def options_of(variant: Variant) -> CosineOptions:
-    return CosineOptions(**{n: value for n, value in variant.choice.items() if n not in NOT_OF_STRATEGIES})
+def options_of(variant: Variant) -> AblatedOptions:
+    return AblatedOptions(**{n: value for n, value in variant.choice.items() if n not in NOT_OF_STRATEGIES})
 
 
 def settings(variant: Variant) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def test_the_first_row_has_no_part_and_the_last_cumulative_one_all() -> None:
     first, last = ADDED[0], ADDED[-1]
     assert (options_of(first).drafters, options_of(first).width_nodes) == (1, 1)
     assert Scenario(**first.scenario).home == ""
-    assert (options_of(last), last.scenario, last.choice) == (CosineOptions(), SHIPPED, {"policy": SHIPS})
+    assert (options_of(last), last.scenario, last.choice) == (AblatedOptions(), SHIPPED, {"policy": SHIPS})
 
 
 def test_every_row_differs_from_the_one_before_in_one_part() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from cosine_lab.rivals.batch_objective import BatchDirector
 from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_lab.rivals.fused_prefix import TOLD
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
@@ -32,7 +33,7 @@ def begun(options: CosinePaperOptions, *authors: int, director: BatchDirector | 
 
 
 def guesses(actions: list[Action]) -> dict[int, tuple[int, ...]]:
-    return {action.author: action.guess for action in actions if isinstance(action, SendAssign)}
+    return {action.author: TOLD.find(action.base)[1] for action in actions if isinstance(action, SendAssign)}
 
 
 def asked(actions: list[Action]) -> set[int]:
@@ -46,7 +47,7 @@ def verified(actions: list[Action]) -> Block:
 
 
 def timed(event: Committed, *, took_s: float) -> Committed:
-    return replace(event, stats=PassStats(0, 0, round(1e6 * took_s), 0))
+    return replace(event, stats=PassStats(0, 0, round(1e6 * took_s)))
 
 
 def test_all_drafters_extend_the_fused_prefix_token_by_token() -> None:
