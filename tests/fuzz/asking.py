@@ -88,7 +88,7 @@ class HostilePeer:
 
 def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
     """A message with what a hostile peer can know put right: its request's number, its own account, a signature."""
-    if isinstance(message, m.Commit | m.Verified):
+    if isinstance(message, m.Commit):
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
         digest = roll_digest(D_0, peer.tokens)
@@ -107,7 +107,7 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         return m.Final(body, peer.sign("final", body), earned)
     if isinstance(message, m.Fragment | m.Credit):
         draft = decode_body(m.Draft, message.body)
-        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree | m.Verify)]
+        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree)]
         base = getattr(told[-1], "base", D_0) if told and is_signed else draft.base
         body = encode_body(replace(draft, number=NUMBER, base=base))
         author = PEERS[2] if isinstance(message, m.Credit) else peer.identity

@@ -200,7 +200,7 @@ class _Caller:
     def _place(self, d_0: bytes, stream: HostileStream) -> tuple[int, bytes]:
         """The end of the stream as far as the caller was told."""
         for told in reversed(stream.heard):
-            if isinstance(told, m.Commit | m.Verified):
+            if isinstance(told, m.Commit):
                 return told.position + len(told.tokens), told.digest
         return 0, d_0
 

@@ -8,7 +8,7 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
-from cosine_node.verifier.request import KvState, RequestStage, VerifierRequest
+from cosine_node.verifier.request import KvState, RequestStage, ServedRequest, VerifierRequest
 from cosine_node.verifier.served import ServedRequests
 from cosine_protocol.errors import CosineError
 from cosine_protocol.messages import Message, Pacing
@@ -92,7 +92,7 @@ class Serving:
         """The tokens of the next pass, by request."""
         return [list(row.tokens) for _, row in self._forward()]
 
-    def take_turn(self, *, request_s: float) -> list[VerifierRequest]:
+    def take_turn(self, *, request_s: float) -> list[ServedRequest]:
         """Who was in the next pass, which takes so much longer for each request but the first."""
         rows = self.rows.next_rows()
         for request, row in rows:
