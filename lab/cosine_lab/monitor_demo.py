@@ -12,14 +12,13 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_lab.simulation.links import seeded
-from cosine_lab.simulation.paced_loop import PacedLoop
 from cosine_lab.simulation.participants import Participants, identity_of
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import EngineSource, Scenario
 from cosine_lab.simulation.traces import Trace, TraceSet
-from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
+from cosine_lab.simulation.virtual_loop import PacedLoop, run_virtual
+from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload, chosen_traces
 from cosine_node import zoo
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
@@ -112,7 +111,7 @@ class DemoSource:
     def __init__(self, *, seed: int = 1) -> None:
         self._scenario = demo_scenario(seed)
         traces = TraceSet.load_shipped()
-        self._workload = TraceWorkload(self._scenario, traces)
+        self._workload = TraceWorkload(self._scenario, chosen_traces(self._scenario, traces))
         self._codec = ReplayCodec(traces)
         recorded = traces.select(split=TEST_SPLIT, temperature=0.0, domains=zoo.DOMAINS)
         self._repertoire = Repertoire([trace for trace in recorded if self._codec.can_follow(trace.prompt())])

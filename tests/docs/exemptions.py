@@ -77,7 +77,6 @@ TOKENIZER: Final = "{tokenizer}"
 SUBSTITUTIONS: Final = (
     Substitution(r'(?<=\[)"?ADDRESS"?(?=\])', f'"{ADDRESS}"', "an address that a node printed, in Python"),
     Substitution(r"\bADDRESS\b", ADDRESS, "the same in a command"),
-    Substitution(r"/ip4/[\d.]+/tcp/\d+/p2p/12D3KooW\.\.\.", ADDRESS, "the same, cut short"),
     Substitution(r"http://127\.0\.0\.1:8000", GATEWAY, "the port may be taken"),
     Substitution(r"http://127\.0\.0\.1:9100", METRICS, "the port may be taken"),
     Substitution(r"(?<=--metrics-port )9100|(?<=start_http_server\()9101", FREE_PORT, "the port may be taken"),

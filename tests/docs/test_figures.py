@@ -25,7 +25,7 @@ from tests.docs.pages import DOCS
 from tests.fuzz.kept import kept
 from tests.fuzz.target import regressions
 from tests.fuzz.targets import TARGETS
-from tests.swarm.test_soak import SEEDS
+from tests.swarm.test_soak import SOAKED_SEEDS
 
 SECURITY: Final = (DOCS / "security.md").read_text("utf-8")
 QUESTIONS: Final = (DOCS / "faq.md").read_text("utf-8")
@@ -70,7 +70,7 @@ def test_what_the_costliest_liar_costs() -> None:
 
 
 def test_the_seeds_of_the_soak() -> None:
-    assert told(r"([\d,]+) seeds", SECURITY) == f"{SEEDS:,}"
+    assert told(r"([\d,]+) seeds", SECURITY) == f"{SOAKED_SEEDS:,}"
 
 
 @pytest.mark.parametrize(

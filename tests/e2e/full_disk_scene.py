@@ -11,7 +11,7 @@ from tests.e2e.nodes import Node, close_all, run
 from tests.e2e.reference import encoded, greedy
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
-NEW_TOKENS: Final = 32
+NEW_TOKENS: Final = 96
 DISK: Final = "24m"
 JOIN: Final = ("join", "--threads", "1", "--dtype", "float32")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_node import zoo
 from cosine_node.learning.decision import is_due
 from cosine_node.learning.stream_store import read_streams
@@ -71,15 +72,15 @@ class Learning:
 
     def client(self, *, share_feedback: bool | None, **options: Any) -> Client:
         """A client of this verifier and drafter, unless told otherwise."""
-        trust = {"trust": (self.verifier.peer_id, self.drafter.peer_id)}
-        return Client([self.verifier.maddr], dtype="float32", share_feedback=share_feedback, **(trust | options))
+        own: dict[str, Any] = {"trust": (self.verifier.peer_id, self.drafter.peer_id), "strategies": ALL_STRATEGIES}
+        return Client([self.verifier.maddr], dtype="float32", share_feedback=share_feedback, **(own | options))
 
     def ask(self, texts: list[str], *, share_feedback: bool | None) -> int:
         """Ask for texts, which are the target's; the drafted tokens that were accepted."""
         accepted = 0
         with self.client(share_feedback=share_feedback) as client:
             for text in texts:
-                done = client.generate(text, max_new_tokens=NEW_TOKENS)
+                done = client.generate(text, max_new_tokens=NEW_TOKENS, strategy="speculative")
                 assert done.token_ids == greedy(encoded(text), NEW_TOKENS), text
                 accepted += sum(one.accepted for one in done.drafters)
         return accepted

@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from cosine_lab.report.intervals import bootstrap_interval
 from cosine_lab.rivals import RIVALS
 from cosine_node import zoo
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.learning.home import find_homes
 from cosine_node.learning.stream_store import StreamStore
+from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p import AsyncClient
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m

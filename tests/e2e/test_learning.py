@@ -158,7 +158,7 @@ def test_it_keeps_texts_of_clients_that_share_alone_also_where_it_only_follows(
     drafted_for = {}
     for asked, shares in ((quiet, None), (shared, True), (refused, False)):
         with learning.client(share_feedback=shares) as client:
-            drafters = {encoded(text): drafters_of(client, text) for text in asked}
+            drafters = {encoded(text): drafters_of(client, text, strategy="speculative") for text in asked}
         # A client's first text may be over before its drafter is reached.
         drafted_for[shares] = {prompt for prompt, peer_ids in drafters.items() if learner in peer_ids}
         assert drafted_for[shares], shares

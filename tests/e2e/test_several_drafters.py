@@ -1,12 +1,15 @@
 """Several drafters in one process: each a node of its own to the network, one process to whoever runs it."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from cosine_p2p import Client
+from cosine_lab.rivals import RIVALS
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.request.results import Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import HOST, Node, run
 from tests.e2e.reference import encoded, greedy
@@ -40,12 +43,17 @@ def test_each_is_ready_under_an_identity_of_its_own(
     assert keys == ["several", "several-2", "several-3"]
 
 
+async def asked(swarm: Swarm, trust: tuple[str, ...]) -> Generation:
+    """A text whose drafter drafts all the way, however little it gains."""
+    async with AsyncClient([swarm.boot.maddr], dtype="float32", trust=trust, strategies=RIVALS) as client:
+        return await client.generate(PROMPT, strategy="speculative", max_new_tokens=NEW_TOKENS)
+
+
 @pytest.mark.parametrize("model", [model for model in MODELS if model.startswith("zoo:")])
 def test_each_drafts_for_itself(swarm: Swarm, several: tuple[Node, list[dict[str, Any]]], model: str) -> None:
     (peer_id,) = (event["peer_id"] for event in several[1] if event["model"] == model)
     trust = (swarm.verifier.peer_id, peer_id)
-    with Client([swarm.boot.maddr], dtype="float32", trust=trust) as client:
-        done = client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
+    done = asyncio.run(asked(swarm, trust))
     assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
     (drafter,) = done.drafters
     assert drafter.peer_id == peer_id and drafter.drafted >= drafter.accepted > 0

@@ -6,8 +6,9 @@ import pytest
 
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.curve import CostCurve
+from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.directory import selection
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session import drafters

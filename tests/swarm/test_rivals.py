@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.rivals.batch_objective import BatchDirector
-from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_lab.rivals.cosine_paper import BatchDirector, CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from cosine_lab.experiments.engine_rivals import Decoded, decoded
+from cosine_lab.experiments.decoding import Decoded, decoded
 from cosine_lab.simulation.local_chain import LocalChain
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual

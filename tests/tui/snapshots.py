@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from cosine_p2p.request.results import Generation, VerifierReport
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.identity import Identity
@@ -18,7 +19,6 @@ from cosine_tui.snapshot import (
     Moment,
     NodeView,
     Reachability,
-    RequestAccount,
     RequestState,
     RequestView,
     Snapshot,
@@ -119,7 +119,6 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
         "tokens_per_s": 17.3,
         "decoded_per_s": 4.3,
         "copied_per_s": 1.5,
-        "finish_reason": "",
         "verifiers": (VERIFIER,),
         "drafters": (
             DrafterView(
@@ -154,18 +153,28 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
     return RequestView(**(fields | changes))
 
 
-def account_of(**changes: Any) -> RequestAccount:
-    fields: dict[str, Any] = {
-        "drafted": 200,
-        "offered": 10,
-        "accepted": 8,
-        "prompt_tokens": 6,
-        "near_ties": 0,
-        "bytes_sent": 812,
-        "bytes_received": 64_200,
-        "verifiers": ((VERIFIER, 12),),
-    }
-    return RequestAccount(**(fields | changes))
+def account_of() -> Generation:
+    return Generation(
+        text="def add(a, b):\n    return a + b",
+        token_ids=tuple(range(12)),
+        prompt_tokens=6,
+        tokens=12,
+        finish_reason="eos",
+        seconds=2.5,
+        time_to_first_token_s=0.31,
+        strategy="cosine",
+        seed=3,
+        rounds=6,
+        drafted=200,
+        offered=10,
+        accepted=8,
+        near_ties=0,
+        bytes_sent=812,
+        bytes_received=64_200,
+        drafters=(),
+        verifiers=(VerifierReport(VERIFIER, 41.0, 12),),
+        why=(),
+    )
 
 
 STANDING = Standing(
@@ -196,7 +205,7 @@ SNAPSHOT = Snapshot(
     connection=SwarmConnection(state=ConnectionState.LIVE, since_s=0.4),
     nodes=NODES,
     requests=(
-        request_of(6, is_own=False, state=RequestState.FINISHED, finish_reason="eos", label="math"),
+        request_of(6, is_own=False, state=RequestState.FINISHED, label="math", account=account_of()),
         request_of(7),
     ),
     events=EVENTS,
@@ -241,11 +250,7 @@ class RecordingFeed(StillFeed):
         self.asked: list[tuple[str, Options]] = []
         self.cancelled: list[int] = []
         self.is_closed = False
-        self.show = self._latest.put
-        self._error: BaseException | None = None
-
-    def error(self) -> BaseException | None:
-        return self._error
+        self.show = self._latest.append
 
     def fail(self, error: BaseException) -> None:
         self._error = error

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.feed import Latest, StillFeed, ThreadFeed
+from cosine_tui.feed import StillFeed, ThreadFeed
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import Snapshot
 
@@ -40,14 +40,6 @@ class ScriptedSource:
     def cancel(self, number: int) -> None:
         self.cancelled.append(number)
         self.heard.set()
-
-
-def test_of_a_flood_only_the_latest_is_left() -> None:
-    latest: Latest[int] = Latest()
-    assert latest.take() is None
-    for number in range(1000):
-        latest.put(number)
-    assert (latest.take(), latest.take()) == (999, None)
 
 
 def test_a_source_lives_in_its_thread_until_it_is_closed() -> None:

@@ -7,16 +7,26 @@ import pytest
 from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
-from cosine_tui.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState
-from cosine_tui.node_events import why_lost
-from cosine_tui.snapshot import ConnectionState, Event, EventKind, Reachability, RequestState, Standing
+from cosine_tui.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState, node_events, why_lost
+from cosine_tui.snapshot import ConnectionState, Event, EventKind, NodeView, Reachability, RequestState, Standing
 from cosine_tui.tracked_request import RequestDescription
-from tests.tui.snapshots import LOST_REASON, TARGET, peer_id_of, sight_of, survey_of
+from tests.tui.snapshots import (
+    CODE,
+    LOST_REASON,
+    SPARE,
+    TARGET,
+    VERIFIER,
+    drafter_of,
+    node_of,
+    peer_id_of,
+    sight_of,
+    survey_of,
+)
 
 ASKED = RequestDescription(prompt="Add", strategy="cosine")
 
 
-def new_notebook() -> MonitorState:
+def new_state() -> MonitorState:
     return MonitorState(title="network test", target=TARGET)
 
 
@@ -38,14 +48,14 @@ def kinds(events: tuple[Event, ...]) -> list[EventKind]:
 
 
 def test_the_first_look_is_one_event_however_many_nodes_there_are() -> None:
-    state = new_notebook()
+    state = new_state()
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3), sight_of(4, reason="gone")), 1.0)
     (event,) = state.snapshot(1.0).events
     assert (event.kind, event.text) == (EventKind.JOINED, "found 1 verifier and 2 drafters, 1 of them unreachable")
 
 
 def test_nodes_join_vanish_come_back_and_leave() -> None:
-    state = new_notebook()
+    state = new_state()
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3)), 2.0)
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3, reason=LOST_REASON)), 3.0)
@@ -59,7 +69,7 @@ def test_nodes_join_vanish_come_back_and_leave() -> None:
 
 
 def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
-    state = new_notebook()
+    state = new_state()
     state.add_survey(survey_of(sight_of(3, passes=10)), 1.0)
     assert state.snapshot(1.0).nodes[0].passes_per_s is None
     state.add_survey(survey_of(sight_of(3, passes=40)), 3.0)
@@ -71,7 +81,7 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
 
 
 def test_a_swarm_is_lost_once_and_found_again() -> None:
-    state = new_notebook()
+    state = new_state()
     state.mark_live(1.0)
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
     state.mark_lost("the DHT did not answer", 5.0, retry_at_s=6.0)
@@ -84,7 +94,7 @@ def test_a_swarm_is_lost_once_and_found_again() -> None:
 
 
 def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
-    state = new_notebook()
+    state = new_state()
     first, second = peer_id_of(1), peer_id_of(2)
     log = state.add_request(ASKED, 1.0)
     state.note_progress(log, progress_of(serving=(first,)), 1.5)
@@ -97,7 +107,7 @@ def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
 
 
 def test_a_failed_request_is_an_event_with_its_reason() -> None:
-    state = new_notebook()
+    state = new_state()
     log = state.add_request(ASKED, 1.0)
     state.end_request(log, RequestState.FAILED, 2.0, error="No verifier is left.")
     snapshot = state.snapshot(2.0)
@@ -105,7 +115,7 @@ def test_a_failed_request_is_an_event_with_its_reason() -> None:
 
 
 def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> None:
-    state = new_notebook()
+    state = new_state()
     state.add_survey(survey_of(sight_of(3)), 1.0)
     assert state.snapshot(1.0).nodes[0].standing == Standing()
     for _ in range(2):
@@ -120,7 +130,7 @@ def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> Non
 
 
 def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
-    state = new_notebook()
+    state = new_state()
     state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
     peer_id = peer_id_of(1)
     log = state.add_request(ASKED, 1.0)
@@ -134,7 +144,7 @@ def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
 
 
 def test_old_requests_are_forgotten_and_running_ones_never() -> None:
-    state = new_notebook()
+    state = new_state()
     running = state.add_request(ASKED, 0.0)
     for _ in range(2 * KEPT_REQUESTS):
         state.end_request(state.add_request(ASKED, 1.0), RequestState.FINISHED, 2.0)
@@ -143,7 +153,7 @@ def test_old_requests_are_forgotten_and_running_ones_never() -> None:
 
 
 def test_emulated_devices_are_named_wherever_there_are_any() -> None:
-    state = new_notebook()
+    state = new_state()
     assert state.snapshot(0.0).note == ""
     sight = sight_of(3)
     state.add_survey(survey_of(replace(sight, record=replace(sight.record, emulated="60/6@10"))), 1.0)
@@ -164,3 +174,52 @@ def test_emulated_devices_are_named_wherever_there_are_any() -> None:
 )
 def test_when_a_swarm_is_lost(sights: tuple[NodeSight, ...], problem: str, knew: bool, why: str) -> None:
     assert why_lost(survey_of(*sights, problem=problem), has_known_nodes=knew) == why
+
+
+UP, DOWN = Reachability.UP, Reachability.LOST
+
+
+def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tuple[EventKind, str]]:
+    events = node_events({node.peer_id: node for node in before}, after, 5.0)
+    return [(event.kind, event.text) for event in events]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        (UP, UP, []),
+        (UP, DOWN, [EventKind.UNREACHABLE]),
+        (DOWN, DOWN, []),
+        (DOWN, UP, [EventKind.REACHABLE]),
+        (None, UP, [EventKind.JOINED]),
+        (None, DOWN, [EventKind.JOINED, EventKind.UNREACHABLE]),
+        (UP, None, [EventKind.LEFT]),
+    ],
+)
+def test_a_node_that_changes_is_an_event(
+    before: Reachability | None, after: Reachability | None, kinds: list[EventKind]
+) -> None:
+    other = node_of(VERIFIER)
+    old, new = (
+        (other,) if state is None else (other, node_of(SPARE, reachability=state)) for state in (before, after)
+    )
+    assert [kind for kind, _ in told(old, new)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("m", "m+learned-1-1a2b3c4d", [(EventKind.LEARNED, "serves version 1 of m")]),
+        ("m+learned-1-1a2b3c4d", "m+learned-3-1a2b3c4d", [(EventKind.LEARNED, "serves version 3 of m")]),
+        ("m+learned-3-1a2b3c4d", "m+learned-1-1a2b3c4d", [(EventKind.WENT_BACK, "from version 3 to version 1")]),
+        ("m+learned-3-1a2b3c4d", "m", [(EventKind.WENT_BACK, "from version 3 to the model as it came")]),
+        ("m+learned-3-1a2b3c4d", "m+learned-3-1a2b3c4d", []),
+        ("m+learned-3-1a2b3c4d", "ngram", []),
+        ("m", "ngram", []),
+    ],
+)
+def test_other_learned_weights_are_an_event(before: str, after: str, expected: list[tuple[EventKind, str]]) -> None:
+    node = drafter_of(CODE, "code", 1)
+    old, new = (replace(node, record=replace(node.record, model=model)) for model in (before, after))
+    title = f"code drafter {CODE[-6:]} "
+    assert [(kind, text.removeprefix(title)) for kind, text in told((old,), (new,))] == expected

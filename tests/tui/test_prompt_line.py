@@ -4,10 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_tui.commands import COMMANDS, MonitorCommand
-from cosine_tui.prompt_line import OPTIONS, CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
+from cosine_tui.prompt_line import (
+    COMMANDS,
+    OPTIONS,
+    CommandEntry,
+    History,
+    MonitorCommand,
+    OptionChange,
+    Options,
+    PromptEntry,
+    complete,
+    read_entry,
+    suggestion,
+)
 
 
 def changed(line: str, options: Options | None = None) -> Options:
@@ -79,7 +91,7 @@ def test_every_command_can_be_typed(command: MonitorCommand) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_example_can_be_typed(name: str) -> None:
-    assert isinstance(read_entry(f"/{name} {OPTIONS[name]}", Options()), OptionChange)
+    assert isinstance(read_entry(f"/{name} {OPTIONS[name].example}", Options()), OptionChange)
 
 
 @pytest.mark.parametrize(
@@ -133,3 +145,59 @@ def test_the_history_goes_back_and_forth_and_keeps_what_was_not_sent() -> None:
     assert history.newer("unsent") == "unsent"
     assert [history.older("unsent"), history.older("three"), history.older("two")] == ["three", "two", "two"]
     assert [history.newer("two"), history.newer("three"), history.newer("unsent")] == ["three", "unsent", "unsent"]
+
+
+def test_commands_have_names_and_keys_of_their_own_and_people_write_them_so() -> None:
+    assert len({command.name for command in COMMANDS}) == len(COMMANDS)
+    keys = [command.key for command in COMMANDS if command.key]
+    assert len(set(keys)) == len(keys)
+    shown = {command.name: (command.usage, command.key_label) for command in COMMANDS}
+    assert shown["help"] == ("/help", "F1") and shown["cancel"] == ("/cancel", "Ctrl+G")
+    assert shown["filter"] == ("/filter WORDS", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "completed", "candidates"),
+    [
+        ("--te", "--temperature ", ("--temperature",)),
+        ("--top", "--top-", ("--top-p", "--top-k")),
+        ("--temperature 0.8 --str", "--temperature 0.8 --strategy ", ("--strategy",)),
+        ("--chat --se", "--chat --seed ", ("--seed",)),
+        ("--strategy cosine-p", "--strategy cosine-paper", ("cosine-paper",)),
+        ("--seed=7 --tok", "--seed=7 --tokens ", ("--tokens",)),
+        ("/qu", "/quit", ("/quit",)),
+        ("/fil", "/filter ", ("/filter",)),
+        ("/temp", "/temperature ", ("/temperature",)),
+        ("/sort lo", "/sort load", ("load",)),
+        ("/chat o", "/chat o", ("on", "off")),
+        ("--gen", "--generation-config ", ("--generation-config",)),
+        ("/generation_config n", "/generation_config none", ("none",)),
+    ],
+)
+def test_the_last_word_grows_as_far_as_is_certain(line: str, completed: str, candidates: tuple[str, ...]) -> None:
+    assert complete(line) == (completed, candidates)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "Once", "Once --te", "--temperature 0.8 Once --te", "-- --te", "//te", "/filter te", "/nothing "]
+)
+def test_a_prompt_is_not_completed(line: str) -> None:
+    assert complete(line) == (line, ()) and suggestion(line) is None
+
+
+def test_a_slash_alone_names_everything_and_so_do_two_dashes() -> None:
+    assert {f"/{command.name}" for command in COMMANDS} < set(complete("/")[1])
+    assert complete("--")[1] == tuple(f"--{name}" for name in OPTIONS)
+    assert complete("/strategy ")[1] == tuple(sorted(STRATEGIES))
+
+
+def test_the_suggestion_is_the_first_candidate() -> None:
+    assert suggestion("--te") == "--temperature"
+    assert suggestion("/sort l") == "/sort load"
+    assert suggestion("/sort load") is None
+
+
+@given(st.text(alphabet="/-abcdefhkoprstwy =", max_size=24))
+def test_completing_only_ever_adds(line: str) -> None:
+    completed, _ = complete(line)
+    assert completed.lower().startswith(line.lower()) and complete(completed)[0].startswith(completed)

@@ -14,28 +14,19 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.commands import COMMANDS
 from cosine_tui.feed import FRAMES_PER_S, Feed
 from cosine_tui.formatting import counted
-from cosine_tui.listing import Listing, Order
-from cosine_tui.node_events import node_title
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.request import request_title
+from cosine_tui.prompt_line import COMMANDS, CommandEntry
 from cosine_tui.snapshot import RequestView, Snapshot
 from cosine_tui.styled_text import clean, clean_text
 from cosine_tui.themes import DARK, LIGHT, THEMES
-from cosine_tui.view import Page, PageKind, PaneName, View
-from cosine_tui.widgets.line_pane import LinePane
-from cosine_tui.widgets.list_pane import ListPane
+from cosine_tui.view import Listing, Order, Page, PageKind, PaneName, View
+from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox
 
-TWO_COLUMNS: Final = 100
-"""From this width on two panes fit side by side: the request and another one."""
-ALL_COLUMNS: Final = 130
-"""From this width on all panes fit without cutting their tables, if there are also `ALL_ROWS`."""
-ALL_ROWS: Final = 32
-"""A choice: fewer rows leave three panes above each other too little."""
 PALETTE_NODES: Final = 200
 """Bounds the time to open the palette in a large swarm; `/filter` finds every node."""
 
@@ -50,8 +41,10 @@ class MonitorApp(App[None]):
     TITLE = "CoSine"
     AUTO_FOCUS = "#prompt-input"
     COMMAND_PALETTE_DISPLAY = "Ctrl+P"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (TWO_COLUMNS, "-two"), (ALL_COLUMNS, "-wide")]  # noqa: RUF012 - as below
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (ALL_ROWS, "-tall")]  # noqa: RUF012 - declared so by textual
+    # From 100 columns on two panes fit side by side, from 130 on all of them without cutting their tables; but
+    # fewer than 32 rows leave three panes above each other too little.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-two"), (130, "-wide")]  # noqa: RUF012 - as below
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012 - declared so by textual
     BINDINGS: ClassVar[list[BindingType]] = [
         *[
             Binding(
@@ -73,9 +66,9 @@ class MonitorApp(App[None]):
 
     def __init__(self, feed: Feed, *, theme: str = DARK, frames_per_s: float = FRAMES_PER_S) -> None:
         super().__init__()
-        for known in THEMES:
+        for known, _ in THEMES.values():
             self.register_theme(known)
-        self.theme = theme
+        self._use_theme(theme)
         self.snapshot = Snapshot()
         self.failure: BaseException | None = None
         self.view = View(has_marks="NO_COLOR" in os.environ)
@@ -100,7 +93,7 @@ class MonitorApp(App[None]):
             "copy": lambda _: self._copy(),
             "filter": self._filter,
             "sort": self._sort,
-            "theme": lambda _: self._toggle_theme(),
+            "theme": lambda _: self._use_theme(LIGHT if self.theme == DARK else DARK),
             "quit": lambda _: self._quit(),
         }
 
@@ -130,14 +123,14 @@ class MonitorApp(App[None]):
                 self.screen.set_focus(self._prompt.input)
         await super().on_event(event)
 
-    def on_prompt_box_sent(self, event: PromptBox.Sent) -> None:
+    def on_prompt_box_entered(self, event: PromptBox.Entered) -> None:
+        if isinstance(event.entry, CommandEntry):
+            self.perform(event.entry.name, event.entry.argument)
+            return
         self.view.forget_warning()
         self.view.follow_own(self.snapshot)
-        self._feed.ask(event.prompt, event.options)
+        self._feed.ask(event.entry.prompt, event.entry.options)
         self.show_pane(PaneName.REQUEST, takes_focus=False)
-
-    def on_prompt_box_commanded(self, event: PromptBox.Commanded) -> None:
-        self.perform(event.name, event.argument)
 
     def on_prompt_box_typed(self) -> None:
         self.view.forget_warning()
@@ -166,9 +159,9 @@ class MonitorApp(App[None]):
 
     def action_scroll(self, pages: int) -> None:
         """Scroll what is shown by pages, from the prompt line too."""
-        lines = self._grid.shown_lines(self.view)
-        lines.focus()
-        lines.scroll_relative(y=pages * max(1, lines.scrollable_content_region.height - 1), animate=False)
+        pane = self._grid.shown_pane(self.view)
+        pane.focus()
+        pane.scroll_relative(y=pages * max(1, pane.scrollable_content_region.height - 1), animate=False)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The commands of the palette: the monitor's own, orders of the lists, nodes and requests."""
@@ -184,7 +177,7 @@ class MonitorApp(App[None]):
             )
         for node in self.snapshot.nodes[:PALETTE_NODES]:
             show = partial(self._open_page, Page(PageKind.NODE, node.peer_id))
-            yield SystemCommand(palette_title(f"Node {node_title(node)}"), "everything about it", show)
+            yield SystemCommand(palette_title(f"Node {node.title}"), "everything about it", show)
         for request in self.snapshot.requests:
             show = partial(self._open_page, Page(PageKind.REQUEST, str(request.number)))
             yield SystemCommand(palette_title(request_title(request)), "everything about it", show)
@@ -206,7 +199,7 @@ class MonitorApp(App[None]):
         self.view.pane = name
         self._lay_out()
         if takes_focus:
-            self._grid.shown_lines(self.view).focus()
+            self._grid.shown_pane(self.view).focus()
 
     def _show_request(self, number: str) -> None:
         known = [str(request.number) for request in self.snapshot.requests]
@@ -254,8 +247,9 @@ class MonitorApp(App[None]):
     def _toggle_marks(self) -> None:
         self.view.has_marks = not self.view.has_marks
 
-    def _toggle_theme(self) -> None:
-        self.theme = LIGHT if self.theme == DARK else DARK
+    def _use_theme(self, name: str) -> None:
+        self.theme = name
+        self.console.push_theme(THEMES[name][1])
 
     def _quit(self) -> None:
         if self.view.may_quit(self.snapshot):
@@ -294,7 +288,7 @@ class MonitorApp(App[None]):
 
     def draw(self) -> None:
         """Draw everything that is shown from the snapshot."""
-        self._headline.show(headline(self.snapshot, self._headline.scrollable_content_region.width))
+        self._headline.show(headline(self.snapshot, self._headline.width))
         self._grid.draw(self.snapshot, self.view)
         self._prompt.show_defaults(self.snapshot.generation_defaults)
 

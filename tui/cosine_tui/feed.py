@@ -1,37 +1,16 @@
-"""Feeds of snapshots for the screen: a slot for the latest one, and the thread in which a source runs."""
+"""Feeds of snapshots for the screen, each a slot for the latest one; a source fills it from a thread of its own."""
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import Snapshot
 
 FRAMES_PER_S: Final = 8
-"""Snapshots and redraws a second. A choice: text seems to flow, and a slow terminal keeps up."""
-STOP_TIMEOUT_S: Final = 10.0
-"""The longest wait for a source to leave the swarm. A choice: longer than closing a connection takes."""
-
-_T = TypeVar("_T")
-
-
-class Latest(Generic[_T]):
-    """A slot between threads that keeps only the latest value; those put before it are lost."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._value: _T | None = None
-
-    def put(self, value: _T) -> None:
-        with self._lock:
-            self._value = value
-
-    def take(self) -> _T | None:
-        """The latest value, once."""
-        with self._lock:
-            value, self._value = self._value, None
-            return value
+"""Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up."""
 
 
 class SnapshotSource(Protocol):
@@ -50,57 +29,71 @@ class SnapshotSource(Protocol):
         ...
 
 
-class Feed(Protocol):
-    """The screen's end of a source: snapshots out, commands in. No method but `start` and `close` waits."""
+class Feed:
+    """The screen's end of a source: snapshots out, commands in. No method but `start` and `close` waits.
 
-    def start(self) -> None: ...
+    This one has no source: commands do nothing.
+    """
+
+    def __init__(self) -> None:
+        # The latest alone is of interest, and a deque needs no lock.
+        self._latest: deque[Snapshot] = deque(maxlen=1)
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        return
 
     def take(self) -> Snapshot | None:
         """The latest snapshot, if there is a new one."""
-        ...
+        return self._latest.pop() if self._latest else None
 
     def error(self) -> BaseException | None:
         """The error that ended the source, if one did; there will be no more snapshots."""
-        ...
+        return self._error
 
-    def ask(self, prompt: str, options: Options) -> None: ...
+    def ask(self, prompt: str, options: Options) -> None:
+        return
 
-    def cancel(self, number: int) -> None: ...
+    def cancel(self, number: int) -> None:
+        return
 
     def close(self) -> None:
         """End everything; returns when it has ended."""
-        ...
 
 
-class ThreadFeed:
-    """A source in a thread of its own, with an event loop of its own, so that nothing it does stops the screen."""
+class StillFeed(Feed):
+    """A feed of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self._latest.append(snapshot)
+
+
+class ThreadFeed(Feed):
+    """A source in a thread of its own, with an event loop of its own, so that nothing it does stops the screen.
+
+    Closing it waits `stop_timeout_s` at most for the source to leave the swarm.
+    """
 
     def __init__(
         self,
         source: SnapshotSource,
         *,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-        stop_timeout_s: float = STOP_TIMEOUT_S,
+        stop_timeout_s: float = 10.0,
     ) -> None:
+        super().__init__()
         self._source = source
         self._loop_factory = loop_factory
         self._stop_timeout_s = stop_timeout_s
-        self._latest: Latest[Snapshot] = Latest()
         self._thread = threading.Thread(target=self._run, name="cosine-tui-source", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
 
     def start(self) -> None:
         self._thread.start()
         self._ready.wait()
-
-    def take(self) -> Snapshot | None:
-        return self._latest.take()
-
-    def error(self) -> BaseException | None:
-        return self._error
 
     def ask(self, prompt: str, options: Options) -> None:
         self._call(lambda: self._source.ask(prompt, options))
@@ -109,10 +102,9 @@ class ThreadFeed:
         self._call(lambda: self._source.cancel(number))
 
     def close(self) -> None:
-        if not self._thread.is_alive():
-            return
-        self._call(lambda: self._main and self._main.cancel())
-        self._thread.join(self._stop_timeout_s)
+        if self._thread.is_alive():
+            self._call(lambda: self._main and self._main.cancel())
+            self._thread.join(self._stop_timeout_s)
 
     def _call(self, command: Callable[[], object]) -> None:
         try:
@@ -132,35 +124,9 @@ class ThreadFeed:
             self._ready.set()
 
     async def _until_cancelled(self) -> None:
-        self._main = asyncio.ensure_future(self._source.run(self._latest.put))
+        self._main = asyncio.ensure_future(self._source.run(self._latest.append))
         self._ready.set()
         try:
             await self._main
         except asyncio.CancelledError:
             return
-
-
-class StillFeed:
-    """A feed of one snapshot; commands do nothing."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._latest: Latest[Snapshot] = Latest()
-        self._latest.put(snapshot)
-
-    def start(self) -> None:
-        return
-
-    def take(self) -> Snapshot | None:
-        return self._latest.take()
-
-    def error(self) -> BaseException | None:
-        return None
-
-    def ask(self, prompt: str, options: Options) -> None:
-        return
-
-    def cancel(self, number: int) -> None:
-        return
-
-    def close(self) -> None:
-        return

@@ -1,19 +1,19 @@
 """The state of the monitor: nodes, requests and events so far, and the snapshot of them. No clock, no network."""
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from cosine_node.learning.home import LearnedName
 from cosine_node.learning.learner_report import LearnerReport
-from cosine_p2p.request.results import Progress
+from cosine_p2p.request.results import Generation, Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role
-from cosine_tui.formatting import short_name
-from cosine_tui.node_events import node_events
+from cosine_tui.formatting import counted, short_name
 from cosine_tui.snapshot import (
     ConnectionState,
     Event,
@@ -21,7 +21,6 @@ from cosine_tui.snapshot import (
     Failure,
     NodeView,
     Reachability,
-    RequestAccount,
     RequestState,
     Snapshot,
     Standing,
@@ -118,11 +117,10 @@ class MonitorState:
         now_s: float,
         *,
         error: str = "",
-        finish_reason: str = "",
-        account: RequestAccount | None = None,
+        account: Generation | None = None,
     ) -> None:
         """End a request; it counts for the standing of its nodes."""
-        request.end(state, now_s, error=error, finish_reason=finish_reason, account=account)
+        request.end(state, now_s, error=error, account=account)
         for peer_id in request.peer_ids:
             self._standings[peer_id] = _with_request(self._standings.get(peer_id, Standing()), peer_id, request)
         if state is RequestState.FAILED:
@@ -202,3 +200,52 @@ def _with_request(standing: Standing, peer_id: str, request: TrackedRequest) -> 
         accepted=standing.accepted + report.accepted,
         text_tokens=standing.text_tokens + request.tokens,
     )
+
+
+def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s: float) -> Iterator[Event]:
+    """Nodes that joined, left, ceased to answer or answer again; the first survey is one event."""
+    if not before:
+        if after:
+            roles = Counter(node.role for node in after)
+            stages = f" and {counted(roles[Role.STAGE], 'stage')}" if roles[Role.STAGE] else ""
+            lost = sum(node.reachability is Reachability.LOST for node in after)
+            rest = f", {lost:,} of them unreachable" if lost else ""
+            verifiers, drafters = counted(roles[Role.VERIFIER], "verifier"), counted(roles[Role.DRAFTER], "drafter")
+            found = f"{verifiers} and {drafters}{stages}{rest}"
+            yield Event(now_s, EventKind.JOINED, f"found {found}")
+        return
+    present = {node.peer_id for node in after}
+    for node in after:
+        old = before.get(node.peer_id)
+        if old is None:
+            yield Event(now_s, EventKind.JOINED, node.title)
+        if node.reachability is Reachability.LOST and (old is None or old.reachability is Reachability.UP):
+            yield Event(now_s, EventKind.UNREACHABLE, f"{node.title}: {node.reason}")
+        elif node.reachability is Reachability.UP and old is not None and old.reachability is Reachability.LOST:
+            yield Event(now_s, EventKind.REACHABLE, node.title)
+        if old is not None and old.record.model != node.record.model:
+            yield from _switched(old, node, now_s)
+    for peer_id, node in before.items():
+        if peer_id not in present:
+            yield Event(now_s, EventKind.LEFT, node.title)
+
+
+def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
+    """By its own word, a drafter serves with other weights that it has learned."""
+    before, after = LearnedName.of(old.record.model), LearnedName.of(node.record.model)
+    if after is not None and (before is None or after.number > before.number):
+        yield Event(now_s, EventKind.LEARNED, f"{node.title} serves version {after.number} of {after.model}")
+    elif before is not None and node.record.model.startswith(before.model):
+        to = f"version {after.number}" if after is not None else "the model as it came"
+        yield Event(now_s, EventKind.WENT_BACK, f"{node.title} from version {before.number} to {to}")
+
+
+def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
+    """The reason why the swarm must be thought lost after a survey; "" if it is there."""
+    if any(not node.reason for node in survey.nodes):
+        return ""
+    if survey.problem:
+        return survey.problem
+    if survey.nodes:
+        return f"none of {len(survey.nodes)} announced nodes answers"
+    return "nobody is announced any more" if has_known_nodes else ""

@@ -1,22 +1,63 @@
-"""Lines typed into the prompt box: text to generate from, options, or a command of the monitor."""
+"""The language of the prompt line: prompts, options and commands; reading a line, completing it, and lines before.
 
-import math
+The same commands are in the command palette, and most have a key. No key is a printable one: what is typed is text.
+"""
+
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cosine_p2p.request.generation_config import apply_defaults
-from cosine_p2p.request.options import AUTO, NONE, TEXT_DEFAULTS
+from cosine_p2p.request.options import AUTO, NONE, TEXT_DEFAULTS, GenerationOptions, merge_options
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_protocol.request import Sampling
-from cosine_tui.commands import BY_NAME
+from cosine_tui.view import Order
 
-MAX_TOKENS: Final = 1 << 20
-"""Beyond the context of any model; the swarm refuses what is too long for its own."""
-SEEDS: Final = 1 << 63
-"""Seeds on the wire are below this."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorCommand:
+    """One command. `key` is Textual's name of its key, `argument` what may follow the name on the prompt line.
+
+    `footer` is its word at the bottom of the screen, "" where it is not shown there.
+    """
+
+    name: str
+    what: str
+    key: str = ""
+    argument: str = ""
+    footer: str = ""
+
+    @property
+    def key_label(self) -> str:
+        """The key as people write it: `F1`, `Ctrl+G`."""
+        return self.key.title()
+
+    @property
+    def usage(self) -> str:
+        """The command as it is typed."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+COMMANDS: Final = (
+    MonitorCommand(name="help", what="keys, commands and signs", key="f1", footer="Help"),
+    MonitorCommand(name="swarm", what="the nodes; Enter shows all of the selected one", key="f2"),
+    MonitorCommand(name="requests", what="the requests and who drafts for whom; Enter as above", key="f3"),
+    MonitorCommand(name="request", what="the text of a request, or of request N", key="f4", argument="N"),
+    MonitorCommand(name="events", what="what happened", key="f5"),
+    MonitorCommand(name="marks", what="each drafter's letter before its tokens", key="f6"),
+    MonitorCommand(name="before", what="the request before the one that is shown", key="f7"),
+    MonitorCommand(name="after", what="the request after the one that is shown", key="f8"),
+    MonitorCommand(name="latest", what="whatever is written now, whoever asked for it", key="f9"),
+    MonitorCommand(name="details", what="everything about the shown request", key="ctrl+o"),
+    MonitorCommand(name="cancel", what="end the shown request, if it is yours", key="ctrl+g", footer="Cancel"),
+    MonitorCommand(name="copy", what="its text, or a node's peer id, for pasting", key="ctrl+y", footer="Copy"),
+    MonitorCommand(name="filter", what="show only nodes and requests with these words", argument="WORDS"),
+    MonitorCommand(name="sort", what="order the lists; the key takes the next one", key="ctrl+s", argument="ORDER"),
+    MonitorCommand(name="theme", what="dark or light", key="ctrl+t"),
+    MonitorCommand(name="quit", what="leave; asks while a request of yours goes on", key="ctrl+q", footer="Quit"),
+)
+"""In the order in which help lists them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +86,49 @@ class Options:
         own = published if self.generation_config == AUTO else None
         applied = apply_defaults(own, asked=self.asked(), otherwise=TEXT_DEFAULTS)
         text: dict[str, Any] = {**TEXT_DEFAULTS, **applied.options, **self.asked()}
-        heat = f"temperature {text['temperature']:g}" if text["temperature"] else "greedy"
-        nucleus = f" · top-p {text['top_p']:g}" if text["top_p"] < 1 else ""
-        top = f" · top-k {text['top_k']}" if text["top_k"] else ""
-        penalty = f" · penalty {text['repetition_penalty']:g}" if text["repetition_penalty"] != 1 else ""
-        seed = "" if self.seed is None else f" · seed {self.seed}"
-        chat = " · chat" if self.is_chat else ""
-        length = f" · {text['max_new_tokens']} tokens"
-        return f"{self.strategy} · {heat}{nucleus}{top}{penalty}{length}{seed}{chat}"
+        parts = [
+            self.strategy,
+            f"temperature {text['temperature']:g}" if text["temperature"] else "greedy",
+            f"top-p {text['top_p']:g}" if text["top_p"] < 1 else "",
+            f"top-k {text['top_k']}" if text["top_k"] else "",
+            f"penalty {text['repetition_penalty']:g}" if text["repetition_penalty"] != 1 else "",
+            f"{text['max_new_tokens']} tokens",
+            "" if self.seed is None else f"seed {self.seed}",
+            "chat" if self.is_chat else "",
+        ]
+        return " · ".join(filter(None, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class LineOption:
+    """An option as it is typed: the field of `Options` it sets, an example of a value, and how one is read.
+
+    `read` raises `ValueError` for a value that is none; `values` are all there are, where they are few.
+    """
+
+    field: str
+    example: str
+    read: Callable[[str], Any]
+    values: tuple[str, ...] = ()
+
+
+SWITCH: Final = "chat"
+"""The option that `--` switches on without a value, as on the command line."""
+RESET: Final = "reset"
+"""Typed as a command, it brings back the options of the start."""
+OPTIONS: Final = {
+    "temperature": LineOption("temperature", "0.8", float),
+    "top-p": LineOption("top_p", "0.95", float),
+    "top-k": LineOption("top_k", "40", int),
+    "tokens": LineOption("max_new_tokens", "256", int),
+    "generation-config": LineOption("generation_config", "none", str, (AUTO, NONE)),
+    "seed": LineOption("seed", "7", lambda value: None if value == "random" else int(value), ("random",)),
+    "strategy": LineOption("strategy", "plain", str, tuple(sorted(STRATEGIES))),
+    SWITCH: LineOption("is_chat", "on", lambda value: ("off", "on").index(value) == 1, ("on", "off")),
+}
+"""The options by their names on the line."""
+_VALUES: Final = {"sort": tuple(Order), **{name: option.values for name, option in OPTIONS.items()}}
+_TAKES_ARGUMENT: Final = {*OPTIONS, *(command.name for command in COMMANDS if command.argument)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +155,7 @@ class CommandEntry:
     argument: str
 
 
-Entry = PromptEntry | OptionChange | CommandEntry
-
-
-def read_entry(line: str, options: Options) -> Entry | None:
+def read_entry(line: str, options: Options) -> PromptEntry | OptionChange | CommandEntry | None:
     """The entry in a line, None for an empty one.
 
     `/name value` is a command, or an option from now on; a line that begins with // is a prompt that begins with /.
@@ -96,123 +169,107 @@ def read_entry(line: str, options: Options) -> Entry | None:
         return PromptEntry(text[1:], options)
     if text.startswith("/"):
         word, _, value = text[1:].partition(" ")
-        name = option_name(word)
-        if name in BY_NAME:
-            return CommandEntry(name, value.strip())
+        name, value = _option_name(word), value.strip()
+        if any(name == command.name for command in COMMANDS):
+            return CommandEntry(name, value)
         if name == RESET:
             return OptionChange(Options(), "All options are as at the start.")
         if name not in OPTIONS:
             raise UsageError(f"There is no command /{word}; Tab lists them, and // begins a prompt with a slash.")
-        return OptionChange(
-            _changed(options, f"/{name}", name, value.strip()), f"{name} is {value.strip()} from now on."
-        )
+        return OptionChange(_changed(options, f"/{name}", name, value), f"{name} is {value} from now on.")
     return _with_options(text, options)
 
 
-def option_name(word: str) -> str:
-    """The name that a word on the line stands for."""
-    name = word.lower().replace("_", "-")
-    return _ALIASES.get(name, name)
-
-
-def _with_options(text: str, options: Options) -> Entry:
-    """A prompt behind the options of its own."""
-    changed, rest, names = options, text, []
+def _with_options(text: str, options: Options) -> PromptEntry | OptionChange:
+    """A prompt behind the options of its own, or these alone."""
+    rest, changes = text, []
     while rest.startswith("--"):
         word, _, rest = rest.partition(" ")
         rest = rest.strip()
         if word == "--":
             break
         shown, has_value, value = word.partition("=")
-        name = option_name(shown[2:])
+        name = _option_name(shown[2:])
         if name not in OPTIONS:
             raise UsageError(f"There is no option {shown}; Tab lists them, and -- alone ends the options.")
-        if not has_value:
-            if name == SWITCH:
-                value = "on"
-            else:
-                value, _, rest = rest.partition(" ")
-        changed = _changed(changed, f"--{name}", name, value)
-        names.append(f"{name} is {value}")
+        if not has_value and name == SWITCH:
+            value = "on"
+        elif not has_value:
+            value, _, rest = rest.partition(" ")
+        options = _changed(options, f"--{name}", name, value)
+        changes.append(f"{name} is {value}")
         rest = rest.strip()
     if rest:
-        return PromptEntry(rest, changed)
-    if not names:
+        return PromptEntry(rest, options)
+    if not changes:
         raise UsageError("There is no prompt behind --.")
-    return OptionChange(changed, f"{', '.join(names)} from now on.")
+    return OptionChange(options, f"{', '.join(changes)} from now on.")
+
+
+def _option_name(word: str) -> str:
+    """The name that a word on the line stands for; that of `cosine-node generate` does too."""
+    name = word.lower().replace("_", "-")
+    return "tokens" if name == "max-new-tokens" else name
 
 
 def _changed(options: Options, shown: str, name: str, value: str) -> Options:
     """The options with another value of one. Raises `UsageError`."""
+    option = OPTIONS[name]
     if not value:
-        raise UsageError(f"{shown} needs a value, for example {shown} {OPTIONS[name]}.")
-    field, read = _READERS[name]
+        raise UsageError(f"{shown} needs a value, for example {shown} {option.example}.")
     if name == "strategy" and value not in STRATEGIES:
-        raise UsageError(f"There is no strategy {value!r}; choose one of {', '.join(sorted(STRATEGIES))}.")
+        raise UsageError(f"There is no strategy {value!r}; choose one of {', '.join(option.values)}.")
     try:
-        changed = replace(options, **{field: read(value)})
-        _check(changed)
+        read = option.read(value)
+        if name != SWITCH:
+            merge_options({}, {option.field: read}, GenerationOptions)
     except (ValueError, OverflowError, UsageError) as error:
         what = f" ({error})" if isinstance(error, UsageError) else ""
-        raise UsageError(f"{shown} cannot be {value!r}{what}; for example {shown} {OPTIONS[name]}.") from None
-    return changed
+        raise UsageError(f"{shown} cannot be {value!r}{what}; for example {shown} {option.example}.") from None
+    return replace(options, **{option.field: read})
 
 
-def _check(options: Options) -> None:
-    asked = options.asked()
-    if not 1 <= asked.pop("max_new_tokens", 1) <= MAX_TOKENS:
-        raise ValueError("tokens")
-    if options.seed is not None and not 0 <= options.seed < SEEDS:
-        raise ValueError("seed")
-    temperature, top_p = asked.get("temperature", 0.0), asked.get("top_p", 1.0)
-    if not (math.isfinite(temperature) and temperature >= 0 and 0 < top_p <= 1):
-        raise ValueError("temperature")
-    if asked.get("top_k", 0) < 0:
-        raise ValueError("top-k")
-    if options.generation_config not in (AUTO, NONE):
-        raise ValueError("generation-config")
-    Sampling(**asked, seed=options.seed or 0)
+def complete(line: str) -> tuple[str, tuple[str, ...]]:
+    """The line with its last word as far as that is certain, and the words it can become, if any."""
+    head, _, candidates = _last_word(line)
+    if not candidates:
+        return line, ()
+    common = candidates[0]
+    while not all(candidate.startswith(common) for candidate in candidates):
+        common = common[:-1]
+    end = " " if len(candidates) == 1 and common.lstrip("/-") in _TAKES_ARGUMENT else ""
+    return head + common + end, candidates
 
 
-def _seed(value: str) -> int | None:
-    return None if value == "random" else int(value)
+def suggestion(line: str) -> str | None:
+    """The line completed with the first candidate, None without one or before anything is typed."""
+    head, word, candidates = _last_word(line)
+    return head + candidates[0] if candidates and word and candidates[0] != word else None
 
 
-def _switch(value: str) -> bool:
-    if value not in ("on", "off"):
-        raise ValueError(value)
-    return value == "on"
-
-
-# Options by name: the field of `Options` and the reader of its value.
-_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "temperature": ("temperature", float),
-    "top-p": ("top_p", float),
-    "top-k": ("top_k", int),
-    "tokens": ("max_new_tokens", int),
-    "generation-config": ("generation_config", str),
-    "seed": ("seed", _seed),
-    "strategy": ("strategy", str),
-    "chat": ("is_chat", _switch),
-}
-OPTIONS: Final = {
-    "temperature": "0.8",
-    "top-p": "0.95",
-    "top-k": "40",
-    "tokens": "256",
-    "generation-config": "none",
-    "seed": "7",
-    "strategy": "plain",
-    "chat": "on",
-}
-"""Option names with an example of a value each."""
-SWITCH: Final = "chat"
-"""The option that `--` switches on without a value, as on the command line."""
-RESET: Final = "reset"
-"""Typed as a command, it brings back the options of the start."""
-_ALIASES: Final = {"max-new-tokens": "tokens"}
-"""Names of `cosine-node generate` that are shorter here."""
-assert {field for field, _ in _READERS.values()} == {field.name for field in fields(Options)}
+def _last_word(line: str) -> tuple[str, str, tuple[str, ...]]:
+    """The line before its last word, that word, and what it can become."""
+    start = line.rfind(" ") + 1
+    head, word = line[:start], line[start:]
+    before = head.split()
+    known: tuple[str, ...] = ()
+    if not before and word.startswith("/"):
+        known = tuple(f"/{name}" for name in (*(command.name for command in COMMANDS), *OPTIONS, RESET))
+    elif before and before[0].startswith("/"):
+        known = _VALUES.get(_option_name(before[0][1:]), ()) if len(before) == 1 else ()
+    else:
+        # Options are completed until the prompt begins.
+        wanted = ""
+        for each in before:
+            if wanted:
+                wanted = ""
+            elif not each.startswith("--") or each == "--":
+                return head, word, ()
+            elif "=" not in each and _option_name(each[2:]) != SWITCH:
+                wanted = _option_name(each[2:])
+        known = _VALUES.get(wanted, ()) if wanted else tuple(f"--{name}" for name in OPTIONS if word[:2] == "--")
+    typed = word.lower() if word[:1] in "/-" else word
+    return head, word, tuple(each for each in known if each.startswith(typed))
 
 
 class History:

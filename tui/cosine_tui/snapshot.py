@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from cosine_p2p.request.results import DrafterReport, Generation
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_tui.formatting import short_name
 
 
 class ConnectionState(StrEnum):
@@ -93,6 +95,12 @@ class NodeView:
         return Role(self.record.role)
 
     @property
+    def title(self) -> str:
+        """The node in a few words: `code drafter 4fQk2v`."""
+        domains = f"{'+'.join(self.record.expertise)} " if self.record.expertise and self.author else ""
+        return f"{domains}{self.role} {short_name(self.peer_id)}"
+
+    @property
     def pass_ms(self) -> float:
         return self.record.pass_us / 1e3
 
@@ -150,32 +158,10 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAccount:
-    """The figures of a request that is over. `verifiers` are peer ids with the tokens each committed.
-
-    `offered` are the tokens of the text for which a draft had come, right or wrong.
-    """
-
-    drafted: int
-    offered: int
-    accepted: int
-    prompt_tokens: int
-    near_ties: int
-    bytes_sent: int
-    bytes_received: int
-    verifiers: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterView:
+class DrafterView(DrafterReport):
     """A drafter's work for one request: nodes drafted, tokens accepted, and both a second just now."""
 
-    peer_id: str
-    domain: str
     author: int
-    rtt_ms: float
-    drafted: int
-    accepted: int
     drafted_per_s: float
     accepted_per_s: float
 
@@ -185,7 +171,7 @@ class RequestView:
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
     Of the target's own tokens it decoded some and copied others from the text so far. Rates are of just now, of the
-    whole request once it is over.
+    whole request once it is over; then there is an `account` of it, if it began at a verifier.
     """
 
     number: int
@@ -207,13 +193,12 @@ class RequestView:
     tokens_per_s: float
     decoded_per_s: float
     copied_per_s: float
-    finish_reason: str
     verifiers: tuple[str, ...]
     drafters: tuple[DrafterView, ...]
     why: tuple[str, ...]
     speeds: Speeds = Speeds()
     timeline: tuple[Moment, ...] = ()
-    account: RequestAccount | None = None
+    account: Generation | None = None
 
 
 class EventKind(Enum):

@@ -1,29 +1,37 @@
 """One request as it goes on: its text, its progress and its rates, and its view in a snapshot."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
-from cosine_p2p.request.results import HOME_SOURCE, TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import (
+    HOME_SOURCE,
+    TARGET_SOURCE,
+    AppliedConfig,
+    Chunk,
+    DrafterReport,
+    Generation,
+    Progress,
+)
 from cosine_tui.formatting import short_name
-from cosine_tui.snapshot import DrafterView, Moment, RequestAccount, RequestState, RequestView, TextRun
-from cosine_tui.speed_history import SpeedHistory
+from cosine_tui.snapshot import DrafterView, Moment, RequestState, RequestView, Speeds, TextRun
 
-RATE_WINDOW_S: Final = 3.0
-"""A choice: long enough that one pass does not make a rate jump, short enough to follow a change."""
+# Bounds of memory, the oldest are let go: more passes and intervals than a terminal has columns, more text and more
+# of what happened than anybody scrolls back.
 MAX_PASSES: Final = 256
-"""Bounds memory: more passes than a line of any terminal is wide."""
+MAX_INTERVALS: Final = 256
 MAX_TEXT_RUNS: Final = 4096
-"""More than any request has tokens that anybody reads; the oldest are let go."""
 MAX_MOMENTS: Final = 256
-"""Bounds memory: more of what happened than anybody scrolls back; the oldest are let go."""
 
 
 class Rate:
-    """Samples of a growing count; times come from the caller and never go back."""
+    """Samples of a growing count; times come from the caller and never go back.
 
-    def __init__(self, *, began_s: float, window_s: float = RATE_WINDOW_S) -> None:
+    A window of 3 s is long enough that one pass does not make a rate jump, short enough to follow a change.
+    """
+
+    def __init__(self, *, began_s: float, window_s: float = 3.0) -> None:
         self._window_s = window_s
         self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
 
@@ -39,6 +47,37 @@ class Rate:
         """Growth a second over the window, 0 before any time has passed."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+
+class SpeedHistory:
+    """A growing count of tokens, read off at equal intervals; these double whenever there are too many of them.
+
+    Half a second is several passes of most verifiers, so that a single one does not make the curve jump.
+    """
+
+    def __init__(self, *, began_s: float, interval_s: float = 0.5, limit: int = MAX_INTERVALS) -> None:
+        self._began_s = began_s
+        self._interval_s = interval_s
+        self._limit = limit
+        self._counts: list[float] = [0.0]
+        self._noted: tuple[float, float] = (began_s, 0.0)
+
+    def note(self, tokens: float, now_s: float) -> None:
+        """Add the count as it is now; between two counts it is taken to have grown evenly."""
+        before_s, before = self._noted
+        self._noted = (now_s, tokens)
+        while (at_s := self._began_s + len(self._counts) * self._interval_s) <= now_s:
+            share = (at_s - before_s) / (now_s - before_s) if now_s > before_s else 1.0
+            self._counts.append(before + share * (tokens - before))
+            if len(self._counts) > self._limit + 1:
+                self._counts = self._counts[::2]
+                self._interval_s *= 2
+
+    @property
+    def speeds(self) -> Speeds:
+        """Tokens a second in every interval that is over."""
+        pairs = zip(self._counts, self._counts[1:], strict=False)
+        return Speeds(self._interval_s, tuple((after - before) / self._interval_s for before, after in pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +101,6 @@ class TrackedRequest:
         self.seed: int | None = None
         self.state = RequestState.ASKING
         self.error = ""
-        self.finish_reason = ""
         self.progress: Progress | None = None
         self._number_of = number_of
         self._began_s = began_s
@@ -75,13 +113,10 @@ class TrackedRequest:
         self._passes: deque[int] = deque(maxlen=MAX_PASSES)
         self._last_round = 0
         self._verifiers: list[str] = []
-        self._token_rate = Rate(began_s=began_s)
-        self._decoded_rate = Rate(began_s=began_s)
-        self._copied_rate = Rate(began_s=began_s)
-        self._drafter_rates: dict[str, tuple[Rate, Rate]] = {}
+        self._rates: defaultdict[str, Rate] = defaultdict(lambda: Rate(began_s=began_s))
         self._speeds = SpeedHistory(began_s=began_s)
         self._timeline: deque[Moment] = deque([Moment(0.0, "asked")], maxlen=MAX_MOMENTS)
-        self._account: RequestAccount | None = None
+        self._account: Generation | None = None
 
     @property
     def tokens(self) -> int:
@@ -129,22 +164,7 @@ class TrackedRequest:
     def note_progress(self, progress: Progress, now_s: float) -> None:
         """Take in how far it has come; call this several times a second."""
         before, self.progress = self.progress, progress
-        self._note_news(before, progress, now_s)
-        self._seconds = now_s - self._began_s
-        self._speeds.note(self._tokens, now_s)
-        self._token_rate.note(self._tokens, now_s)
-        self._decoded_rate.note(self._decoded, now_s)
-        self._copied_rate.note(self._copied, now_s)
-        for report in progress.drafters:
-            drafted, accepted = self._drafter_rates.setdefault(
-                report.peer_id, (Rate(began_s=self._began_s), Rate(began_s=self._began_s))
-            )
-            drafted.note(report.drafted, now_s)
-            accepted.note(report.accepted, now_s)
-        self._verifiers += [peer_id for peer_id in progress.serving if peer_id not in self._verifiers]
-
-    def _note_news(self, before: Progress | None, progress: Progress, now_s: float) -> None:
-        """Note what happened since the progress before: verifiers lost and found, decisions about drafters."""
+        # What is new: verifiers lost and found, decisions about drafters.
         for tried in progress.tried[len(before.tried) if before else 0 :]:
             peer_id, _, reason = tried.partition(" ")
             self._note(f"verifier {short_name(peer_id)} {reason}", now_s, is_alert=True)
@@ -154,6 +174,15 @@ class TrackedRequest:
         news = min(progress.decisions - (before.decisions if before else 0), len(progress.why))
         for reason in progress.why[len(progress.why) - news :]:
             self._note(reason, now_s)
+        self._seconds = now_s - self._began_s
+        self._speeds.note(self._tokens, now_s)
+        counts = {"tokens": self._tokens, "decoded": self._decoded, "copied": self._copied}
+        for report in progress.drafters:
+            counts[f"drafted by {report.peer_id}"] = report.drafted
+            counts[f"accepted from {report.peer_id}"] = report.accepted
+        for name, count in counts.items():
+            self._rates[name].note(count, now_s)
+        self._verifiers += [peer_id for peer_id in progress.serving if peer_id not in self._verifiers]
 
     def _note(self, text: str, now_s: float, *, is_alert: bool = False) -> None:
         self._timeline.append(Moment(now_s - self._began_s, text, is_alert))
@@ -164,13 +193,11 @@ class TrackedRequest:
         now_s: float,
         *,
         error: str = "",
-        finish_reason: str = "",
-        account: RequestAccount | None = None,
+        account: Generation | None = None,
     ) -> None:
         """Note its end; the verifier's account is None if it never began."""
         self.state = state
         self.error = error
-        self.finish_reason = finish_reason
         self._account = account
         self._seconds = now_s - self._began_s
         self._note(f"{state.word}: {error}" if error else state.word, now_s, is_alert=bool(error))
@@ -195,10 +222,9 @@ class TrackedRequest:
             copied_tokens=self._copied,
             rounds=progress.rounds if progress else 0,
             passes=tuple(self._passes),
-            tokens_per_s=self._per_s(self._tokens, self._token_rate),
-            decoded_per_s=self._per_s(self._decoded, self._decoded_rate),
-            copied_per_s=self._per_s(self._copied, self._copied_rate),
-            finish_reason=self.finish_reason,
+            tokens_per_s=self._per_s("tokens", self._tokens),
+            decoded_per_s=self._per_s("decoded", self._decoded),
+            copied_per_s=self._per_s("copied", self._copied),
             verifiers=serving or tuple(self._verifiers[-1:]),
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
@@ -208,20 +234,15 @@ class TrackedRequest:
         )
 
     def _drafter(self, report: DrafterReport) -> DrafterView:
-        drafted, accepted = self._drafter_rates[report.peer_id]
         return DrafterView(
-            peer_id=report.peer_id,
-            domain=report.domain,
+            *astuple(report),
             author=self._number_of(report.peer_id),
-            rtt_ms=report.rtt_ms,
-            drafted=report.drafted,
-            accepted=report.accepted,
-            drafted_per_s=self._per_s(report.drafted, drafted),
-            accepted_per_s=self._per_s(report.accepted, accepted),
+            drafted_per_s=self._per_s(f"drafted by {report.peer_id}", report.drafted),
+            accepted_per_s=self._per_s(f"accepted from {report.peer_id}", report.accepted),
         )
 
-    def _per_s(self, count: int, rate: Rate) -> float:
-        """The rate just now; that of the whole request once it is over."""
+    def _per_s(self, name: str, count: int) -> float:
+        """The rate of a count just now; that of the whole request once it is over."""
         if not self.state.is_over:
-            return rate.per_s
+            return self._rates[name].per_s
         return count / self._seconds if self._seconds > 0 else 0.0

@@ -1,10 +1,11 @@
-"""The choices of the person at the screen: the pane, the page over it, the request, the lists. No Textual."""
+"""The choices of the person at the screen: pane, page, request, and the filter and order of the lists."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Final
 
-from cosine_tui.listing import ALL, Listing
-from cosine_tui.snapshot import RequestView, Snapshot
+from cosine_tui.snapshot import NodeView, RequestView, Snapshot
 
 
 class PaneName(StrEnum):
@@ -14,10 +15,6 @@ class PaneName(StrEnum):
     REQUESTS = "requests"
     REQUEST = "request"
     EVENTS = "events"
-
-    @property
-    def heading(self) -> str:
-        return self.value.capitalize()
 
 
 class PageKind(StrEnum):
@@ -34,6 +31,86 @@ class Page:
 
     kind: PageKind
     key: str = ""
+
+
+class Order(StrEnum):
+    """Orders of a list; a list that does not know one stays in its usual order."""
+
+    USUAL = "usual"
+    SPEED = "speed"
+    LOAD = "load"
+    RTT = "rtt"
+    SHARE = "share"
+    TOKENS = "tokens"
+    NEWEST = "newest"
+
+    @property
+    def next(self) -> "Order":
+        """The one after this; after the last comes the first."""
+        orders = list(Order)
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
+# What is known comes before what is not.
+_NODE_KEYS: Final[dict[Order, Callable[[NodeView], Any]]] = {
+    Order.SPEED: lambda node: node.pass_ms,
+    Order.LOAD: lambda node: -node.load / max(1, node.capacity),
+    Order.RTT: lambda node: (node.rtt_ms is None, node.rtt_ms or 0.0),
+    Order.SHARE: lambda node: -(node.standing.text_share or 0.0),
+}
+_REQUEST_KEYS: Final[dict[Order, Callable[[RequestView], Any]]] = {
+    Order.USUAL: lambda request: (
+        request.state.is_over,
+        -request.number if request.state.is_over else not request.is_own,
+        request.number,
+    ),
+    Order.SPEED: lambda request: -request.tokens_per_s,
+    Order.TOKENS: lambda request: -request.tokens,
+    Order.NEWEST: lambda request: -request.number,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The words that all must be found in what a list shows, and its order."""
+
+    words: str = ""
+    order: Order = Order.USUAL
+
+    def summary(self) -> str:
+        """What is not as usual, else ""."""
+        order = "" if self.order is Order.USUAL else f"by {self.order}"
+        return ", ".join(filter(None, (f"only {self.words!r}" if self.words else "", order)))
+
+    def nodes(self, nodes: Iterable[NodeView]) -> list[NodeView]:
+        """The nodes to show, in order."""
+        shown = []
+        for node in nodes:
+            record = node.record
+            if self._fits(
+                node.title, record.peer_id, record.model, record.numerics, node.reachability, record.emulated
+            ):
+                shown.append(node)
+        return sorted(shown, key=_NODE_KEYS[self.order]) if self.order in _NODE_KEYS else shown
+
+    def requests(self, requests: Iterable[RequestView]) -> list[RequestView]:
+        """The requests to show, in order: usually running ones first, of these the user's own, then the latest."""
+        shown = []
+        for request in requests:
+            whose = "yours" if request.is_own else ""
+            words = (whose, request.label, request.strategy, request.state.word, request.prompt)
+            domains = (drafter.domain for drafter in request.drafters)
+            if self._fits(str(request.number), *words, *request.verifiers, *domains):
+                shown.append(request)
+        return sorted(shown, key=_REQUEST_KEYS.get(self.order, _REQUEST_KEYS[Order.USUAL]))
+
+    def _fits(self, *texts: str) -> bool:
+        text = " ".join(texts).casefold()
+        return all(word in text for word in self.words.casefold().split())
+
+
+ALL: Final = Listing()
+"""Everything in its usual order."""
 
 
 @dataclass(slots=True)

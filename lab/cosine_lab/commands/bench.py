@@ -18,28 +18,11 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
-    "near": ("near",),
-    "ring": ("ring",),
-    "learn": ("learn",),
-    "capacity": ("capacity",),
-    "rtt": ("rtt",),
-    "strategies": ("crowd", "routing", "cooperation", "liars"),
-    "crowd": ("crowd",),
-    "paper": ("paper",),
-    "routing": ("routing",),
-    "cooperation": ("cooperation",),
-    "liars": ("liars",),
-    "scale": ("scale",),
-    "acceptance": ("acceptance",),
-    "engine": ("engine",),
-    "llama": ("llama",),
-    "load": ("load",),
-}
-"""The modules of `cosine_lab.experiments` that each name runs; `strategies` is four of the others.
+EXPERIMENTS = ("rtt", "near", "ring", "engine", "llama")
+"""The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
-`what`, `setup`, `rows` and `findings`, and may take virtual time, real time, or a swarm for it.
+`what`, `setup`, `rows` and `findings`, and may take virtual time or real time for it.
 """
 REPORT = "report"
 RESULTS = Path("docs/benchmarks")
@@ -49,8 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, ring, learn, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or "
-        "report; or one of strategies.",
+        help="here, rtt, near, ring, engine, llama or report.",
     ),
 ]
 Out = Annotated[
@@ -72,7 +54,6 @@ EngineDtype = Annotated[
 ]
 LlamaModel = Annotated[str | None, typer.Option(help="Of llama: the GGUF file, zoo:smol-target if not given.")]
 Threads = Annotated[int | None, typer.Option(help="Of engine, llama, and here's verifier: processor threads.")]
-Seconds = Annotated[float | None, typer.Option(help="Of load: virtual seconds.")]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
 ]
@@ -117,7 +98,6 @@ def bench(
     dtype: EngineDtype = None,
     threads: Threads = None,
     model: LlamaModel = None,
-    seconds: Seconds = None,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
@@ -140,7 +120,7 @@ def bench(
         raise UsageError(f"--out must be a folder, and {out} is a file.")
     folder = out or RESULTS
     counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
-    counts |= {"repeats": repeats, "threads": threads, "seconds": seconds}
+    counts |= {"repeats": repeats, "threads": threads}
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
@@ -166,32 +146,25 @@ def bench(
 
 
 def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
-    """Run the experiments of a name, write what they found and print it."""
+    """Run an experiment, write what it found and print it."""
     # The number of processes changes no figure.
     flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
-    results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
-    if as_json:
-        shown = results if len(results) > 1 else next(iter(results.values()))
-        sys.stdout.write(json.dumps(shown) + "\n")
-    else:
-        from cosine_lab.report.page import section_of
-
-        sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
-
-
-def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:
-    """Run one experiment with those of the chosen options that it has, and write its result."""
-    module = importlib.import_module(f"cosine_lab.experiments.{module_name}")
+    module = importlib.import_module(f"cosine_lab.experiments.{name}")
     options_of = get_type_hints(module.run)["options"]
     known = {field.name for field in fields(options_of)}
     base = options_of.quick() if quick else options_of()
     options = replace(base, **{key: value for key, value in chosen.items() if key in known})
     began_s = time.perf_counter()
-    result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=say)})
-    write_result(out / f"{module_name}.json", result)
+    result: dict[str, Any] = rounded({"name": name, "command": command, **module.run(options, say=say)})
+    write_result(out / f"{name}.json", result)
     say(f"{time.perf_counter() - began_s:.0f} s of work")
-    return result
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        from cosine_lab.report.page import lines_of
+
+        sys.stdout.write("\n".join(lines_of(result)) + "\n")
 
 
 def _report(out: Path, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HERE: Final = "here"
 MAX_RTT_MS: Final = 2000.0
-"""A choice: four times the round trip to a satellite; what takes longer is taken for lost."""
+"""Four times the round trip to a satellite; what takes longer is taken for lost."""
 FLAGS: Final[Mapping[str, str]] = {
     "prompts": "--prompts",
     "tokens": "--tokens",

@@ -7,9 +7,10 @@ import copy
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -25,7 +26,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from cosine_lab.experiments.engine_models import EMBEDDED, SHAPES, EngineOptions
+from cosine_lab.experiments.experiment import ExperimentOptions
 from cosine_lab.experiments.texts import Tokens, embedded_prompts, random_prompts
 from cosine_node import zoo
 from cosine_node.engine.torch.engine import TorchEngine
@@ -42,25 +43,89 @@ SIXTEEN_BIT_NEAR_TIE: Final = 0.25
 PAGE_TOKENS: Final = 256
 """The default page of transformers' continuous batching, given so that blocks can be counted in it."""
 POLL_S: Final = 1.0
-"""A choice: how soon it is noticed that continuous batching has stopped without a result."""
+"""How soon it is noticed that continuous batching has stopped without a result."""
 STOP_S: Final = 10.0
 """Bounds the wait for the batching thread to end; it ends after its present pass."""
-COPIED_BYTES: Final = 1 << 30
-"""Far more than any cache holds, so that copying it measures memory."""
 BATCHING_LOGGER: Final = "ContinuousBatchingLogger"
 """The logger of transformers' continuous batching, whose lines would end up in a report."""
 FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, ImportError, RuntimeError)
 """Raised by continuous batching where it cannot run."""
+
+EMBEDDED: Final = "zoo:target"
+"""The name of the embedded target, as it stands in the JSON file."""
+SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "llama-tiny": {
+            "vocab_size": 256,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+        },
+        "llama-100m": {
+            "vocab_size": 32_000,
+            "hidden_size": 768,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 12,
+            "max_position_embeddings": 2048,
+            "tie_word_embeddings": True,
+        },
+    }
+)
+"""Fields of `LlamaConfig`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions(ExperimentOptions):
+    """The models, their load and the repeats.
+
+    The load: `requests` at once, with prompts and outputs of about `prompt_tokens` and `tokens`; drafts of
+    `draft_tokens` after contexts of up to `longest_context_tokens`.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 1
+    repeats: int = 5
+    tokens: int = 128
+    prompt_tokens: int = 64
+    requests: int = 16
+    draft_tokens: int = 4
+    longest_context_tokens: int = 512
+    models: tuple[str, ...] = (EMBEDDED, "llama-100m")
+
+    @classmethod
+    def quick(cls) -> "EngineOptions":
+        return cls(
+            repeats=2,
+            tokens=6,
+            prompt_tokens=8,
+            requests=3,
+            longest_context_tokens=32,
+            models=("llama-tiny",),
+        )
+
+    @property
+    def request_tokens(self) -> int:
+        """The most tokens of a request."""
+        return 2 * self.prompt_tokens + self.tokens
+
+    @property
+    def pool_tokens(self) -> int:
+        """Room for everything, pages begun included."""
+        longest = max(self.request_tokens, self.longest_context_tokens + self.draft_tokens + 1)
+        return self.requests * (longest + 64) + 1024
+
 
 Texts = list[tuple[int, ...]]
 
 
 class RivalFailed(CosineError):
     """Transformers could not do it on this device."""
-
-
-class DoesNotFit(UsageError):
-    """A device has no room for a model and what it is to be fed."""
 
 
 class TransformersModel:
@@ -188,21 +253,6 @@ def _quiet(name: str) -> Iterator[None]:
         logger.level = before
 
 
-def copied_bytes_per_s(device: str, *, repeats: int, clock: Callable[[], float]) -> float:
-    """Bytes read and written a second by the best of some copies of 1 GiB on a device."""
-    where = resolve_device(device)
-    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=where)
-    target = torch.empty_like(source)
-    fastest = float("inf")
-    for _ in range(repeats + 1):
-        began_s = clock()
-        target.copy_(source)
-        if where.type == "cuda":
-            torch.cuda.synchronize(where)
-        fastest = min(fastest, clock() - began_s)
-    return 2 * COPIED_BYTES / fastest
-
-
 def device_name(device: str) -> str:
     """The name of a device in a report: its kind, or the model of an accelerator."""
     where = resolve_device(device)
@@ -216,16 +266,12 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """One model twice, its weights once: in this engine and as transformers runs it; and where prompts come from.
-
-    `read_bytes` are the weights that every pass reads: all but an input embedding that is not the output's too.
-    """
+    """One model twice, its weights once, in this engine and as transformers runs it; and its prompts."""
 
     name: str
     seed: int
     engine: TorchEngine
     rival: TransformersModel
-    read_bytes: int
     dtype: str
     near_tie: float
     """The distance of the two best scores within which rounding may decide."""
@@ -238,23 +284,17 @@ class MeasuredModel:
 
 
 def measured_model(name: str, options: EngineOptions) -> MeasuredModel:
-    """The model of that name. Raises `UsageError`, for one without room its kind `DoesNotFit`."""
+    """The model of that name. Raises `UsageError`."""
     if name != EMBEDDED and name not in SHAPES:
         raise UsageError(f"There is no model {name!r} to measure; choose one of {', '.join((EMBEDDED, *SHAPES))}.")
-    try:
-        model = (_stored if name == EMBEDDED else _random)(name, options)
-        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        engine = TorchEngine(copy.deepcopy(model, shared), pool_tokens=options.pool_tokens)
-    except torch.OutOfMemoryError as error:
-        raise DoesNotFit(f"The memory of {resolve_device(options.device)} has no room for it.") from error
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    read = [parameter for parameter in model.parameters() if parameter is not embedding or embedding is output]
+    model = (_stored if name == EMBEDDED else _random)(name, options)
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    engine = TorchEngine(copy.deepcopy(model, shared), pool_tokens=options.pool_tokens)
     return MeasuredModel(
         name=name,
         seed=options.seed,
         engine=engine,
         rival=TransformersModel(model),
-        read_bytes=sum(parameter.nbytes for parameter in read),
         dtype=str(model.dtype).removeprefix("torch."),
         near_tie=SIXTEEN_BIT_NEAR_TIE if is_sixteen_bit(model.dtype) else NEAR_TIE,
     )

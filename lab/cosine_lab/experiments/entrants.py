@@ -5,21 +5,18 @@ A table of option values names, beside the fields of a strategy's own options:
 - `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
   "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it. `own` leaves it to the strategy.
 - `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.simulation.trace_engine.Law`).
-- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`. All but `looks-up`
-  leave prompt lookup to the drafter that every strategy has for it, so that all have the same source.
+- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`; `ours`
+  and `published` leave prompt lookup to the drafter that every strategy has for it.
 - `shares`: all requests of a run share one director, where the strategy has one.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_lab.experiments.ablated import AblatedCosine, AblatedOptions
-from cosine_lab.experiments.oracle import OracleCosine
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.rivals.batch_objective import BatchDirector
 from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
 from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
@@ -32,10 +29,10 @@ from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.traces import Trace
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
+from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 from cosine_p2p.strategy.registry import Plain
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 
 OptionValues = Mapping[str, Any]
 
@@ -44,7 +41,6 @@ BY_LABEL: Final = "by-label"
 OWN: Final = "own"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
-LOOKS_UP: Final = "looks-up"
 SHIPS: Final = "ships"
 NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
 """Names that are no fields of a strategy's own options; see above."""
@@ -52,11 +48,8 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "ours": Policy(uses_prompt_lookup=False),
         PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
-        "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
-        LOOKS_UP: Policy(tries_own_drafts=False),
         SHIPS: Policy(),
         "ships-no-account": Policy(keeps_account=False),
-        "ships-no-dropping": Policy(drops_costly_nodes=False),
         # Of the rivals over a ring of stages, without the account, which is none of theirs.
         **{f"path-{n}": Policy(keeps_account=False, only_best_path=True, max_nodes=n) for n in (2, 4, 8)},
         **{f"tree-{n}": Policy(keeps_account=False, max_nodes=n) for n in (16, 32)},
@@ -76,7 +69,7 @@ class RequestCase:
 
     trace: Trace
     authors: tuple[int, ...]
-    director: SpinDirector | BatchDirector | None = None
+    director: SpinDirector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +78,7 @@ class Entrant:
 
     `grid` holds the values of each option in their order, those that depend on the link most first; tuning begins
     at `start`. For every value of the option `outer` the others are tuned apart. Values that `allows` rejects are
-    not tried. An entrant with `knows_stream` is told each trace.
+    not tried.
     """
 
     kind: StrategyKind
@@ -95,7 +88,6 @@ class Entrant:
     start: OptionValues = field(default_factory=dict)
     outer: str = ""
     allows: Callable[[OptionValues], bool] = lambda choice: True
-    knows_stream: bool = False
 
     @property
     def name(self) -> str:
@@ -127,37 +119,14 @@ class Entrant:
             more["options"] = self.options(**own)
         if case.director is not None:
             more["director"] = case.director
-        if self.knows_stream:
-            more["stream"] = case.trace.stream
         return self.strategy(root, **more)
 
-    def director(
-        self, scenario: Scenario, choice: OptionValues, budget_tokens: int | None
-    ) -> SpinDirector | BatchDirector | None:
+    def director(self, scenario: Scenario, choice: OptionValues) -> SpinDirector | None:
         """The director that all requests of a run share, or None."""
         if not choice.get("shares"):
             return None
-        if self.strategy is Spin:
-            # A lone client's next request begins while the director still counts on the one before.
-            return SpinDirector(places=max(2, math.ceil(scenario.clients / scenario.drafters)))
-        assert budget_tokens is not None, "a batch is planned for a bounded pass"
-        return _batch_director(scenario, budget_tokens)
-
-
-def _batch_director(scenario: Scenario, budget_tokens: int) -> BatchDirector:
-    """Plans over all verifiers and drafters together, with the slowest drafter's time (arXiv 2503.10325)."""
-    drafting = [scenario.curve(Role.DRAFTER, index=index) for index in range(scenario.drafters)]
-    verifying = scenario.curve(Role.VERIFIER)
-    rtt_s = scenario.rtt_ms / 1e3
-
-    def draft_s(requests: int, tokens: int) -> float:
-        each = math.ceil(requests / scenario.drafters)
-        return tokens * (rtt_s + max(curve.seconds(each) for curve in drafting))
-
-    def verify_s(requests: int, tokens: int) -> float:
-        return rtt_s + verifying.seconds(math.ceil((requests + tokens) / scenario.verifiers))
-
-    return BatchDirector(draft_s=draft_s, verify_s=verify_s, most=scenario.verifiers * budget_tokens)
+        # A lone client's next request begins while the director still counts on the one before.
+        return SpinDirector(places=max(2, math.ceil(scenario.clients / scenario.drafters)))
 
 
 def _is_chain(choice: OptionValues) -> bool:
@@ -172,10 +141,7 @@ _DRAFTERS: Final = (BY_LABEL,)
 _LAWS: Final = (COUPLED, PUBLISHED)
 
 PLAIN: Final = Entrant(kind=ALL_STRATEGIES["plain"], strategy=Plain)
-OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=AblatedCosine, options=AblatedOptions)
-ORACLE: Final = Entrant(
-    kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=AblatedOptions, knows_stream=True
-)
+OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=Cosine, options=CosineOptions)
 DSI: Final = Entrant(
     kind=ALL_STRATEGIES["dsi"],
     strategy=Dsi,
@@ -285,7 +251,7 @@ RIVALS: Final = (
 )
 """Rivals with equal machines, each with what can be chosen about it and a published or plausible start."""
 ENTRANTS: Final[Mapping[str, Entrant]] = MappingProxyType(
-    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, DSI_2, ORACLE)}
+    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, DSI_2)}
 )
 """All by name."""
 

@@ -1,7 +1,7 @@
 """An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
 
-A cell is one simulated run on recorded generations. Experiments on strategies (`rtt`, `crowd`, `cooperation`,
-`liars`) only say which cells they run and what the rows mean; the others need nothing here but options and setup.
+A cell is one simulated run on recorded generations. Experiments on strategies only say which cells they run and
+what the rows mean; `engine`, `llama` and `here` need nothing here but options and setup.
 """
 
 import os
@@ -23,24 +23,21 @@ from cosine_lab.experiments.entrants import (
     RequestCase,
     entrant,
 )
-from cosine_lab.simulation.learning_curve import LearningCurve
 from cosine_lab.simulation.participants import identity_of
 from cosine_lab.simulation.records import DIGEST, facts_of
 from cosine_lab.simulation.report import SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_lab.simulation.swarm import numbered_nonces
-from cosine_lab.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_lab.simulation.traces import Trace, TraceSet
-from cosine_lab.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, curve_of, lookup_engine
+from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_node import zoo
-from cosine_node.engine.base import Engine
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.zoo.family import Family
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Request
 
 EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
 """The domains of prompts, each of which has an expert."""
@@ -57,7 +54,7 @@ RECORDED_TOKENS: Final = 128
 TUNE_SPLIT: Final = "tune"
 """The recorded generations on which rivals are tuned; all else is measured on `TEST_SPLIT`."""
 SHOWN_TOKENS: Final = (1, 4, 8, 16, 32, 64)
-"""A choice: the pass lengths whose emulated time a setup names, the corners of the emulated curve and one more."""
+"""The pass lengths whose emulated time a setup names, the corners of the emulated curve and one more."""
 
 JsonRow = dict[str, Any]
 Say = Callable[[str], None]
@@ -134,67 +131,18 @@ class Prompts:
         return random.Random(self.order).sample(chosen, len(chosen)) if self.order else chosen
 
 
-class ReplayedWorkload:
-    """Implements `Workload` with the given traces in their order; a scenario's domains name its drafters."""
-
-    def __init__(self, scenario: Scenario, traces: Sequence[Trace], *, pool_tokens: int = POOL_TOKENS) -> None:
-        self._scenario = scenario
-        self._given = tuple(traces)
-        self._pool_tokens = pool_tokens
-        self.traces = TraceSet(traces)
-        self.eos = self.traces.eos
-        self.vocab_tokens = self.traces.vocab_tokens
-
-    def target(self, index: int) -> Engine:
-        return TraceTarget(self.traces, pool_tokens=self._pool_tokens)
-
-    def drafter(self, index: int) -> Engine:
-        return self._expert(self._scenario.domain(index))
-
-    def home(self, index: int) -> Engine:
-        return self._expert(self._scenario.home)
-
-    def learning(self, index: int) -> LearningCurve | None:
-        return curve_of(self.traces, self._scenario.domain(index), self._expert)
-
-    def _expert(self, domain: str) -> Engine:
-        if domain == LOOKUP:
-            return lookup_engine(self.vocab_tokens)
-        return TraceDrafter(
-            self.traces,
-            f"{DRAFTER_MODEL}{domain}",
-            law=Law(self._scenario.law),
-            is_oracle=self._scenario.is_oracle,
-            pool_tokens=self._pool_tokens,
-        )
-
-    def task(self, number: int) -> Task:
-        trace = self._given[number % len(self._given)]
-        tokens = min(self._scenario.max_new_tokens, len(trace.stream))
-        return Task(
-            domain=trace.domain,
-            prompt=trace.prompt(),
-            sampling=Sampling(temperature=trace.temperature, seed=trace.seed),
-            max_new_tokens=tokens,
-            stream=trace.stream[:tokens],
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One run, in words that travel between processes.
 
     `choice` holds the options of the entrant `strategy`; `scenario` fields of `Scenario` that differ from the
     cell's own: one client that asks for one prompt after the other, with one drafter of every kind.
-    `budget_tokens` bounds a pass of every verifier.
     """
 
     strategy: str = OURS.name
     choice: OptionValues = field(default_factory=dict)
     scenario: Mapping[str, Any] = field(default_factory=dict)
     prompts: Prompts = Prompts()
-    budget_tokens: int | None = None
-    workload: type[ReplayedWorkload] = ReplayedWorkload
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in (*self.scenario.items(), *self.choice.items()))
@@ -242,11 +190,9 @@ def run_cell(cell: Cell) -> CellResult:
     """Run a cell. Raises `UsageError` for what cannot be run, and for a request that did not finish."""
     plays = entrant(cell.strategy)
     scenario, traces = staged(cell)
-    workload = cell.workload(scenario, traces)
+    workload = TraceWorkload(scenario, traces)
     cases = _cases(scenario, workload, plays, cell)
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
-    if cell.budget_tokens is not None:
-        options["budget_tokens"] = cell.budget_tokens
     # As it ships, a client finds by trial how many drafters pay; elsewhere as many draft as the options say.
     counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
     kind: StrategyKind = replace(
@@ -273,9 +219,9 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
     return Scenario(name="bench", source=EngineSource.TRACES, strategy=cell.strategy, **fields), traces
 
 
-def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell: Cell) -> dict[bytes, RequestCase]:
+def _cases(scenario: Scenario, workload: TraceWorkload, plays: Entrant, cell: Cell) -> dict[bytes, RequestCase]:
     """Everything an entrant may know of each request, by the digest that its strategy is made with."""
-    director = plays.director(scenario, cell.choice, cell.budget_tokens)
+    director = plays.director(scenario, cell.choice)
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.directory.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})

@@ -27,9 +27,9 @@ from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
 
 WARM_UP_TOKENS: Final = 8
-"""A choice: the first request of each way opens links and loads code."""
+"""The first request of each way opens links and loads code."""
 GROUP_PROMPTS: Final = 10
-"""A choice: the worst group of so many prompts in a row is told, so that a good median hides no bad hour."""
+"""The worst group of so many prompts in a row is told, so that a good median hides no bad hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

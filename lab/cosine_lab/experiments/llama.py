@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from cosine_lab.experiments.engine_rivals import Decoded, alternately, decoded
+from cosine_lab.experiments.decoding import Decoded, alternately, decoded
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, setup_of
 from cosine_lab.experiments.texts import Tokens, random_prompts
 from cosine_node import zoo

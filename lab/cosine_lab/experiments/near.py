@@ -27,9 +27,10 @@ from cosine_lab.experiments.experiment import (
     setup_of,
     sum_of_checks,
 )
+from cosine_lab.experiments.rtt import ALONE
 from cosine_lab.experiments.tuning import Place, Search, tune
 from cosine_lab.report.intervals import speedup_fields
-from cosine_lab.report.rtt_findings import ALONE
+from cosine_lab.report.plots import LinePlot, rows_where
 from cosine_lab.simulation.cities import rtt_s
 from cosine_lab.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
@@ -72,7 +73,7 @@ MAPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     )
 }
 """Cities of client and verifier, with fields of `Scenario`: on one continent, on the next, and an ocean apart, the
-drafters spread over both and others. A choice; each drafter has one expertise, whatever its city."""
+drafters spread over both and others. Each drafter has one expertise, whatever its city."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,3 +326,15 @@ def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
 
 def _lowest(rows: Iterable[JsonRow]) -> float | None:
     return min((float(row["speedup"]) for row in rows), default=None)
+
+
+FIGURES: Final = (
+    LinePlot(
+        "near",
+        rows_where(prompts_are=SHORT, link=STEADY),
+        "{family}, {profile}, T {temperature}",
+        "{way}",
+        "rtt_ms",
+        "speedup",
+    ),
+)

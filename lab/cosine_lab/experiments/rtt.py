@@ -6,18 +6,16 @@ rounds, which needs its answers at once, also stands beside the verifier: what d
 adds to plain decoding.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import Any, Final
 
-from cosine_lab.experiments.ablation import variants
 from cosine_lab.experiments.entrants import (
     COUPLED,
     DSI_2,
     GENERALIST,
-    ORACLE,
     OURS,
     PLAIN,
     RIVALS,
@@ -35,15 +33,29 @@ from cosine_lab.experiments.experiment import (
     Prompts,
     Say,
     emulated,
+    grouped,
     in_processes,
     run_cell,
     setup_of,
     sum_of_checks,
 )
-from cosine_lab.experiments.repetition import RUN_TOKENS, distinct_share
 from cosine_lab.experiments.tuning import Place, Search, tune
-from cosine_lab.report.intervals import speedup_fields
-from cosine_lab.report.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
+from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
+from cosine_lab.report.plots import LinePlot, Row, Rows
+
+RUN_TOKENS: Final = 4
+"""Runs of four tokens seldom recur in texts that do not repeat themselves."""
+REMOTE: Final = "cosine, no drafter at the verifier"
+ALONE: Final = "a drafter at the verifier, nobody else"
+EQUIPPED: Final = ", the same drafter and copying at the verifier"
+BESIDE: Final = ", beside the verifier"
+"""Labels of rows, the last two after the name of a rival."""
+PLACE: Final = ("profile", "temperature", "rtt_ms")
+"""The fields that name a point of the sweep."""
+BASELINE: Final = "speculative"
+"""Synchronous speculative decoding, which everybody knows."""
+NEAR_MS: Final = 50.0
+"""Up to here, about the width of a continent, drafters elsewhere are to pay."""
 
 BARE: Final = "cosine, bare"
 """The client coordinates, and the verifier has nothing of its own: a drafter copies from the text."""
@@ -53,11 +65,6 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     ALONE: {**SHIPPED, "max_drafters": 0},
 }
 """Rows of `cosine` with the verifier as it ships, by label with their fields of `Scenario`."""
-BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "the coordinator knows": {"decision_s": 0.0},
-    "drafters know too": {"decision_s": 0.0, "is_oracle": True},
-}
-"""Runs that know the stream, by label with their fields of `Scenario`; bounds on the bare one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +72,9 @@ class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
 
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
-    from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The parts
-    of cosine, the bounds on it, the bare one and rivals `with_more` machines are measured at those of
-    `focus_rtts_ms` that are swept; `side_rivals` on the side profiles. `tuning_prompts`, `tuning_tokens` and
-    `trials` are those of `Search`.
+    from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The bare
+    one and rivals `with_more` machines are measured at those of `focus_rtts_ms` that are swept; `side_rivals` on
+    the side profiles. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
@@ -109,7 +115,7 @@ class RttOptions(ExperimentOptions):
 
     @property
     def measured_focus_ms(self) -> tuple[float, ...]:
-        """The round-trip times of the parts, the bounds and the rest, as far as they are swept."""
+        """The round-trip times of what is measured beside the sweep, as far as they are swept."""
         return tuple(rtt_ms for rtt_ms in self.focus_rtts_ms if rtt_ms in self.rtts_ms)
 
     def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
@@ -138,7 +144,7 @@ Tuned = Mapping[tuple[str, Place], OptionValues]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """A row to measure, what it is called, and what it says beside.
+    """A row to measure, and what it is called.
 
     Its cell is run with the prompts in so many `orders`. With `is_beside` it has no distance, and what distance
     adds to plain decoding is added to its times.
@@ -150,7 +156,6 @@ class PlannedRow:
     cell: Cell
     is_beside: bool = False
     orders: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
@@ -189,6 +194,19 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
         "rows": rows,
         "findings": findings_of(rows, main_rtt_ms=options.main_rtt_ms, seed=options.seed),
     }
+
+
+def distinct_share(texts: Iterable[Sequence[int]]) -> float:
+    """Of all runs of `RUN_TOKENS` tokens in texts, the share that their own text has not had before; in (0, 1].
+
+    Texts too short for a run do not count; without any other the share is 1.
+    """
+    distinct = runs = 0
+    for text in texts:
+        found = [tuple(text[at : at + RUN_TOKENS]) for at in range(len(text) - RUN_TOKENS + 1)]
+        distinct += len(set(found))
+        runs += len(found)
+    return distinct / runs if runs else 1.0
 
 
 def loops_of(options: RttOptions) -> list[JsonRow]:
@@ -242,27 +260,17 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """The sweep, other machines, and at some points more machines, the bare one, its bounds, and the parts."""
+    """The sweep, other machines, and at some points more machines and the bare one."""
     for place in options.places([options.profile], options.rtts_ms):
         yield from _compared(options, place, options.rivals, tuned, part="sweep")
     for place in options.places(options.side_profiles, [options.main_rtt_ms]):
         yield from _compared(options, place, options.side_rivals, tuned, part="profile")
-    few = min(options.side_prompts, options.prompts)
     for place in options.places([options.profile], options.measured_focus_ms):
         bare = options.cell(OURS.name, place, {})
         yield PlannedRow(part="more", label=BARE, place=place, cell=bare)
         for name in options.with_more:
             cell = options.cell(name, place, tuned[name, place])
             yield PlannedRow(part="more", label=name, place=place, cell=cell)
-        for variant in variants():
-            cell = options.cell(OURS.name, place, variant.choice, prompts=few, **variant.scenario)
-            labels = {"order": variant.order, "label": variant.label}
-            yield PlannedRow(part="ablation", label=OURS.name, place=place, cell=cell, labels=labels)
-        cell = options.cell(OURS.name, place, {}, prompts=few)
-        yield PlannedRow(part="oracle", label=BARE, place=place, cell=cell, labels={"label": BARE})
-        for label, scenario in BOUNDS.items():
-            cell = options.cell(ORACLE.name, place, {}, prompts=few, **scenario)
-            yield PlannedRow(part="oracle", label=ORACLE.name, place=place, cell=cell, labels={"label": label})
 
 
 def _compared(
@@ -307,7 +315,6 @@ def row_of(
     plain_total_s = sum(plain[number] for number in seconds)
     return {
         "part": plan.part,
-        **plan.labels,
         "strategy": plan.label,
         **plan.place._asdict(),
         "verifiers": plays.verifiers,
@@ -325,3 +332,77 @@ def row_of(
         **sum_of_checks([result.checks for result in results]),
         "tokens": sum(result.report.tokens for result in results),
     }
+
+
+def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> JsonRow:
+    """The floor against plain decoding, and the distance to the best other everywhere."""
+
+    def part(name: str) -> list[JsonRow]:
+        return [row for row in rows if row["part"] == name]
+
+    sweep = part("sweep")
+    ours = [row for row in sweep if row["strategy"] == OURS.name]
+    lowest = min(ours, key=lambda row: row["speedup"])
+    against = list(_against_best(sweep, seed=seed))
+    near = [row for row in against if row["rtt_ms"] <= NEAR_MS]
+    return {
+        "lowest_speedup": {name: lowest[name] for name in (*PLACE, "speedup", "interval")},
+        "worst_prompt_speedup": min(row["worst_prompt_speedup"] for row in ours),
+        "against_best_other": against,
+        "closest": min(against, key=lambda row: row["ratio"]),
+        "closest_of_near": [min(near, key=lambda row: row["ratio"])] if near else [],
+        "points": len(against),
+        "points_ahead": sum(row["ratio"] > 1.0 for row in against),
+        "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
+        "at_other_profiles": list(_against_best(part("profile"), seed=seed)),
+        **sum_of_checks(rows),
+        "tokens": sum(row["tokens"] for row in rows),
+    }
+
+
+def _against_best(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
+    """Ours by the best of the others, and by tuned speculative decoding, at every point; ratios of total time."""
+    for place, together in grouped(rows, *PLACE).items():
+        by_strategy = {row["strategy"]: row for row in together if row["strategy"] != REMOTE}
+        ours = by_strategy.pop(OURS.name)
+        best = max(by_strategy.values(), key=lambda row: float(row["speedup"]))
+        found = ratio_and_interval(best["prompt_s"], ours["prompt_s"], seed=seed)
+        baseline = by_strategy.get(BASELINE)
+        yield {
+            **dict(zip(PLACE, place, strict=True)),
+            "speedup": ours["speedup"],
+            "best_other": best["strategy"],
+            "best_other_speedup": best["speedup"],
+            **found,
+            "latency_saved": 1.0 - 1.0 / found["ratio"],
+            "ratio_to_speculative": ours["speedup"] / baseline["speedup"] if baseline else None,
+        }
+
+
+def at_their_best(result: Row) -> Rows:
+    """The rows of the sweep twice: with rivals as strong as they can be made, and with rivals as published."""
+    sweep = [row for row in result["rows"] if row["part"] == "sweep" and row["strategy"] != REMOTE]
+    strongest = [row for row in sweep if row["strategy"] == ALONE or row["strategy"].endswith((EQUIPPED, BESIDE))]
+    named = {"plain", "cosine"}
+    return [
+        {**row, "rivals": told}
+        for told, rivals in (
+            ("rivals at their best", strongest),
+            ("rivals as published", [row for row in sweep if row not in strongest]),
+        )
+        for row in sweep
+        if row in rivals or row["strategy"] in named
+    ]
+
+
+FIGURES: Final = (
+    LinePlot(
+        "rtt",
+        at_their_best,
+        "{profile}, T {temperature}, {rivals}",
+        "{strategy}",
+        "rtt_ms",
+        "speedup",
+        band="interval",
+    ),
+)

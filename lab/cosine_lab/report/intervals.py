@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES: Final = 2000
-"""A choice: enough for two digits of the bounds of an interval."""
+"""Enough for two digits of the bounds of an interval."""
 INTERVAL_PERCENT: Final = (2.5, 97.5)
 """The bootstrap percentile interval (Efron 1979) that 95 % are told by."""
 

@@ -1,53 +1,52 @@
-"""docs/benchmarks.md and its figures, made from the JSON files of the experiments and nothing else."""
+"""docs/benchmarks.md: the template beside this module, filled in with figures from the results of experiments.
+
+A place in braces names one figure: `{rtt > rows > part=sweep & rtt_ms=20 > speedup}` is the field of the one row of
+rtt.json that has these values as they are shown. A section stands on the page where all results that it names are
+in the folder.
+"""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from importlib import import_module, resources
 from pathlib import Path
-from typing import Final
+from textwrap import fill
+from typing import Any, Final
 
-from cosine_lab.report.markdown import Row, filled, shown, table, words
-from cosine_lab.report.report_parts import Section
-from cosine_lab.report.report_sections import SECTIONS
+from cosine_lab.report.plots import LinePlot, Row, shown, words
 from cosine_protocol.errors import UsageError
 
-INTRODUCTION: Final = """\
-# Benchmarks
-
-`cosine-node bench report` makes this page of the JSON files beside it. Each section names the command that writes
-its file, which holds all rows, the setup, and the option values that rivals were tuned to. Strategies are compared
-in virtual time: production client, drafter and verifier code over recorded generations of the embedded models.
-**Devices and links are emulated**: 60/6 stands for a verifier and drafters whose passes take 60 and 6 ms at one
-token. T is the temperature. Equal inputs give equal results on any machine, whatever the number of processes. What
-stands here by the clock, and the engines alone, are measured in real time; there only ratios count, of rivals that
-took turns on one machine."""
-"""The page's own words; everything below them comes from the files."""
+DRAWN: Final = ("rtt", "near", "ring")
+"""The experiments with figures; those of others that are on the page were drawn once."""
+MAX_COLUMNS: Final = 116
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""
+_PLACE: Final = re.compile(r"\{([^{}]+)\}")
+_NAMED: Final = re.compile(r"\]\(benchmarks/(\w+)\.json\)")
+_FOLDER: Final = "](benchmarks/"
+"""Links of the template into the folder of results."""
 
 
 def write_report(folder: Path) -> Path:
     """Write the page beside `folder` and the figures into it; the path of the page.
 
-    Raises `UsageError` where there is no result, for a file that is none of this version, and without matplotlib.
+    Raises `UsageError` where there is no result, for a file that is none, and without matplotlib.
     """
     results = read_results(folder)
-    page = folder.with_name(f"{folder.name}.md")
-    text = page_of(results, folder)
-    for name, result in results.items():
-        for figure in SECTIONS[name].figures:
-            if rows := figure.of(result):
+    for name in results.keys() & set(DRAWN):
+        figures: tuple[LinePlot, ...] = import_module(f"cosine_lab.experiments.{name}").FIGURES
+        for figure in figures:
+            if rows := figure.of(results[name]):
                 figure.draw(rows, folder / f"{figure.name}.svg")
-    page.write_text(text, "utf-8")
+    page = folder.with_name(f"{folder.name}.md")
+    page.write_text(page_of(results, folder.name), "utf-8")
     return page
 
 
 def read_results(folder: Path) -> dict[str, Row]:
-    """The results in a folder by name, in the order of the page. Raises `UsageError`."""
+    """The results in a folder by name. Raises `UsageError`."""
     results: dict[str, Row] = {}
-    for file in (folder / f"{name}.json" for name in SECTIONS):
-        if not file.is_file():
-            continue
+    for file in sorted(folder.glob("*.json")):
         try:
             result = json.loads(file.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -60,47 +59,54 @@ def read_results(folder: Path) -> dict[str, Row]:
     return results
 
 
-def page_of(results: Mapping[str, Row], folder: Path) -> str:
-    """The page, with links into `folder`. Raises `UsageError` for a result of another version."""
-    blocks = [INTRODUCTION]
-    for name, result in results.items():
-        try:
-            blocks += _blocks(SECTIONS[name], result, f"{folder.name}/{name}.json")
-        except KeyError as missing:
-            raise UsageError(f"{folder / name}.json has no {missing}; run the experiment again.") from None
-    return "\n\n".join(block for block in blocks if block) + "\n"
+def template() -> str:
+    """The page with places for its figures."""
+    return (resources.files(__package__) / "page.md").read_text("utf-8")
 
 
-def section_of(name: str, result: Row, folder: Path) -> str:
-    """The section of one result as it stands on the page, without figures."""
-    blocks = _blocks(replace(SECTIONS[name], figures=()), result, f"{folder}/{name}.json")
-    return "\n\n".join(block for block in blocks if block) + "\n"
+def page_of(results: Mapping[str, Row], folder: str) -> str:
+    """The page, with links into `folder`; "-" stands for a figure that a result does not have."""
+    introduction, *sections = re.split(r"(?m)^(?=## )", template())
+    known = [section for section in sections if set(_NAMED.findall(section)) <= results.keys()]
+    text = "".join([introduction, *known]).replace(_FOLDER, f"]({folder}/")
+    filled = _PLACE.sub(lambda place: shown(figure_at(place[1].replace("\n", " "), results)), text)
+    return (
+        "\n\n".join(block if block[0] in "#!" else _wrapped(block) for block in filled.strip().split("\n\n")) + "\n"
+    )
 
 
-def _blocks(section: Section, result: Row, file: str) -> Iterator[str]:
-    """The paragraphs of a section: findings and figures first."""
-    yield f"## {section.title}"
-    yield f"{result['what']} `{result['command']}` writes [{Path(file).name}]({file}), with all rows and the setup."
-    if lines := [line for finding in section.findings for line in finding.lines(result)]:
-        yield table(["finding", "measured", "target", "met"], lines)
-    for figure in section.figures:
-        if figure.of(result):
-            yield f"![{section.title}]({Path(file).parent}/{figure.name}.svg)"
-    for part in section.tables:
-        if rows := part.of(result):
-            yield from (filled(part.caption, rows[0]), part.markdown(rows))
-    yield _emulated(result["setup"])
-    yield " ".join(f"Left out: {entry['what']} ({entry['reason']})." for entry in result.get("skipped", ()))
+def _wrapped(paragraph: str) -> str:
+    return fill(" ".join(paragraph.split()), MAX_COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
-def _emulated(setup: Row) -> str:
-    """The emulated figures of a setup in one sentence; of cost curves only the names of their profiles."""
-    told = []
-    for key, value in setup.items():
-        if key.startswith("emulated") and value:
-            name = words(key.removeprefix("emulated").removeprefix("_"))
-            if isinstance(value, Mapping):
-                simple = [f"{words(k)} {shown(v)}" for k, v in value.items() if not isinstance(v, Mapping)]
-                value = simple or list(value)
-            told.append(f"{name} {shown(value)}".strip())
-    return f"Emulated: {'; '.join(told)}." if told else ""
+def figure_at(place: str, results: Mapping[str, Row]) -> Any:
+    """The figure that a place of the template names, or None."""
+    value: Any = results
+    for step in place.split(" > "):
+        if isinstance(value, list):
+            wanted = dict(pair.split("=", 1) for pair in step.split(" & "))
+            value = next((entry for entry in value if _has(entry, wanted)), None)
+        else:
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _has(entry: Row, wanted: Mapping[str, str]) -> bool:
+    return all(name in entry and shown(entry[name]) == text for name, text in wanted.items())
+
+
+def lines_of(result: Row) -> Iterator[str]:
+    """What an experiment found, for people at a terminal."""
+    yield result["what"]
+    for name, found in result["findings"].items():
+        if not isinstance(found, list):
+            yield f"{words(name)}: {_said(found)}"
+            continue
+        yield f"{words(name)}:"
+        yield from (f"  {_said(entry)}" for entry in found)
+
+
+def _said(found: Any) -> str:
+    if isinstance(found, Mapping):
+        return ", ".join(f"{words(name)} {shown(value)}" for name, value in found.items())
+    return shown(found)

@@ -1,6 +1,6 @@
-"""The figures of docs/benchmarks.md: lines and bars of rows, the same bytes for the same numbers.
+"""The figures of docs/benchmarks.md, lines through rows, and figures as text; the same bytes for the same numbers.
 
-matplotlib is imported when the first figure is drawn (extra `bench`).
+matplotlib is imported when the first figure is drawn (extra `lab`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,15 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_lab.report.markdown import Row, Rows, filled, words
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Style = tuple[str, str]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 RowsOf = Callable[[Row], Rows]
 """The rows of a result that something is about."""
+Style = tuple[str, str]
 
 STYLES: Final[Mapping[str, Style]] = MappingProxyType(
     {
@@ -32,8 +33,6 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         "pipeinfer": ("#56B4E9", "P"),
         "dsi": ("#000000", "X"),
         "dsi-2": ("#B0A000", "x"),
-        "oracle": ("#332288", "*"),
-        "oracle, drafters told": ("#999933", "."),
         "a drafter at the verifier, nobody else": ("#882255", "<"),
     }
 )
@@ -44,7 +43,6 @@ OTHER_STYLES: Final = (("#117733", "h"), ("#BBBBBB", "p"), ("#AA4499", "d"), ("#
 WIDTH_INCHES: Final = 20.0
 MOST_PANEL_INCHES: Final = 5.0
 LINES_INCHES: Final = 4.0
-BAR_INCHES: Final = 0.22
 FEW_VALUES: Final = 16
 SETTINGS: Final[dict[Any, Any]] = {
     "svg.hashsalt": "cosine-p2p",
@@ -61,13 +59,55 @@ SETTINGS: Final[dict[Any, Any]] = {
 }
 
 
+def rows_where(**wanted: Any) -> RowsOf:
+    """The rows whose fields have these values."""
+    return lambda result: [row for row in result["rows"] if wanted.items() <= row.items()]
+
+
+class _ShownFields:
+    """The fields of a row as text."""
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> str:
+        return shown(self._row[name])
+
+
+def filled(template: str, row: Row) -> str:
+    """A template with the fields of a row in its braces. Raises `KeyError` for a field that the row lacks."""
+    return template.format_map(_ShownFields(row))
+
+
+def shown(value: Any) -> str:
+    """A value as people read it, numbers with three significant figures."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        case list() | tuple():
+            return ", ".join(map(shown, value))
+        case _:
+            return str(value)
+
+
+def words(key: str) -> str:
+    """The key of a field as people read it."""
+    return key.replace("_", " ")
+
+
 @dataclass(frozen=True, slots=True)
 class LinePlot:
     """A figure of some rows of a result, `name` its file's: a panel for each text of the template `panel`.
 
     In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows; around it is a
-    paler band between the two ends that the field `band` holds. The field `level` has the height of a dashed line.
-    A few values of `x` are those of a sweep, on a logarithmic scale, unless it `is_linear`.
+    paler band between the two ends that the field `band` holds. A few values of `x` are those of a sweep, on a
+    logarithmic scale.
     """
 
     name: str
@@ -77,12 +117,10 @@ class LinePlot:
     x: str
     y: str
     band: str = ""
-    level: str = ""
-    is_linear: bool = False
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
-        with _panels(path, rows, self.panel, height_inches=LINES_INCHES) as panels:
+        with _panels(path, rows, self.panel) as panels:
             for axes, own in panels:
                 values = sorted({row[self.x] for row in own})
                 has_few = len(values) <= FEW_VALUES
@@ -102,49 +140,15 @@ class LinePlot:
                         lows, highs = zip(*(row[self.band] for row in line), strict=True)
                         axes.fill_between(along, lows, highs, color=colour, alpha=0.12, linewidth=0.0)
                 if has_few:
-                    if not self.is_linear:
-                        # With 0 among them.
-                        axes.set_xscale("symlog", linthresh=2.0)
+                    # With 0 among them.
+                    axes.set_xscale("symlog", linthresh=2.0)
                     axes.set_xticks(values, [f"{value:g}" for value in values])
                     axes.minorticks_off()
-                if self.level:
-                    axes.axhline(own[0][self.level], color="#000000", linestyle="--", label=words(self.level))
                 axes.set_ylim(bottom=0.0)
                 axes.set_xlabel(words(self.x))
             panels[0][0].set_ylabel(words(self.y))
             if len(styles_of(own, self.line)) > 1:
                 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-@dataclass(frozen=True, slots=True)
-class BarPlot:
-    """A figure as `LinePlot`, with a bar for each text of the template `bar`.
-
-    It is as long as the field `value`, in the colour of its `group`; a paler part goes on to the field `tail`.
-    """
-
-    name: str
-    of: RowsOf
-    panel: str
-    bar: str
-    group: str
-    value: str
-    tail: str = ""
-
-    def draw(self, rows: Rows, path: Path) -> None:
-        """Draw rows into an SVG file. Raises `UsageError`."""
-        styles = styles_of(rows, self.group)
-        bars = list(dict.fromkeys(filled(self.bar, row) for row in rows))
-        with _panels(path, rows, self.panel, height_inches=1.0 + BAR_INCHES * len(bars)) as panels:
-            for axes, own in panels:
-                places = [bars.index(filled(self.bar, row)) for row in own]
-                colours = [styles[filled(self.group, row)][0] for row in own]
-                for field, alpha in ((self.tail, 0.35), (self.value, 1.0)):
-                    if field:
-                        axes.barh(places, [row[field] for row in own], color=colours, alpha=alpha)
-                axes.set_yticks(range(len(bars)), bars if axes is panels[0][0] else [""] * len(bars))
-                axes.invert_yaxis()
-                axes.set_xlabel(words(f"{self.value}, {self.tail}".strip(", ")))
 
 
 def styles_of(rows: Rows, template: str) -> dict[str, Style]:
@@ -157,9 +161,7 @@ def styles_of(rows: Rows, template: str) -> dict[str, Style]:
 
 
 @contextmanager
-def _panels(
-    path: Path, rows: Rows, template: str, *, height_inches: float
-) -> Iterator[Sequence[tuple["Axes", Rows]]]:
+def _panels(path: Path, rows: Rows, template: str) -> Iterator[Sequence[tuple["Axes", Rows]]]:
     """A panel for each text of a template, with its rows, saved as SVG once drawn on.
 
     Raises `UsageError` without matplotlib.
@@ -176,7 +178,7 @@ def _panels(
     titles = list(dict.fromkeys(filled(template, row) for row in rows))
     with matplotlib.rc_context(SETTINGS):
         width_inches = min(WIDTH_INCHES, len(titles) * MOST_PANEL_INCHES)
-        drawing: Figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+        drawing: Figure = Figure(figsize=(width_inches, LINES_INCHES), layout="constrained")
         yield [
             (
                 drawing.add_subplot(1, len(titles), number, title=title),

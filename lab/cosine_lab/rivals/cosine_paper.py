@@ -3,22 +3,180 @@
 At every position all chosen drafters extend the fused prefix by one token, the centre, here the client, takes the
 token of the largest confidence and tells all of them, and so on; then everything they drafted is merged and
 verified in one pass. Every token therefore costs the slowest drafter's time and its round trip.
+
+The paper's agreement is the cosine similarity between the embeddings of an author's token and of the committed one.
+A drafter's embeddings are not ours to see, so it is reduced to token equality, its value for equal tokens. The
+constants are not published; they are options here. Requests that share drafters and a verifier get their draft
+lengths by the paper's batch objective.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_lab.rivals.batch_objective import BatchDirector
-from cosine_lab.rivals.chance import RequestChance
-from cosine_lab.rivals.cosine_score import CosineScoreRouter
-from cosine_lab.rivals.draft_length import best_draft_tokens
 from cosine_lab.rivals.fused_prefix import TOLD
-from cosine_lab.rivals.rounds import Acceptance, Rounds, merged
-from cosine_lab.rivals.router import JudgedRound
+from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
+from cosine_lab.rivals.router import Chance, JudgedRound, RequestChance, prompt_shares, shuffled
 from cosine_p2p.strategy.base import Action, DrafterStarted, FragmentReceived, SendAssign
 from cosine_p2p.strategy.router import DrafterFacts
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.messages import PassStats
+
+FORGET_S: Final = 2.0
+"""A request begins several rounds a second, so one that is silent so long is over."""
+
+Seconds = Callable[[int, int], float]
+
+
+def draft_sizes(
+    acceptances: Sequence[float],
+    wanted: Sequence[int],
+    *,
+    draft_s: Seconds,
+    verify_s: Seconds,
+    most: int,
+) -> tuple[int, ...]:
+    """Draft sizes g, 0 <= g_i <= `wanted`_i, that minimise (T_draft + T_verify) / b.
+
+    T_draft is `draft_s(requests that draft, longest g)`, T_verify is `verify_s(requests, G)` with G = sum g at most
+    `most`. With b the number of requests no draft would ever pay, so b is what the
+    batch is expected to commit: 1 + a + ... + a^g tokens of a request with acceptance a. For a given longest draft
+    and G, the best sizes take the tokens that are likeliest to be accepted; so this is exact where no cost falls
+    with longer drafts and T_draft does not depend on how many draft. The paper shortens the largest drafts until
+    G fits; here the tokens that are worth least are never taken.
+    """
+    sizes = [0] * len(wanted)
+    best_cost, best = verify_s(len(sizes), 0) / max(1, len(sizes)), tuple(sizes)
+    for longest in range(1, max(wanted, default=0) + 1):
+        sizes, committed = [0] * len(wanted), float(len(wanted))
+        while sum(sizes) < most:
+            growing = [i for i, g in enumerate(sizes) if g < min(longest, wanted[i])]
+            if not growing:
+                break
+            chosen = max(growing, key=lambda i: (acceptances[i] ** (sizes[i] + 1), -i))
+            sizes[chosen] += 1
+            committed += acceptances[chosen] ** sizes[chosen]
+            spent_s = draft_s(sum(map(bool, sizes)), max(sizes)) + verify_s(len(sizes), sum(sizes))
+            cost = spent_s / committed
+            if cost < best_cost:
+                best_cost, best = cost, tuple(sizes)
+    return best
+
+
+@dataclass(slots=True)
+class _Need:
+    wanted: int
+    acceptance: float
+    at_s: float
+
+
+class BatchDirector:
+    """Gives the requests that share it their draft sizes by `draft_sizes`; its options are those of that function.
+
+    A request says what it wants when it begins a round. One that has not asked for `FORGET_S` is taken to be over.
+    """
+
+    def __init__(self, *, draft_s: Seconds, verify_s: Seconds, most: int = 64) -> None:
+        self._draft_s = draft_s
+        self._verify_s = verify_s
+        self._most = most
+        self._needs: dict[bytes, _Need] = {}
+
+    def size(self, request: bytes, *, wanted: int, acceptance: float, now_s: float) -> int:
+        """The draft size of a request for the round it begins; 0 for a plain pass."""
+        self._needs[request] = _Need(wanted, acceptance, now_s)
+        self._needs = {r: need for r, need in self._needs.items() if now_s - need.at_s <= FORGET_S}
+        needs = list(self._needs.values())
+        sizes = draft_sizes(
+            [need.acceptance for need in needs],
+            [need.wanted for need in needs],
+            draft_s=self._draft_s,
+            verify_s=self._verify_s,
+            most=self._most,
+        )
+        return sizes[list(self._needs).index(request)]
+
+
+@dataclass(slots=True)
+class _Score:
+    value: float
+    rounds: int = 0
+
+
+class CosineScoreRouter:
+    """Picks by M, the harmonic mean of confidence and agreement; every slot may explore instead.
+
+    A slot goes to the author tried least with probability `explore_share` (the paper's alpha) while the used
+    author's last accepted length is below `short_tokens` (tau), else with probability `exploit_share` (beta).
+    `smoothing` is the weight of the newest round in M. An author not tried yet has `untried_score`, or, with
+    `has_prior`, its share of the prompt's likelihood as M.
+    """
+
+    name = "cosine-score"
+
+    def __init__(
+        self,
+        chance: Chance,
+        *,
+        explore_share: float = 0.3,
+        exploit_share: float = 0.05,
+        short_tokens: float = 2.0,
+        smoothing: float = 0.3,
+        untried_score: float = 0.5,
+        has_prior: bool = False,
+    ) -> None:
+        self._chance = chance
+        self._explore_share = explore_share
+        self._exploit_share = exploit_share
+        self._short_tokens = short_tokens
+        self._smoothing = smoothing
+        self._untried_score = untried_score
+        self._has_prior = has_prior
+        self._facts: dict[int, DrafterFacts] = {}
+        self._scores: dict[int, _Score] = {}
+        self._last_accepted = 0
+
+    def join(self, author: int, facts: DrafterFacts) -> None:
+        self._facts[author] = facts
+        self._scores[author] = _Score(self._untried_score)
+        shares = prompt_shares(self._facts)
+        for number, score in self._scores.items():
+            if self._has_prior and not score.rounds:
+                score.value = shares[number]
+
+    def leave(self, author: int) -> None:
+        self._facts.pop(author, None)
+        self._scores.pop(author, None)
+
+    def pick(self, count: int) -> tuple[int, ...]:
+        is_short = self._last_accepted < self._short_tokens
+        share = self._explore_share if is_short else self._exploit_share
+        order = {author: place for place, author in enumerate(shuffled(sorted(self._scores), self._chance))}
+        chosen: list[int] = []
+        for _ in range(min(count, len(order))):
+            rest = [author for author in order if author not in chosen]
+            if self._chance.random() < share:
+                chosen.append(min(rest, key=lambda author: (self._scores[author].rounds, order[author])))
+            else:
+                chosen.append(max(rest, key=lambda author: (self._scores[author].value, -order[author])))
+        return tuple(sorted(chosen, key=lambda author: -self._scores[author].value))
+
+    def learn(self, round_: JudgedRound) -> None:
+        self._last_accepted = max((round_.accepted[author] for author in round_.used), default=0)
+        for author, confidence in round_.confidence.items():
+            if author not in self._scores:
+                continue
+            score, agreement = self._scores[author], round_.agreement[author]
+            total = confidence + agreement
+            harmonic_mean = 2.0 * confidence * agreement / total if total > 0.0 else 0.0
+            is_blank = not score.rounds and not self._has_prior
+            score.value += (1.0 if is_blank else self._smoothing) * (harmonic_mean - score.value)
+            score.rounds += 1
+
+    def why(self, author: int) -> str:
+        score = self._scores[author]
+        return f"score {score.value:.2f} after {score.rounds} rounds"
+
 
 MAX_FUSED_TOKENS: Final = 16
 """A choice above the length to which fused drafts pay."""

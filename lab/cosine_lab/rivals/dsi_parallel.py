@@ -32,11 +32,11 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
 PASS_WEIGHT: Final = 0.2
-"""A choice: about the last 5 passes count."""
+"""About the last 5 passes count."""
 OVERDUE_PASSES: Final = 4.0
-"""A choice: a pass that takes so many times as long as expected is not counted on."""
+"""A pass that takes so many times as long as expected is not counted on."""
 MIN_OVERDUE_S: Final = 1.0
-"""A choice: no pass is overdue sooner, however fast its verifier is."""
+"""No pass is overdue sooner, however fast its verifier is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,12 @@ from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
+# A new drafter counts as good, then its last 20 tokens count. Above the least acceptance the prompt decides, below
+# it what was measured, in steps within which differences are an error of some twenty tokens.
 FIRST_ACCEPTANCE: Final = 0.6
-"""A choice: a new drafter counts as good until something was measured."""
 MIN_ACCEPTANCE: Final = 0.4
-"""A choice: above it the prompt decides, below it what was measured."""
 ACCEPTANCE_STEP: Final = 0.1
-"""A choice: smaller differences are within the error of some twenty tokens."""
 ACCEPTANCE_WEIGHT: Final = 0.05
-"""A choice: about the last 20 tokens count."""
 
 
 class LoneDrafter:

@@ -33,22 +33,18 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import Pacing, PassStats
 
+# A drafter is waited for this many times as long as expected, and no less than links stall; one that kept everyone
+# waiting is then left out for so many rounds.
 PATIENCE_FACTOR: Final = 3.0
-"""A choice: a drafter that takes so many times as long as expected is not waited for."""
 MIN_PATIENCE_S: Final = 0.25
-"""A choice: the least wait for a drafter, longer than links stall."""
 BACKOFF_ROUNDS: Final = 8
-"""A choice: rounds for which a drafter that kept everyone waiting is not asked."""
+# What is measured counts by its last values: a drafter's last 20 tokens, its and the verifier's last 5 times. Until
+# then a new drafter counts as good; a machine that stalls once looks at most `MAX_SLOWNESS` times as slow as usual.
 FIRST_ACCEPTANCE: Final = 0.6
-"""A choice: a new drafter counts as good until something was measured."""
 FIRST_ACCEPTANCE_TOKENS: Final = 8
-"""A choice: tokens for which the first acceptance rate counts."""
 ACCEPTANCE_WEIGHT: Final = 0.05
-"""A choice: about the last 20 tokens count."""
 PACE_WEIGHT: Final = 0.2
-"""A choice: about the last 5 measured times count."""
 MAX_SLOWNESS: Final = 4.0
-"""A choice: a machine that stalls once must not look slower than so many times its usual pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,3 +291,31 @@ def merged(tree: LiveTree, authors: Collection[int], *, most: int) -> list[TreeN
         lambda node: max((p for author, p in node.draft_probabilities.items() if author in authors), default=None)
     )
     return sorted(found, key=lambda node: (-found[node], node.position))[:most]
+
+
+DRAFT_LENGTHS: Final = tuple(range(1, 17))
+"""Longer drafts hardly gain where a round waits for all of them."""
+
+
+def expected_tokens(*, acceptance: float, draft_tokens: int) -> float:
+    """Tokens committed by one round: (1 - a^(g+1)) / (1 - a) (Leviathan et al. 2023, equation 1)."""
+    if acceptance >= 1.0:
+        return draft_tokens + 1.0
+    return float((1.0 - acceptance ** (draft_tokens + 1)) / (1.0 - acceptance))
+
+
+def best_draft_tokens(
+    *,
+    acceptance: float,
+    draft_token_s: float,
+    round_trips_s: float,
+    verify_s: float,
+    lengths: Sequence[int] = DRAFT_LENGTHS,
+) -> int:
+    """The g that maximises committed tokens per second when a round costs g drafts, the round trips and a pass."""
+    return max(
+        lengths,
+        key=lambda g: (
+            expected_tokens(acceptance=acceptance, draft_tokens=g) / (g * draft_token_s + round_trips_s + verify_s)
+        ),
+    )

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from cosine_p2p.strategy.router import DrafterFacts, Round
+from cosine_protocol.noise import GAMMA, MASK, mix64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +80,21 @@ def shuffled(authors: list[int], chance: Chance) -> list[int]:
         other = chance.randrange(last + 1)
         order[last], order[other] = order[other], order[last]
     return order
+
+
+UNIT: Final = 2.0**-53
+"""The distance of the floats that 53 random bits can give in [0, 1)."""
+
+
+class RequestChance:
+    """Implements `published.router.Chance`: the splitmix64 stream that starts at the digest of a request."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._state = int.from_bytes(digest[:8], "big")
+
+    def random(self) -> float:
+        self._state = (self._state + GAMMA) & MASK
+        return (mix64(self._state) >> 11) * UNIT
+
+    def randrange(self, stop: int, /) -> int:
+        return int(self.random() * stop)

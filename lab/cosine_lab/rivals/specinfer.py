@@ -8,15 +8,14 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_lab.rivals.draft_length import best_draft_tokens
-from cosine_lab.rivals.rounds import Acceptance, Rounds, merged
+from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
 from cosine_p2p.strategy.base import Action, DrafterStarted, WakeAt
 from cosine_p2p.strategy.tree import TreeNode
 
 FADING_TOKENS: Final = 8.0
-"""A choice: after so many judged tokens the prompt counts half as much."""
+"""After so many judged tokens the prompt counts half as much."""
 SLACK: Final = 1.1
-"""A choice: how many times the expected time a drafter has before its tree is taken as it is."""
+"""How many times the expected time a drafter has before its tree is taken as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_lab.rivals.draft_length import best_draft_tokens
-from cosine_lab.rivals.rounds import Acceptance, Rounds, chain_of
+from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, chain_of
 from cosine_p2p.strategy.base import Action, DrafterStarted
 from cosine_p2p.strategy.tree import TreeNode
 
 MIN_ACCEPTANCE: Final = 0.2
-"""A choice: a drafter below it hardly helps, whatever it says of the prompt."""
+"""A drafter below it hardly helps, whatever it says of the prompt."""
 
 
 class ChainRounds(Rounds):

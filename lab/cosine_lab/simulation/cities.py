@@ -19,7 +19,7 @@ FIBRE_KM_PER_S: Final = 200_000.0
 DETOUR: Final = 2.1
 """The rule of thumb of arXiv 1811.10737, see above."""
 ACCESS_S: Final = 0.008
-"""A choice: what the lines at both ends add to a round trip, and the round trip between two homes of one city."""
+"""What the lines at both ends add to a round trip, and the round trip between two homes of one city."""
 
 CITIES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     {

@@ -67,10 +67,10 @@ LASTS_S: Final = {
     FaultKind.STALL: (0.5, 10.0),
     FaultKind.SLOW: (2.0, 5.0),
 }
-"""Durations are drawn from these ranges, for `SLOW` the factor. A choice: shorter and longer than the timeouts of
+"""Durations are drawn from these ranges, for `SLOW` the factor. Shorter and longer than the timeouts of
 heartbeats and failover, so that both sides of them are met."""
 SPARE_FAULT_PROBABILITY: Final = 0.1
-"""A choice: a drawn fault of the only verifier left mostly shows nothing but failed requests, so few are kept."""
+"""A drawn fault of the only verifier left mostly shows nothing but failed requests, so few are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import DRAFT
 
 FLOOD_FRAGMENTS: Final = 60
-"""A choice: several times what an honest drafter sends for one commit."""
+"""Several times what an honest drafter sends for one commit."""
 MAX_OVERHEARD: Final = 256
 """Bounds memory: the newest drafts kept of one request."""
 LATE: Final = "late"

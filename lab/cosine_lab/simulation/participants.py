@@ -21,7 +21,7 @@ from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
 from cosine_node.drafter.service import DrafterService
-from cosine_node.drafter.streams import VerifiedStream
+from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
@@ -30,11 +30,11 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
 
 LATE_S: Final = 0.1
-"""The passes of a drafter that is late on purpose take this much longer. A choice: several honest passes."""
+"""The passes of a drafter that is late on purpose take this much longer. Several honest passes."""
 FAILOVER_S: Final = 5.0
 """A generous bound on the time from a verifier's silence to the first token of the next one."""
 PLENTY: Final = 3
-"""A choice: a request has time enough with this many times what plain decoding takes at one round trip a token."""
+"""A request has time enough with this many times what plain decoding takes at one round trip a token."""
 
 
 def identity_of(kind: str, index: int) -> Identity:

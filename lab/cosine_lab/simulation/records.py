@@ -12,7 +12,7 @@ from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role
 TARGET: Final = "zoo:target"
 DIGEST: Final = bytes(32)
 LIFETIME_S: Final = 600.0
-"""The lifetime of a record. A choice: twice that of a real node, so that few records must be renewed."""
+"""The lifetime of a record. Twice that of a real node, so that few records must be renewed."""
 
 
 def facts_of(eos: tuple[int, ...], generation_defaults: GenerationDefaults | None = None) -> TargetFacts:

@@ -15,7 +15,7 @@ from cosine_protocol.records import Role
 QUARTERS: Final = 4
 """The parts of a run that are told apart, so that what changes over it is seen."""
 DIGEST_BYTES: Final = 16
-"""A choice: enough that two different runs never have one digest by chance."""
+"""Enough that two different runs never have one digest by chance."""
 
 
 class EventLog:

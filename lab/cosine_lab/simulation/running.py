@@ -28,7 +28,7 @@ GRACE_S: Final = 1.0
 SETTLE_S: Final = 12.0
 """Time for nodes to let go of requests that are over: longer than any timeout of the services."""
 SETTLE_STEP_S: Final = 0.5
-"""The interval of checks meanwhile. A choice: virtual time costs nothing, but each check does."""
+"""The interval of checks meanwhile. Virtual time costs nothing, but each check does."""
 LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
 """An error logged by one of these is a violation."""
 

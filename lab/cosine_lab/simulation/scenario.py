@@ -89,9 +89,9 @@ class Scenario:
     """A swarm and its load. Raises `UsageError` for values that mean nothing.
 
     `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`), or
-    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.simulation.devices`).
-    Drafter i is `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from
-    their start. `rtt_ms` is that of every pair, `jitter_ms` the mean exponential delay of each write on top,
+    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.simulation.devices`). Drafter i is
+    `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from their
+    start. `rtt_ms` is that of every pair, `jitter_ms` the mean exponential delay of each write on top,
     `rate_bytes_per_s` 0 for no limit.
 
     Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
@@ -100,7 +100,7 @@ class Scenario:
 
     `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
     The last `learners` drafters say that they learn; where there are any, clients share feedback. With the source
-    `learning` those learn whose expertise was recorded so (`cosine_lab.simulation.learning_curve`), what is not of
+    `learning` those learn whose expertise was recorded so (`cosine_lab.simulation.learners`), what is not of
     their domain. `prompt_domains` are those of what is asked, where drafters have others.
 
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and

@@ -20,9 +20,9 @@ from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 3
-"""A choice: tokens of the path that the logits depend on."""
+"""Tokens of the path that the logits depend on."""
 SPREAD: Final = 8.0
-"""A choice: logits lie between 0 and this."""
+"""Logits lie between 0 and this."""
 UNIT: Final = 2.0**-53
 """The step of a float64 in [0.5, 1): 53 random bits are a uniform number below 1."""
 

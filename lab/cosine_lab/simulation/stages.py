@@ -22,11 +22,11 @@ from cosine_node.stages.service import StageService
 from cosine_protocol.stage_messages import LayerRange
 
 LAYERS: Final = 64
-"""A choice: enough to be cut into as many parts as a scenario may have."""
+"""Enough to be cut into as many parts as a scenario may have."""
 TOKEN_BYTES: Final = 8_192
 """Activations of a token: a width of 4,096 in bfloat16, that of an 8B model."""
 HEADS: Final = 16
-"""A choice: so many chains have room at a stage."""
+"""So many chains have room at a stage."""
 
 
 def even_parts(parts: int) -> list[LayerRange]:

@@ -24,9 +24,9 @@ from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
+from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -255,7 +255,7 @@ class SimulatedSwarm:
             config=DrafterConfig(tokenizer_digest=DIGEST, **config),
             clock=clock,
             receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
-            keep_stream=keep_stream,
+            observer=StreamRecords(keep_stream) if keep_stream is not None else None,
             make_tree=FusedTree,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
@@ -278,7 +278,7 @@ class SimulatedSwarm:
         Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
         """
         identity = identity or self._next_identity()
-        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES} | options
+        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES, **options}
 
         async def join() -> Swarm:
             return self.client_swarm(identity)

@@ -7,7 +7,7 @@ and likelihood are kept; those of the real family are kept, for what is copied f
 
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -53,24 +53,6 @@ class DrafterTrace:
     overlap: Floats
     prompt_nll: float
 
-    def part(self, start: int, stop: int) -> "DrafterTrace":
-        """The same between two positions of the stream."""
-        tokens, probabilities, log_probability, overlap = self.arrays()
-        along = slice(start, stop)
-        return DrafterTrace(
-            tokens[along], probabilities[along], log_probability[along], overlap[along], self.prompt_nll
-        )
-
-    def followed_by(self, other: "DrafterTrace") -> "DrafterTrace":
-        """This along one stream, then `other` along the next."""
-        return DrafterTrace(
-            np.concatenate([self.candidate_tokens, other.candidate_tokens]),
-            np.concatenate([self.candidate_probabilities, other.candidate_probabilities]),
-            np.concatenate([self.log_probability, other.log_probability]),
-            np.concatenate([self.overlap, other.overlap]),
-            self.prompt_nll,
-        )
-
     def arrays(self) -> tuple[Tokens, Floats, Floats, Floats]:
         """The fields that hold a value for each position, in their order."""
         return self.candidate_tokens, self.candidate_probabilities, self.log_probability, self.overlap
@@ -110,11 +92,6 @@ class Trace:
         if not self.stream or lengths | {len(self.near_ties)} != {len(self.stream)}:
             raise UsageError(f"Trace {self.number} does not hold as many of everything as tokens in its stream.")
 
-    @property
-    def is_finished(self) -> bool:
-        """True if the target ended the stream itself."""
-        return self.stream[-1] in self.eos
-
     def prompt(self) -> tuple[int, ...]:
         """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first.
 
@@ -131,37 +108,6 @@ class Trace:
         """A token that a hash draws, never one that ends a text."""
         first = max(self.eos) + 1
         return first + bits % (BASE - first)
-
-    def shortened(self, tokens: int) -> "Trace":
-        """The same with at most `tokens` tokens of the stream. Raises `UsageError` for none."""
-        return replace(
-            self,
-            stream=self.stream[:tokens],
-            near_ties=self.near_ties[:tokens],
-            drafters={model: drafter.part(0, tokens) for model, drafter in self.drafters.items()},
-        )
-
-
-def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
-    """A request that changes domain: `first.stream[:at]`, then `second.stream`, with the drafters both know.
-
-    Prompt and seed are those of `first`. Raises `UsageError` if the temperatures differ or the first part is empty,
-    too long or holds an EOS token.
-    """
-    opening = first.stream[:at]
-    if not 0 < at <= len(first.stream) or not set(opening).isdisjoint(first.eos):
-        raise UsageError(f"Trace {first.number} cannot be continued after {at} of its {len(first.stream)} tokens.")
-    if first.temperature != second.temperature:
-        raise UsageError(f"Traces {first.number} and {second.number} were not made at one temperature.")
-    common = [model for model in first.drafters if model in second.drafters]
-    return replace(
-        first,
-        number=number,
-        domain=first.domain if first.domain == second.domain else f"{first.domain}+{second.domain}",
-        stream=opening + second.stream,
-        near_ties=first.near_ties[:at] + second.near_ties,
-        drafters={m: first.drafters[m].part(0, at).followed_by(second.drafters[m]) for m in common},
-    )
 
 
 class TraceSet:

@@ -1,9 +1,13 @@
-"""An asyncio event loop whose time jumps to the next timer instead of waiting: one seed, one exact run."""
+"""An asyncio event loop whose time jumps to the next timer instead of waiting: one seed, one exact run.
+
+Another keeps step with real time, so that people can watch a simulation.
+"""
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
@@ -43,3 +47,45 @@ def run_virtual(main: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end in virtual time. Raises `Deadlock` where real time would hang."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+MAX_LAG_S: Final = 0.25
+"""A simulation that falls further behind real time than this does not try to catch up."""
+
+
+class _PacedSelector(selectors.SelectSelector):
+    """Waits for each timer `speed` times as fast as it says; commands from other threads wake it at once."""
+
+    def __init__(self, speed: float, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._speed = speed
+        self._clock = clock
+        self._began_s = clock()
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            ready = super().select(None)
+            self.now_s = max(self.now_s, self._virtual_s())
+            return ready
+        until_s = self.now_s + max(0.0, timeout)
+        wait_s = until_s / self._speed - (self._clock() - self._began_s)
+        if wait_s < -MAX_LAG_S:
+            self._began_s -= wait_s
+        ready = super().select(max(0.0, wait_s) if timeout > 0 else 0)
+        self.now_s = min(until_s, max(self.now_s, self._virtual_s())) if ready else until_s
+        return ready
+
+    def _virtual_s(self) -> float:
+        return (self._clock() - self._began_s) * self._speed
+
+
+class PacedLoop(asyncio.SelectorEventLoop):
+    """`time()` starts at 0 and goes `speed` seconds a real one; what runs between timers takes no time."""
+
+    def __init__(self, speed: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._paced = _PacedSelector(speed, clock)
+        super().__init__(self._paced)
+
+    def time(self) -> float:
+        return self._paced.now_s

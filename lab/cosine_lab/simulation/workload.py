@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
 
-from cosine_lab.simulation.learning_curve import LearningCurve, learned_tokens, learning_traces
+from cosine_lab.simulation.learners import LearningCurve, learned_tokens, learning_traces
 from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.scenario import EngineSource, Scenario
 from cosine_lab.simulation.scripted_engine import ScriptedEngine
@@ -93,9 +93,9 @@ def workload_of(scenario: Scenario) -> Workload:
     """The workload that a scenario names. Raises `UsageError`."""
     family = zoo.Family(scenario.family)
     if scenario.source == EngineSource.TRACES:
-        return TraceWorkload(scenario, TraceSet.load_shipped(family))
+        return TraceWorkload(scenario, chosen_traces(scenario, TraceSet.load_shipped(family)))
     if scenario.source == EngineSource.LEARNING:
-        return TraceWorkload(scenario, learning_traces(family))
+        return TraceWorkload(scenario, chosen_traces(scenario, learning_traces(family)))
     return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
 
 
@@ -138,25 +138,29 @@ class ScriptedWorkload:
         )
 
 
-class TraceWorkload:
-    """Replayed traces of the scenario's domains in turn. Raises `UsageError` where there are none."""
+def chosen_traces(scenario: Scenario, traces: TraceSet) -> Sequence[Trace]:
+    """The traces of a scenario's domains in turn. Raises `UsageError` where there are none."""
+    asked = scenario.prompt_domains or scenario.domains
+    chosen = traces.select(split=TEST_SPLIT, temperature=scenario.temperature, domains=asked) or traces.select(
+        temperature=scenario.temperature, domains=asked
+    )
+    if not chosen:
+        raise UsageError(f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(asked)}.")
+    return chosen
 
-    def __init__(self, scenario: Scenario, traces: TraceSet) -> None:
+
+class TraceWorkload:
+    """Replayed traces in their order; a scenario's domains name its drafters."""
+
+    def __init__(self, scenario: Scenario, traces: Sequence[Trace]) -> None:
         self._scenario = scenario
-        asked = scenario.prompt_domains or scenario.domains
-        self._chosen = traces.select(
-            split=TEST_SPLIT, temperature=scenario.temperature, domains=asked
-        ) or traces.select(temperature=scenario.temperature, domains=asked)
-        if not self._chosen:
-            raise UsageError(
-                f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(asked)}."
-            )
-        self._traces = TraceSet(self._chosen)
-        self.eos = traces.eos
-        self.vocab_tokens = traces.vocab_tokens
+        self._chosen = tuple(traces)
+        self.traces = TraceSet(self._chosen)
+        self.eos = self.traces.eos
+        self.vocab_tokens = self.traces.vocab_tokens
 
     def target(self, index: int) -> Engine:
-        return TraceTarget(self._traces)
+        return TraceTarget(self.traces)
 
     def drafter(self, index: int) -> Engine:
         return self._expert(self._scenario.domain(index))
@@ -165,7 +169,7 @@ class TraceWorkload:
         return self._expert(self._scenario.home)
 
     def learning(self, index: int) -> LearningCurve | None:
-        return curve_of(self._traces, self._scenario.domain(index), self._expert)
+        return curve_of(self.traces, self._scenario.domain(index), self._expert)
 
     def _expert(self, domain: str) -> Engine:
         scenario = self._scenario
@@ -176,10 +180,10 @@ class TraceWorkload:
         except ValueError:
             laws = " or ".join(law.value for law in Law)
             raise UsageError(f"A scenario's law is {laws}, not {scenario.law!r}.") from None
-        return TraceDrafter(self._traces, f"draft-{domain}", law=law, is_oracle=scenario.is_oracle)
+        return TraceDrafter(self.traces, f"draft-{domain}", law=law, is_oracle=scenario.is_oracle)
 
     def task(self, number: int) -> Task:
-        trace: Trace = self._chosen[number % len(self._chosen)]
+        trace = self._chosen[number % len(self._chosen)]
         tokens = min(self._scenario.max_new_tokens, len(trace.stream))
         return Task(
             domain=trace.domain,

@@ -21,7 +21,7 @@ from cosine_node.zoo import DOMAINS
 
 SPLITS = ("train", "dev")
 VOCABULARY_CHARACTERS = 2_500_000
-"""A choice: characters of each domain that the tokenizer learns from, so that no domain outweighs the others."""
+"""Characters of each domain that the tokenizer learns from, so that no domain outweighs the others."""
 _ENCODE_ROWS = 1000
 """Bounds memory: records encoded at a time."""
 

@@ -12,8 +12,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from cosine_lab.training.corpus import Tokens, read_tokens, token_file, write_tokens
-from cosine_lab.training.decode import continue_rows
-from cosine_lab.training.model import default_device, load_model
+from cosine_lab.training.model import continue_rows, default_device, load_model
 from cosine_lab.training.stream import Source, TokenMix
 from cosine_node.zoo import DOMAINS
 

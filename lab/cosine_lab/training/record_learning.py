@@ -5,9 +5,9 @@ python -m cosine_lab.training.record_learning --corpora DIR --work DIR --target 
     --others zoo:draft-code zoo:draft-general zoo:draft-literature \
     --out lab/cosine_lab/simulation/data/toy_learning.npz
 
-Each version is one round from the shipped weights, as `cosine_lab.training.measure_learning` measures them. Beside
-it stand drafters that do not learn, so that there is a swarm. Prompts are not kept: the texts that they are of are
-others'.
+The target answers questions of the corpora; a drafter learns from what it guessed along them, as `join --learn`
+does. Each version is one round from the shipped weights. Beside it stand drafters that do not learn, so that there
+is a swarm. Prompts are not kept: the texts that they are of are others'.
 """
 
 import argparse
@@ -15,25 +15,38 @@ import logging
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from cosine_lab.simulation.learning_curve import version_name
+from cosine_lab.simulation.learners import version_name
 from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_lab.simulation.workload import TEST_SPLIT
-from cosine_lab.training.measure_learning import answers_of, experienced, first_texts, parser_of_texts, source_of
 from cosine_lab.training.record_smol_traces import recorded_in
 from cosine_lab.training.record_traces import NEAR_TIE, TEMPERATURES, Recorded, TargetOutput, choices_along, compose
 from cosine_node import zoo
+from cosine_node.drafter.observer import FailedBranch
+from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.learning.finetuning import RoundSettings, drafter_in, train_round
+from cosine_node.learning.streams import MIN_TOKENS, VerifiedStream
 from cosine_node.models.model import fetch_folder
 from cosine_node.training.answers import Answer
-from cosine_node.training.target_source import LocalSource
+from cosine_node.training.questions import read_questions
+from cosine_node.training.target_source import Answering, LocalSource, ask_all, prompts_of
 from cosine_node.zoo.family import SCHEME
 from cosine_p2p.request.generation_config import read_eos
+
+SLOTS = 48
+NEW_TOKENS = 128
+LONGEST_PROMPT = 160
+TYPICAL_ANSWER_TOKENS = 60
+HONEST_CLIENTS = 8
+"""Texts come from so many clients in turn."""
+
+_Text = TypeVar("_Text", Answer, VerifiedStream)
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +109,76 @@ def load_drafters(
     return {name: recorded_in(folder, vocab_tokens=vocab_tokens) for name, folder in folders.items()}
 
 
+def source_of(options: argparse.Namespace) -> LocalSource:
+    """The target that has written the texts."""
+    return LocalSource(
+        model=options.target,
+        answering=Answering(slots=SLOTS, new_tokens=NEW_TOKENS),
+        layers=(0, -1),
+        width=None,
+        device="cpu",
+        seed=0,
+    )
+
+
+def answers_of(
+    source: LocalSource, options: argparse.Namespace, domain: str, *, is_held_out: bool, tokens: int
+) -> list[Answer]:
+    """The target's answers in a domain, of some `tokens` tokens together; those that are missing are asked for."""
+    questions = [
+        question
+        for question in read_questions(options.corpora)
+        if question.domain == domain and question.is_held_out == is_held_out
+    ]
+    prompts = prompts_of(
+        questions,
+        source.codec,
+        answers=tokens // TYPICAL_ANSWER_TOKENS + 8,
+        longest_prompt=LONGEST_PROMPT,
+        is_asked_twice=False,
+    )
+    folder = options.work / domain / ("held" if is_held_out else "learn")
+    answers = ask_all(prompts, folder, lambda asked: source.target().answers(asked), log.info)
+    return [answer for answer in answers if len(answer.tokens) >= MIN_TOKENS]
+
+
+def first_texts(texts: Sequence[_Text], tokens: int) -> Iterator[_Text]:
+    """The first texts, of so many tokens together."""
+    for text in texts:
+        if tokens <= 0:
+            return
+        yield text
+        tokens -= len(text.tokens)
+
+
+def experienced(drafter: Engine, answer: Answer | VerifiedStream, number: int) -> VerifiedStream:
+    """The stream that a drafter would have recorded of an answer, or of what a client calls one."""
+    choices = _choices(drafter, answer)
+    failed = [
+        FailedBranch(position, (choice.token,), choice.candidates[0][1])
+        for position, (choice, token) in enumerate(zip(choices, answer.tokens, strict=True))
+        if choice.token != token
+    ]
+    return VerifiedStream(
+        client=str(number % HONEST_CLIENTS),
+        sampling=answer.sampling,
+        prompt=answer.prompt,
+        tokens=answer.tokens,
+        guesses=tuple(choice.token for choice in choices),
+        failed=tuple(failed),
+    )
+
+
+def _choices(drafter: Engine, answer: Answer | VerifiedStream) -> tuple[Choice, ...]:
+    sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
+    tokens = answer.prompt + answer.tokens[:-1]
+    names = tuple(range(len(tokens)))
+    row = Row(sequence, tokens, names, (PREFIX, *names[:-1]), len(answer.prompt) - 1, candidates=1)
+    (result,) = drafter.forward([row])
+    drafter.release(sequence)
+    return result.choices
+
+
 def _name_of(model: str) -> str:
     """The name that a drafter has in all traces, by its expertise."""
     (expertise,) = zoo.expertise(model.removeprefix(SCHEME))
@@ -110,7 +193,13 @@ def _output(answer: Answer, target: Recorded) -> TargetOutput:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of_texts(main.__doc__)
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--corpora", type=Path, required=True, help="texts as `zoo train` takes them")
+    parser.add_argument("--work", type=Path, required=True, help="keeps the target's answers")
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--drafter", required=True)
+    parser.add_argument("--own", required=True, help="the drafter's domain")
+    parser.add_argument("--new", required=True, help="the domain that it learns")
     parser.add_argument("--others", nargs="*", default=[], help="drafters of the family that do not learn")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", type=int, nargs="+", default=[2_000, 5_000, 10_000, 20_000])

@@ -32,7 +32,7 @@ from cosine_protocol.request import Sampling
 LONG = "long"
 """The domain of prompts over a passage."""
 PASSAGE_CHARACTERS = (2000, 4000, 6000, 8000)
-"""A choice: 500 to 2,000 tokens, as in summaries and retrieval."""
+"""500 to 2,000 tokens, as in summaries and retrieval."""
 TASKS = (
     "Summarise the text above in a few sentences.",
     "Copy the first paragraph of the text above word for word.",
@@ -40,7 +40,7 @@ TASKS = (
 )
 """What is asked about a passage; the prompts take turns."""
 SHORTEST_STREAM_TOKENS = 8
-"""A choice: shorter answers leave nothing to speculate on."""
+"""Shorter answers leave nothing to speculate on."""
 
 log = logging.getLogger(__name__)
 

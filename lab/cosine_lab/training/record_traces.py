@@ -30,7 +30,7 @@ TEMPERATURES = (0.0, 0.8)
 NEAR_TIE = 1e-4
 """Below this margin of the two best scores another device may choose the other token."""
 SHORTEST_STREAM_TOKENS = 8
-"""A choice: shorter answers leave nothing to speculate on."""
+"""Shorter answers leave nothing to speculate on."""
 SPARE_PROMPTS = 4
 """Prompts taken from a corpus for each one recorded, since some answers are too short and some prompts repeat."""
 POOL_TOKENS = 8192
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 UNKNOWN_LOG_PROBABILITY = -20.0
-"""A choice: the log of no probability at all, where a reduced vocabulary does not know a token."""
+"""The log of no probability at all, where a reduced vocabulary does not know a token."""
 
 
 class Recorded(Protocol):

@@ -8,15 +8,17 @@ import argparse
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from cosine_lab.training.corpus import read_tokens, token_file
-from cosine_lab.training.loop import Loss, distillation_loss, loss_per_token, next_token_loss
 from cosine_lab.training.model import default_device, load_model, parameter_count
 from cosine_lab.training.stream import Source, TokenMix, even_windows, to_tensor
 from cosine_lab.training.vocabulary import CONTEXT_TOKENS, END_ID
@@ -24,10 +26,39 @@ from cosine_node.training.loop import Plan, Training
 from cosine_node.training.loop import train as train_model
 from cosine_node.training.target_source import Shape, new_model
 
+Loss = Callable[[torch.nn.Module, Tensor], Tensor]
+
+
+def next_token_loss(model: torch.nn.Module, window: Tensor) -> Tensor:
+    """Cross-entropy with the text's own next token."""
+    logits = model(input_ids=window[:, :-1]).logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+
+
+def distillation_loss(teacher: torch.nn.Module) -> Loss:
+    """Forward KL to the teacher's distribution, up to the teacher's own entropy, which is constant."""
+
+    def loss(model: torch.nn.Module, window: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = F.softmax(teacher(input_ids=window[:, :-1]).logits.float(), dim=-1)
+        guessed = F.log_softmax(model(input_ids=window[:, :-1]).logits.float(), dim=-1)
+        return -(wanted * guessed).sum(dim=-1).mean()
+
+    return loss
+
+
+@torch.no_grad()
+def loss_per_token(model: torch.nn.Module, windows: Tensor, device: str) -> float:
+    """The mean loss on held-out windows."""
+    model.eval()
+    with torch.autocast(device, torch.bfloat16):
+        return next_token_loss(model, windows).item()
+
+
 # The mix that the shipped target was trained on.
 SHARES = {"code": 0.22, "math": 0.18, "medical": 0.22, "dialogue": 0.20, "literature": 0.18}
 _HELD_OUT_ROWS = 16
-"""A choice: windows of held-out text of each domain, enough for two digits of the loss."""
+"""Windows of held-out text of each domain, enough for two digits of the loss."""
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.drafter.streams import NO_GUESS, FailedBranch, StreamRecord
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
@@ -76,7 +76,7 @@ class DraftTree:
     With `measures_prompt` the first row asks how likely the prompt is.
     `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them;
     `first_choices` those before which the model had made its first choice, `right_first_choices` those that it was.
-    A `record` is told of all committed tokens.
+    An `observer` is told of all committed tokens.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DraftTree:
         *,
         held_passes: int = 0,
         measures_prompt: bool = True,
-        record: StreamRecord | None = None,
+        observer: TextObserver | None = None,
     ) -> None:
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)
@@ -109,7 +109,7 @@ class DraftTree:
         self.taken = 0
         self.first_choices = 0
         self.right_first_choices = 0
-        self._record = record
+        self._observer = observer
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
         self._wants_nll = measures_prompt
@@ -246,15 +246,15 @@ class DraftTree:
         return self._regrow()
 
     def _note_first_choice(self, root: TreeNode, token: int) -> None:
-        """Count whether the model's first choice after the root was the committed token, and record it."""
+        """Count whether the model's first choice after the root was the committed token, and show it."""
         first = self._states[root].first
         is_right = first is not None and first.token == token
         self.first_choices += first is not None
         self.right_first_choices += is_right
-        if self._record is not None:
+        if self._observer is not None:
             failed = None if first is None or is_right else self._failed_branch(root, first)
             guess = NO_GUESS if first is None else first.token
-            self._record.note(self.position, token, guess=guess, failed=failed)
+            self._observer.note(self.position, token, guess=guess, failed=failed)
 
     def _failed_branch(self, root: TreeNode, first: TokenCandidate) -> FailedBranch:
         """The path of first choices below the root, as far as it was fed."""

@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_node.drafter.draft_tree import DraftTree
-from cosine_node.drafter.streams import StreamRecord
 from cosine_node.engine.base import Engine, OutOfPages, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
@@ -32,7 +31,7 @@ class FollowedRequest:
     """A request the drafter follows; of two the one with the larger `admission` came later.
 
     `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
-    Without a `record` nothing of the text is kept.
+    `observed` is what an observer made of the text, if there is one.
     """
 
     channel: Channel
@@ -44,7 +43,7 @@ class FollowedRequest:
     heard_at_s: float
     admission: int = 0
     mandate: Mandate | None = None
-    record: StreamRecord | None = None
+    observed: Any = None
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Final
 
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
-from cosine_node.drafter.streams import StreamRecords, VerifiedStream
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
@@ -117,13 +117,9 @@ MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """The tokenizer a drafter drafts for, and how many requests it follows at once.
-
-    It keeps texts of the target of `target_digest` alone, with None those of all.
-    """
+    """The tokenizer a drafter drafts for, and how many requests it follows at once."""
 
     tokenizer_digest: bytes
-    target_digest: bytes | None = None
     max_requests: int = 16
 
 
@@ -144,17 +140,17 @@ class DrafterService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
         receipts: ReceiptLedger | None = None,
-        keep_stream: Callable[[VerifiedStream], None] | None = None,
+        observer: DraftObserver | None = None,
         make_tree: Callable[..., DraftTree] = DraftTree,
     ) -> None:
         """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept.
 
-        `keep_stream` gets the texts that clients let the drafter keep, once their requests have ended. `make_tree`
-        makes the live tree of each request.
+        `observer` watches the texts that clients let the drafter keep. `make_tree` makes the live tree of
+        each request.
         """
         self._make_tree = make_tree
         self.receipts = receipts
-        self.records = StreamRecords(keep_stream, target_digest=config.target_digest)
+        self._observer = observer
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
@@ -175,7 +171,7 @@ class DrafterService:
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
         reads = serving_budget(places=config.max_requests)
-        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=self.records.are_kept)
+        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=observer is not None)
         self.counts = DrafterCounts()
 
     @property
@@ -213,7 +209,8 @@ class DrafterService:
         finally:
             if self.receipts is not None:
                 self.receipts.write()
-            self.records.keep_all()
+            if self._observer is not None:
+                self._observer.close()
 
     async def drain(self) -> None:
         """Take no new request and let the present ones go: they lose only hints."""
@@ -278,20 +275,27 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
-        record = self.records.follow(request, d_0, may_keep=may_keep_text(message, mandate))
+        observed = None
+        if self._observer is not None and may_keep_text(message, mandate):
+            observed = self._observer.follow(request, d_0)
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,
             request,
             d_0,
             self._make_tree(
-                d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES, record=record
+                d_0,
+                request.prompt,
+                message.committed,
+                self._calibration,
+                held_passes=HELD_PASSES,
+                observer=observed,
             ),
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
             admission=next(self._admissions),
             mandate=mandate,
-            record=record,
+            observed=observed,
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
@@ -323,8 +327,7 @@ class DrafterService:
         for followed in list(self._followed.values()):
             if now_s - followed.heard_at_s > FORGOTTEN_S:
                 self._leave(followed)
-        self.records.keep_old(now_s=now_s)
-        if self._followed or self.records.are_waiting:
+        if (self._observer is not None and self._observer.tick(now_s=now_s)) or self._followed:
             self._tick_soon()
 
     def _answer_busy(self, channel: Channel, number: int) -> None:
@@ -438,5 +441,6 @@ class DrafterService:
             self._released.append(followed)
             if self.receipts is not None:
                 self.receipts.expect(followed.request, followed.d_0, sent_nodes=followed.sent_nodes)
-            self.records.leave(followed.record, now_s=asyncio.get_running_loop().time())
+            if self._observer is not None and followed.observed is not None:
+                self._observer.leave(followed.observed, now_s=asyncio.get_running_loop().time())
             self._work.set()

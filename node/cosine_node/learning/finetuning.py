@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Engine
 from cosine_node.engine.torch.loading import load_engine, load_model
 from cosine_node.engine.torch.support import cache_parameter
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.streams import VerifiedStream
 from cosine_node.training.distilling import agreement_of, sum_of
 from cosine_node.training.loop import Plan, train
 from cosine_node.training.new_drafter import adopt, tables_by_token

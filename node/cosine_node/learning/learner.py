@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cosine_node.drafter.service import DrafterService
-from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
@@ -33,6 +32,7 @@ from cosine_node.learning.home import LearnerHome
 from cosine_node.learning.learner_report import Activity, LearnerNow, hold
 from cosine_node.learning.served_weights import serving_folder
 from cosine_node.learning.stream_store import KeptStreams, StreamStore
+from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
 from cosine_node.learning.worker import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_node.models.model import Emit
@@ -65,8 +65,10 @@ class Learner:
         shipped: Engine,
         load: Callable[[Path], Engine],
         *,
+        target_digest: bytes | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
+        self.records = StreamRecords(self.keep, target_digest=target_digest)
         self.engine = ReplaceableEngine(shipped, on_open=self._make_room)
         self.state = LearningState.read(home.folder)
         self.kept = KeptStreams()
@@ -282,10 +284,9 @@ class Learner:
     async def _compare(self, since: Acceptance, emit: Emit) -> None:
         """Live acceptance has fallen: the worse of two versions along the same streams goes."""
         self._doing = Activity.COMPARING
-        state, service = self.state, self._service
-        assert service is not None
+        state = self.state
         # The texts that it was right less often about have just ended, and wait to be kept.
-        service.records.keep_left()
+        self.records.keep_left()
         await self._in_writer(lambda: None)
         order = ComparisonOrder(
             folder=str(self._home.folder),

@@ -18,7 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from cosine_node.drafter.streams import FailedBranch, VerifiedStream
+from cosine_node.drafter.observer import FailedBranch
+from cosine_node.learning.streams import VerifiedStream
 from cosine_protocol.request import Sampling
 
 NAME: Final = "streams.sqlite"

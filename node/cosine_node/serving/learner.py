@@ -33,5 +33,8 @@ def learner_of(served: ServedModel, options: NodeOptions, *, peer_id: str) -> Le
         max_bytes=options.learn_bytes or DEFAULT_BYTES,
     )
     return Learner(
-        home, served.engine, lambda weights: load_weights(options.source, weights, served.tokenizer_folder)
+        home,
+        served.engine,
+        lambda weights: load_weights(options.source, weights, served.tokenizer_folder),
+        target_digest=served.facts.digest(),
     )

@@ -322,15 +322,11 @@ def _drafter(
     identity: Identity,
     **shared: Any,
 ) -> Service:
-    config = DrafterConfig(
-        tokenizer_digest=served.facts.tokenizer_digest,
-        target_digest=served.facts.digest(),
-        max_requests=options.max_requests,
-    )
+    config = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
     return DrafterService(
         config=config,
         receipts=ledger_of(identity.peer_id, expertise),
-        keep_stream=learner.keep if learner is not None else None,
+        observer=learner.records if learner is not None else None,
         identity=identity,
         **shared,
     )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +19,37 @@ def exit_of(*arguments: str) -> int:
     return exit_.value.code
 
 
-def test_an_experiment_writes_its_result_and_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "deep" / "benchmarks"
-    assert exit_of("acceptance", "--quick", "--json", "--out", str(out)) == 0
-    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((out / "acceptance.json").read_text("utf-8"))
-    assert {"name", "what", "command", "setup", "rows", "findings"} <= printed.keys()
-    assert printed["command"] == "cosine-node bench acceptance --quick"
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the result of an experiment."""
+    out = tmp_path_factory.mktemp("bench") / "deep" / "benchmarks"
+    assert exit_of("ring", "--quick", "--processes", "1", "--prompts", "1", "--out", str(out)) == 0
+    return out
+
+
+def test_an_experiment_writes_its_result_and_the_command_that_repeats_it(results: Path) -> None:
+    written: dict[str, Any] = json.loads((results / "ring.json").read_text("utf-8"))
+    assert {"name", "what", "command", "setup", "rows", "findings"} <= written.keys()
+    assert written["command"] == "cosine-node bench ring --quick --prompts 1"
+    assert {row["prompts"] for row in written["rows"]} == {1}
 
 
 @pytest.mark.thorough
-def test_people_read_the_section_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_of("acceptance", "--quick", "--out", str(tmp_path)) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("## ")
-    assert "draft-code" in printed
-    assert "![" not in printed
-
-
-def test_options_reach_the_experiment_and_the_command_that_repeats_it(
+def test_people_read_what_was_found_and_programs_the_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_of("acceptance", "--prompts", "1", "--processes", "1", "--json", "--out", str(tmp_path)) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert {row["prompts"] for row in printed["rows"]} == {1}
-    assert printed["command"] == "cosine-node bench acceptance --prompts 1"
+    assert exit_of("ring", "--quick", "--out", str(tmp_path)) == 0
+    assert "lowest speedup: " in capsys.readouterr().out
+    assert exit_of("ring", "--quick", "--json", "--out", str(tmp_path)) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "ring.json").read_text("utf-8"))
 
 
-def test_the_report_is_written_beside_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "benchmarks"
-    assert exit_of("acceptance", "--quick", "--out", str(out)) == 0
+def test_the_report_is_written_beside_the_results(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert exit_of("report", "--json", "--out", str(out)) == 0
+    assert exit_of("report", "--json", "--out", str(results)) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == {"page": str(tmp_path / "benchmarks.md"), "figures": [str(out / "acceptance.svg")]}
-    assert (tmp_path / "benchmarks.md").read_text("utf-8").startswith("# Benchmarks\n")
+    assert printed == {"page": str(results.parent / "benchmarks.md"), "figures": [str(results / "ring.svg")]}
+    assert (results.parent / "benchmarks.md").read_text("utf-8").startswith("# Benchmarks\n")
 
 
 @pytest.mark.parametrize(
@@ -81,14 +78,13 @@ def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_figures_need_an_extra_that_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert exit_of("acceptance", "--quick", "--out", str(tmp_path / "benchmarks")) == 0
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert exit_of("report", "--out", str(tmp_path / "benchmarks")) == 2
+    assert exit_of("report", "--out", str(results)) == 2
     assert "pip install '.[lab]'" in capsys.readouterr().err
 
 
-def test_strategies_are_experiments_that_can_also_be_run_alone() -> None:
-    alone = {modules for modules in EXPERIMENTS.values() if len(modules) == 1}
-    assert {(module,) for module in EXPERIMENTS["strategies"]} < alone
+def test_every_experiment_is_a_module() -> None:
+    for name in EXPERIMENTS:
+        assert import_module(f"cosine_lab.experiments.{name}").run

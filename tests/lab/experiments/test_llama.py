@@ -1,12 +1,10 @@
 """llama.cpp's bench in its smallest form: the embedded target as a file, and what its rows mean."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cosine_lab.experiments.llama import LOOP, OURS, TORCH, LlamaOptions, PlainLoop, run
-from cosine_lab.report.page import section_of
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_models import tiny_gguf
 from tests.node.engine.tiny_models import tiny_llama
@@ -35,13 +33,6 @@ def test_everybody_is_timed_in_every_part(result: dict[str, Any]) -> None:
     # The ratios are to the plain loop, and to PyTorch where there is none.
     assert [row["ratio"] for row in result["rows"] if row["engine"] == LOOP] == [1.0, 1.0]
     assert result["rows"][-1]["ratio"] == 1.0
-
-
-def test_the_result_has_a_section(result: dict[str, Any], tmp_path: Path) -> None:
-    text = section_of("llama", {"name": "llama", "command": "cosine-node bench llama", **result}, tmp_path)
-    assert "one request, of a plain loop's speed" in text
-    assert "one request, sampled, of a plain loop's speed" in text
-    assert "ms of 16" in text
 
 
 def test_the_plain_loop_writes_the_models_own_text() -> None:

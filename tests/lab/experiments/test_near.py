@@ -19,7 +19,7 @@ from cosine_lab.experiments.near import (
     planned,
     settings_of,
 )
-from cosine_lab.report.rtt_findings import ALONE
+from cosine_lab.experiments.rtt import ALONE
 from cosine_lab.simulation.cities import rtt_s
 from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result

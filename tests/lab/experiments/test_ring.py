@@ -7,8 +7,19 @@ import pytest
 
 from cosine_lab.experiments.entrants import POLICIES
 from cosine_lab.experiments.experiment import Prompts, run_cell
-from cosine_lab.experiments.ring import OBJECTIONS, RIVALS, RingOptions, planned, tuned_policies
-from cosine_lab.report.ring_findings import CHAIN, CHUNKS, TOLD, TREE, coverage_of, findings_of
+from cosine_lab.experiments.ring import (
+    CHAIN,
+    CHUNKS,
+    OBJECTIONS,
+    RIVALS,
+    TOLD,
+    TREE,
+    RingOptions,
+    coverage_of,
+    findings_of,
+    planned,
+    tuned_policies,
+)
 from cosine_lab.simulation.traces import DrafterTrace, Trace
 from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result, silent

@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.experiments.ablation import CUMULATIVE
 from cosine_lab.experiments.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
-from cosine_lab.experiments.rtt import BARE, RttOptions, loops_of, planned, run
+from cosine_lab.experiments.rtt import (
+    ALONE,
+    BARE,
+    BESIDE,
+    EQUIPPED,
+    REMOTE,
+    RttOptions,
+    findings_of,
+    loops_of,
+    planned,
+    run,
+)
 from cosine_lab.experiments.tuning import Place
-from cosine_lab.report.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
 from tests.lab.experiments.quick import quick_result, silent
 
 
@@ -110,16 +119,6 @@ def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.thorough
-def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted(result: dict[str, Any]) -> None:
-    findings = result["findings"]
-    assert {entry["label"] for entry in findings["bounds"]} == {"the coordinator knows", "drafters know too"}
-    parts = [row for row in result["rows"] if row["part"] == "ablation" and row["order"] == CUMULATIVE]
-    [bare] = [row for row in result["rows"] if row["part"] == "oracle" and row["strategy"] == BARE]
-    # What is left without the verifier's own parts is the bare one.
-    assert parts[-4]["speedup"] == bare["speedup"]
-
-
-@pytest.mark.thorough
 def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
     options = replace(
         RttOptions.quick(),
@@ -133,7 +132,7 @@ def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None
         prompts=1,
         tuning_tokens=2,
     )
-    rows = [row for row in run(options, say=silent)["rows"] if row["part"] not in ("ablation", "oracle")]
+    rows = run(options, say=silent)["rows"]
     places = {(r["part"], r["profile"], r["rtt_ms"], r["temperature"]) for r in rows}
     assert places == {
         (part, profile, rtt, temperature)
@@ -163,22 +162,3 @@ def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -
     assert main["interval"] == pytest.approx([1.25, 1.25])
     assert main["latency_saved"] == pytest.approx(0.2)
     assert main["ratio_to_speculative"] == pytest.approx(1.6)
-
-
-def test_a_part_s_gain_is_over_what_stands_above_it_or_over_the_whole_without_it() -> None:
-    parts = [
-        row("cosine", 1.2, part="ablation", order="cumulative", label="chain"),
-        row("cosine", 1.5, part="ablation", order="cumulative", label="+ tree"),
-        row("cosine", 1.0, part="ablation", order="single", label="without tree"),
-    ]
-    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *parts], main_rtt_ms=20.0, seed=0)
-    assert [entry["gain"] for entry in findings["parts"]] == pytest.approx([1.2, 1.25, 1.5])
-
-
-def test_ours_is_a_share_of_each_bound() -> None:
-    bounds = [
-        row("cosine", 1.5, part="oracle", label="ours"),
-        row("oracle", 2.0, part="oracle", label="the coordinator knows"),
-    ]
-    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *bounds], main_rtt_ms=20.0, seed=0)
-    assert [(entry["label"], entry["share"]) for entry in findings["bounds"]] == [("the coordinator knows", 0.75)]

@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.experiments.reference_routers import FixedRouter, UcbRouter, UniformRouter
-from cosine_lab.rivals.cosine_score import CosineScoreRouter
-from cosine_lab.rivals.goodput_bandit import GoodputRouter
-from cosine_lab.rivals.router import Router, prompt_shares
+from cosine_lab.rivals.cosine_paper import CosineScoreRouter
+from cosine_lab.rivals.router import RequestChance, Router, prompt_shares
+from cosine_lab.rivals.spin import GoodputRouter
 from cosine_p2p.strategy.router import HedgeRouter
 from tests.cosine_p2p.strategy.rounds import facts, joined, play, round_of, share_of
 
@@ -25,16 +25,11 @@ ROUTERS: list[Callable[[random.Random], Router]] = [
     lambda chance: CosineScoreRouter(chance, has_prior=True),
     lambda chance: GoodputRouter(chance),
     lambda chance: GoodputRouter(chance, prior_rounds=2.0, growth=2.0, forgetting=0.1),
-    lambda chance: UcbRouter(),
-    lambda chance: UcbRouter(prior_rounds=2.0),
-    lambda chance: UniformRouter(chance),
-    lambda chance: FixedRouter(AUTHORS),
 ]
 LEARNERS: list[Callable[[random.Random], Router]] = [
     lambda chance: HedgeRouter(),
     lambda chance: CosineScoreRouter(chance),
     lambda chance: GoodputRouter(chance),
-    lambda chance: UcbRouter(width=0.1),
 ]
 
 
@@ -97,7 +92,7 @@ def test_picks_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "import random;"
         "from cosine_p2p.strategy.router import HedgeRouter;"
-        "from cosine_lab.rivals.cosine_score import CosineScoreRouter;"
+        "from cosine_lab.rivals.cosine_paper import CosineScoreRouter;"
         "from tests.cosine_p2p.strategy.rounds import joined, play;"
         "routers = HedgeRouter(), CosineScoreRouter(random.Random(1));"
         "skill = {1: 0.2, 2: 0.5, 3: 0.5, 4: 0.7};"
@@ -110,9 +105,26 @@ def test_picks_do_not_depend_on_the_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            cwd=Path(__file__).parents[4],
+            cwd=Path(__file__).parents[3],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},
         )
         return done.stdout
 
     assert printed("1") == printed("2") != ""
+
+
+def test_one_request_is_one_series_and_another_is_another() -> None:
+    first, again, other = RequestChance(bytes(16)), RequestChance(bytes(16)), RequestChance(b"\1" * 16)
+    series = [first.random() for _ in range(8)]
+    assert series == [again.random() for _ in range(8)]
+    assert series != [other.random() for _ in range(8)]
+
+
+def test_numbers_are_spread_over_their_range() -> None:
+    chance = RequestChance(b"spread over range")
+    shares = [chance.random() for _ in range(4000)]
+    assert all(0.0 <= share < 1.0 for share in shares)
+    assert abs(sum(shares) / len(shares) - 0.5) < 0.02
+    counts = Counter(chance.randrange(5) for _ in range(4000))
+    assert set(counts) == set(range(5))
+    assert min(counts.values()) > 700

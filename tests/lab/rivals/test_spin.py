@@ -1,13 +1,136 @@
 """Drafters by goodput: tried in turn, then the best; several requests share them within their places."""
 
+import math
+import random
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
+from cosine_lab.rivals.spin import DraftedRounds, GoodputRouter, Spin, SpinDirector, SpinOptions, assign
 from cosine_p2p.strategy.base import Action, DrafterLost, SendAssign, SendTree, VerifierOpened
+from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
+
+
+def worth(values: Sequence[Sequence[float]], chosen: Sequence[int | None]) -> float:
+    return sum(row[drafter] for row, drafter in zip(values, chosen, strict=True) if drafter is not None)
+
+
+def fits(chosen: Sequence[int | None], capacities: Sequence[int]) -> bool:
+    taken = Counter(drafter for drafter in chosen if drafter is not None)
+    return all(taken[drafter] <= places for drafter, places in enumerate(capacities))
+
+
+def best_worth(values: Sequence[Sequence[float]], capacities: Sequence[int]) -> float:
+    options = [None, *range(len(capacities))]
+    every = product(options, repeat=len(values))
+    return max(worth(values, chosen) for chosen in every if fits(chosen, capacities))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[list[float]], list[int]]:
+    drafters = draw(st.integers(0, 3))
+    value = st.one_of(st.integers(-3, 6).map(float), st.floats(-10, 10))
+    row = st.lists(value, min_size=drafters, max_size=drafters)
+    values = draw(st.lists(row, max_size=4))
+    return values, draw(st.lists(st.integers(0, 3), min_size=drafters, max_size=drafters))
+
+
+@given(problems())
+def test_no_assignment_is_worth_more(problem: tuple[list[list[float]], list[int]]) -> None:
+    values, capacities = problem
+    chosen = assign(values, capacities)
+    assert len(chosen) == len(values)
+    assert fits(chosen, capacities)
+    assert worth(values, chosen) == pytest.approx(best_worth(values, capacities), abs=1e-9)
+
+
+def test_the_second_best_drafter_is_taken_where_the_best_is_needed_more() -> None:
+    assert assign([[5.0, 4.0], [5.0, 1.0]], [1, 1]) == (1, 0)
+    assert assign([[5.0, 4.0], [5.0, 1.0]], [2, 1]) == (0, 0)
+
+
+def test_a_worthless_pair_is_not_made() -> None:
+    assert assign([[0.0, -1.0], [-math.inf, math.nan]], [1, 1]) == (None, None)
+
+
+def test_nothing_to_assign() -> None:
+    assert assign([], [1, 2]) == ()
+    assert assign([[], []], []) == (None, None)
+
+
+def test_a_larger_problem_keeps_its_capacities() -> None:
+    values = [[float((3 * request + 5 * drafter) % 7 + 1) for drafter in range(5)] for request in range(30)]
+    chosen = assign(values, [6] * 5)
+    assert None not in chosen
+    assert fits(chosen, [6] * 5)
+
+
+def test_goodput_is_accepted_tokens_per_second_of_drafting() -> None:
+    router = joined(GoodputRouter(random.Random(1)), 1, 2)
+    router.learn(replace(round_of((1,), {1: 3}), draft_s={1: 0.5}))
+    router.learn(replace(round_of((1,), {1: 1}), draft_s={1: 0.5}))
+    assert router.goodputs() == {1: pytest.approx(4.0), 2: 0.0}
+
+
+def test_a_slow_drafter_is_worth_less_than_a_fast_one_that_is_accepted_less() -> None:
+    router = joined(GoodputRouter(random.Random(1), explore_rounds=2), 1, 2)
+    router.learn(replace(round_of((1,), {1: 4}), draft_s={1: 1.0}))
+    router.learn(replace(round_of((2,), {2: 2}), draft_s={2: 0.1}))
+    assert router.pick(2) == (2, 1)
+
+
+def test_only_the_used_author_is_learned_about() -> None:
+    router = joined(GoodputRouter(random.Random(1)), 1, 2)
+    router.learn(round_of((1, 2), {1: 0, 2: 4}))
+    assert router.goodputs()[2] == 0.0
+
+
+def test_periods_alternate_and_exploitation_grows() -> None:
+    router = joined(GoodputRouter(random.Random(1), explore_rounds=2, exploit_rounds=3, growth=2.0), 1)
+    periods = ""
+    for _ in range(13):
+        periods += "e" if "exploration" in router.why(1) else "x"
+        router.learn(round_of((1,), {1: 1}))
+    assert periods == "eexxxeexxxxxx"
+
+
+def test_exploration_takes_the_least_tried() -> None:
+    router = joined(GoodputRouter(random.Random(1), explore_rounds=9), 1, 2, 3)
+    seen = []
+    for _ in range(6):
+        [author] = router.pick(1)
+        seen.append(author)
+        router.learn(round_of((author,), {author: 1}))
+    assert sorted(seen[:3]) == sorted(seen[3:]) == [1, 2, 3]
+
+
+def test_a_prior_stands_for_rounds_of_evidence() -> None:
+    router = GoodputRouter(random.Random(1), explore_rounds=0, prior_rounds=2.0)
+    router.join(1, facts(prompt_nll=1.0, token_s=0.01))
+    assert router.goodputs() == {1: pytest.approx(100.0)}
+
+
+def test_what_is_known_of_an_author_stands_for_as_many_rounds_and_is_exploited_first() -> None:
+    router = GoodputRouter(random.Random(1), explore_rounds=2, prior_rounds=2.0)
+    router.join(1, facts(prompt_nll=1.0, token_s=0.01), DraftedRounds(rounds=4.0, tokens=8.0, draft_s=1.0))
+    assert router.goodputs() == {1: pytest.approx(8.0)}
+    assert "exploitation" in router.why(1)
+    router.learn(replace(round_of((1,), {1: 0}), draft_s={1: 0.5}))
+    assert router.goodputs() == {1: pytest.approx(4.0)}
+
+
+def test_without_a_prior_earlier_requests_count_for_nothing() -> None:
+    router = GoodputRouter(random.Random(1), explore_rounds=2)
+    router.join(1, facts(prompt_nll=1.0, token_s=0.01), DraftedRounds(rounds=4.0, tokens=8.0, draft_s=1.0))
+    assert router.goodputs() == {1: 0.0}
+    assert "exploration" in router.why(1)
+
 
 CHAIN = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12)
 

@@ -21,7 +21,7 @@ from cosine_lab.simulation.trace_engine import (
     TraceTarget,
     ranked,
 )
-from cosine_lab.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet, splice
+from cosine_lab.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling
@@ -318,8 +318,7 @@ def test_what_is_said_depends_on_the_path_and_not_on_how_it_was_fed(data: st.Dat
 
 def replaced_stream(path: Sequence[int]) -> Trace:
     """Something to feed along `path` after the prompt of `TRACE`."""
-    longer = splice(TRACE, TRACE, at=len(TRACE.stream), number=TRACE.number).shortened(len(path))
-    return replace(longer, stream=tuple(path))
+    return replace(TRACE, stream=tuple(path), near_ties=(False,) * len(path), drafters={})
 
 
 @pytest.mark.parametrize(

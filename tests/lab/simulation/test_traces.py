@@ -16,7 +16,6 @@ from cosine_lab.simulation.traces import (
     DrafterTrace,
     Trace,
     TraceSet,
-    splice,
 )
 from cosine_node.zoo import DOMAINS, names
 from cosine_protocol.errors import UsageError
@@ -158,54 +157,6 @@ def test_parts_that_do_not_fit_together_are_refused(change: dict[str, object]) -
         replace(a_trace(0), **change)  # type: ignore[arg-type]
 
 
-@given(trace=traces, tokens=st.integers(1, 40))
-def test_a_shortened_trace_is_the_beginning(trace: Trace, tokens: int) -> None:
-    short = trace.shortened(tokens)
-    assert short.prompt() == trace.prompt()
-    assert short.stream == trace.stream[:tokens]
-    assert all(len(drafter.overlap) == len(short.stream) for drafter in short.drafters.values())
-
-
-def test_nothing_is_not_a_trace() -> None:
-    with pytest.raises(UsageError):
-        a_trace(0).shortened(0)
-
-
-@given(first=traces, second=traces, data=st.data())
-def test_a_spliced_trace_is_one_stream_then_the_other(first: Trace, second: Trace, data: st.DataObject) -> None:
-    second = replace(second, temperature=first.temperature)
-    at = data.draw(st.integers(1, len(first.stream)))
-    both = splice(first, second, at=at, number=9)
-    assert both.prompt() == replace(first, number=9).prompt()
-    for part, whole, start, stop in ((first, both, 0, at), (second, both, at, len(both.stream))):
-        assert whole.stream[start:stop] == part.stream[: stop - start]
-        assert whole.near_ties[start:stop] == part.near_ties[: stop - start]
-        for model in MODELS:
-            cut = whole.drafters[model].part(start, stop)
-            expected = part.drafters[model].part(0, stop - start)
-            for array, same in zip(cut.arrays(), expected.arrays(), strict=True):
-                assert array.tolist() == same.tolist()
-            assert cut.prompt_nll == first.drafters[model].prompt_nll
-
-
-def test_a_spliced_trace_names_both_domains() -> None:
-    both = splice(a_trace(1), a_trace(2, domain="math"), at=3, number=7)
-    assert (both.number, both.domain) == (7, "code+math")
-    assert splice(a_trace(1), a_trace(2), at=3, number=7).domain == "code"
-
-
-def test_what_cannot_be_spliced_is_refused() -> None:
-    ended = replace(a_trace(1), stream=(*a_trace(1).stream[:-1], *EOS))
-    for first, second, at in (
-        (a_trace(1), a_trace(2), 0),
-        (a_trace(1), a_trace(2), 13),
-        (ended, a_trace(2), 12),
-        (a_trace(1), a_trace(2, temperature=0.8), 3),
-    ):
-        with pytest.raises(UsageError):
-            splice(first, second, at=at, number=9)
-
-
 @given(found=trace_lists, temperature=st.sampled_from([None, 0.0, 0.8]))
 def test_a_selection_is_all_that_was_asked_for(found: list[Trace], temperature: float | None) -> None:
     chosen = TraceSet(found).select(temperature=temperature)
@@ -241,7 +192,7 @@ def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:
         assert tuple(trace.drafters) == tuple(sorted(set(names()) - {"target"}))
         assert 8 <= len(trace.stream) <= 128
         assert set(trace.stream[:-1]).isdisjoint(EOS)
-        assert trace.is_finished or len(trace.stream) == 128
+        assert trace.stream[-1] in trace.eos or len(trace.stream) == 128
         assert trace.seed == trace.number
         for drafter in trace.drafters.values():
             claims, tokens = drafter.candidate_probabilities, drafter.candidate_tokens

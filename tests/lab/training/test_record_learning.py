@@ -1,15 +1,22 @@
 """A drafter is recorded as shipped and after each round, along held-out texts of both domains, others beside it."""
 
+import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cosine_lab.simulation.learning_curve import learned_tokens, learning_domain
+from cosine_lab.simulation.learners import learned_tokens, learning_domain
 from cosine_lab.simulation.traces import TraceSet
 from cosine_lab.training import record_learning
 from cosine_node.learning.finetuning import RoundSettings
-from tests.lab.training.test_measure_learning import write_texts
+
+
+def write_texts(folder: Path) -> None:
+    for domain in ("math", "literature"):
+        for part in ("train", "dev"):
+            lines = [json.dumps({"text": f"{domain} {part} {number}: " + "and so on " * 40}) for number in range(3)]
+            (folder / f"{domain}.{part}.jsonl").write_text("\n".join(lines))
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""Writes the table of docs/join.md that compares the memory `doctor` announces with what `join` then takes.
+"""Writes measured_memory.md, a table of the memory that `doctor` announces and of what `join` then takes.
 
 Models of 100 to 190 million parameters, each as a verifier on the CPU: `python -m tests.node.doctor.measure_memory`
 takes some twenty minutes, 4 GiB of memory and 1 GiB of disk. Names of models measure these alone and write nothing.
@@ -22,7 +22,7 @@ from cosine_node import zoo
 from cosine_p2p.text.tokenizer_files import NAMES
 from tests.node.doctor.measured_models import MODELS
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "join.md"
+PAGE: Final = Path(__file__).with_name("measured_memory.md")
 BEGIN: Final = "<!-- Made by `python -m tests.node.doctor.measure_memory`: -->\n"
 END: Final = "<!-- end -->\n"
 DTYPES: Final = ("float32", "bfloat16")

@@ -8,8 +8,9 @@ import pytest
 
 from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
-from cosine_node.drafter.streams import NO_GUESS, StreamRecord
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Choice, Row
+from cosine_node.learning.streams import StreamRecord
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
@@ -26,9 +27,9 @@ def tree_of(
     committed: tuple[int, ...] = (),
     *,
     held_passes: int = 0,
-    record: StreamRecord | None = None,
+    observer: StreamRecord | None = None,
 ) -> DraftTree:
-    return DraftTree(D_0, prompt, committed, Calibration(), held_passes=held_passes, record=record)
+    return DraftTree(D_0, prompt, committed, Calibration(), held_passes=held_passes, observer=observer)
 
 
 def branch(
@@ -88,7 +89,7 @@ class Follower:
         sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
         live = LiveTree(roll_digest(D_0, committed), len(committed))
         record = StreamRecord(request_of("client", prompt=prompt, sampling=sampling))
-        tree = tree_of(prompt, tuple(committed), held_passes=held_passes, record=record)
+        tree = tree_of(prompt, tuple(committed), held_passes=held_passes, observer=record)
         return cls(rng, engine, tree, live, sequence, prompt, sampling, record, committed)
 
     def first_choice(self, output: tuple[int, ...]) -> int:
@@ -188,7 +189,7 @@ def test_a_record_has_the_first_choices_that_a_replay_of_the_text_gives(seed: in
 
 def test_a_refused_path_is_recorded_as_far_as_it_was_drafted() -> None:
     record = StreamRecord(request_of("client"))
-    tree = tree_of(record=record)
+    tree = tree_of(observer=record)
     tree.assign(branch(width=1, depth=12))
     # A row for the prompt, then one for each token of a chain.
     for token in range(11):

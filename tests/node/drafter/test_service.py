@@ -11,6 +11,7 @@ import pytest
 
 from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
@@ -19,7 +20,7 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
-from cosine_node.drafter.streams import NO_GUESS, RETURN_S, VerifiedStream
+from cosine_node.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_node.passes.runner import InlineRunner
 from cosine_p2p.strategy.tree import LiveTree
@@ -65,7 +66,7 @@ async def drafting(
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
         clock=clock,
-        keep_stream=keep_stream,
+        observer=StreamRecords(keep_stream) if keep_stream is not None else None,
     )
     async with serving(service, engine, DRAFT) as bench:
         yield bench

@@ -2,7 +2,8 @@
 
 from random import Random
 
-from cosine_node.drafter.streams import NO_GUESS, FailedBranch, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.learning.streams import VerifiedStream
 from cosine_protocol.request import Sampling
 
 

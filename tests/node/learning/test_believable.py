@@ -5,8 +5,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.learning.finetuning import LEAST_GUESSES, doubted_clients
+from cosine_node.learning.streams import VerifiedStream
 from cosine_protocol.request import Sampling
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cosine_node import zoo
-from cosine_node.drafter.streams import NO_GUESS, FailedBranch, VerifiedStream
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
 from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.learning import finetuning
@@ -20,6 +20,7 @@ from cosine_node.learning.finetuning import (
     drafter_in,
     train_round,
 )
+from cosine_node.learning.streams import VerifiedStream
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.learning.streams import stream

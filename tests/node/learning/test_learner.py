@@ -27,10 +27,10 @@ from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
 from cosine_node.passes.runner import InlineRunner
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.drafter.test_stream_records import followed, noted
 from tests.node.learning import scripted_child
 from tests.node.learning.scripted_child import SCRIPT
 from tests.node.learning.streams import stream
+from tests.node.learning.test_streams import followed, noted
 
 BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))
@@ -70,7 +70,7 @@ class Drafter:
             curve=CURVE,
             identity=numbered_identity(1),
             config=DrafterConfig(tokenizer_digest=b"t" * 32),
-            keep_stream=self.learner.keep,
+            observer=self.learner.records,
         )
         self.switches: list[str] = []
         self.learner.attach(self.service, lambda: self.switches.append(self.learner.model_name))
@@ -200,7 +200,7 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
         drafter.tell(earlier=600 if earlier_is_better else 400, live=500)
         await until(lambda: not drafter.learner._waiting)
         # A text that may still go on is there to compare them on, too.
-        records, known = drafter.service.records, drafter.learner.kept.streams
+        records, known = drafter.learner.records, drafter.learner.kept.streams
         records.leave(noted(followed(records), list(range(20))), now_s=0.0)
         drafter.accept(LIVE_TOKENS // 3, LIVE_TOKENS)
         if earlier_is_better:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.learning import stream_store
 from cosine_node.learning.stream_store import (
     MIN_BYTES,
@@ -28,6 +27,7 @@ from cosine_node.learning.stream_store import (
     read_kept,
     read_streams,
 )
+from cosine_node.learning.streams import VerifiedStream
 from tests.full_disk import full_disk
 from tests.node.learning.streams import stream
 from tests.thoroughness import THOROUGH

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from cosine_lab.experiments.engine_rivals import decoded
+from cosine_lab.experiments.decoding import decoded
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.llama.loading import load_llama

@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-from cosine_lab.experiments.engine_rivals import decoded
+from cosine_lab.experiments.decoding import decoded
 from cosine_node.engine.base import Engine, Row
 from cosine_p2p.trust.audit_rule import accuses
 from cosine_protocol.messages import AuditVerdict

@@ -49,7 +49,7 @@ def test_a_request_is_followed_to_its_end() -> None:
         await requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS, seed=5)
 
     (request,) = watched(use).requests
-    assert (request.state, request.finish_reason, request.seed) == (RequestState.FINISHED, "length", 5)
+    assert (request.state, request.seed) == (RequestState.FINISHED, 5)
     assert "".join(run.text for run in request.text) == TEXT
     own = request.decoded_tokens + request.copied_tokens
     assert request.tokens == TOKENS == own + sum(drafter.accepted for drafter in request.drafters)
@@ -59,7 +59,8 @@ def test_a_request_is_followed_to_its_end() -> None:
     assert [moment.text for moment in request.timeline][:1] == ["asked"]
     assert request.timeline[-1].text == "finished"
     account = request.account
-    assert account is not None and account.verifiers == ((request.verifiers[0], TOKENS),)
+    assert account is not None and account.finish_reason == "length"
+    assert [(report.peer_id, report.tokens) for report in account.verifiers] == [(request.verifiers[0], TOKENS)]
     assert (account.accepted, account.bytes_sent > 0) == (TOKENS - own, True)
 
 

@@ -1,140 +1,147 @@
-"""The pane of a request: figures, the authors of its text, the text as it comes, the controller's reasons."""
+"""A request: the pane with its text as it comes, and the page with everything that is known of it.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Both begin with its figures, its speed over time against plain decoding, and the authors of its text.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cosine_tui import formatting
-from cosine_tui.panes.requests import STATE_TONES
-from cosine_tui.panes.speed_plot import gain_over_plain, plain_per_s, speed_line, speed_plot
-from cosine_tui.snapshot import RequestState, RequestView, Snapshot, TextRun
-from cosine_tui.styled_text import (
-    BLANK,
-    Line,
-    Span,
-    Tone,
-    author_mark,
-    author_tone,
-    cut,
-    fit,
-    pack,
-    spread,
-    wrap,
-)
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-SHOWN_WHY: Final = 4
-"""A choice: reasons shown however little room there is."""
-PROMPT_CHARACTERS: Final = 2000
-"""Bounds the time of a redraw: more characters than `PROMPT_LINES` hold."""
-PROMPT_LINES: Final = 3
-"""A choice: enough to recognise a prompt by."""
-# Widths in cells: of a drafter's name before a reason, and of one author's part of the text.
-_WHO: Final = 12
-_CELL: Final = 38
-NARROW: Final = 60
-"""Cells below which words are shortened."""
-PLOT_ROWS: Final = 5
-"""A choice: rows of the plot of speed, enough to see a drafter come or go."""
+from cosine_tui import formatting
+from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
+from cosine_tui.snapshot import RequestState, RequestView, Snapshot, Speeds, TextRun
+from cosine_tui.styled_text import Tone, author_mark, author_tone, beside, clean_text, cut, fit, flow, toned
+
 PLOT_FROM_HEIGHT: Final = 30
-"""A choice: from this height on a plot leaves enough room for the text."""
-# Words and letters by finish reason and mark.
+"""Rows of the pane from which on a plot of the speed leaves enough room for the text."""
+PLAIN_LINE: Final = "╌"
+"""The level of plain decoding where no bar covers it."""
 _FINISHED: Final = {"eos": " at its end", "length": " at the length limit", "stop": " at a stop string"}
+"""Words by finish reason."""
 _SUPERSCRIPTS: Final = str.maketrans("abcdefghijklmnoprstuvwxyz=", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁼")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPage:
-    """The lines of a request. `end` is the line on which its text ends for now, None where nothing is written."""
-
-    lines: tuple[Line, ...]
-    end: int | None = None
-
-
-def request_page(
-    snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
-) -> RequestPage:
-    """A request on `width` cells; with `has_marks` every drafter's letter stands before its tokens.
-
-    Where `height` leaves room there is a plot of the speed, and more reasons than the last few.
-    """
-    if request is None:
-        nothing = "Nothing has been asked yet; type a prompt and press Enter."
-        return RequestPage(tuple(wrap([Span(nothing, Tone.MUTED)], width)))
-    plot_rows = PLOT_ROWS if height >= PLOT_FROM_HEIGHT else 0
-    top = [*head_lines(snapshot, request, width, plot_rows=plot_rows), BLANK]
-    text = text_lines(request, width, has_marks=has_marks)
-    why = _why(request, width, room=height - len(top) - len(text)) if request.why else []
-    is_writing = request.state is RequestState.WRITING
-    end = len(top) + len(text) - 1 if is_writing and text else None
-    return RequestPage(tuple(cut(line, width) for line in (*top, *text, *why)), end)
-
-
 def request_title(request: RequestView | None) -> str:
-    """The pane's title."""
+    """The title of the pane or page."""
     if request is None:
         return "Request"
     about = "yours" if request.is_own else ""
     return " · ".join(filter(None, (f"Request {request.number}", about, request.label)))
 
 
-def head_lines(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: int) -> Iterator[Line]:
+def request_pane(
+    snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
+) -> tuple[RenderableType, RenderableType | None]:
+    """A request on `width` cells down to the end of its text, and what stands below that.
+
+    With `has_marks` every drafter's letter stands before its tokens; with enough `height` the speed is a plot.
+    Nothing stands below where the text does not grow: then its end need not be kept in sight.
+    """
+    if request is None:
+        return toned(NOTHING_ASKED, Tone.MUTED), None
+    head = _head(snapshot, request, width, plot_rows=5 if height >= PLOT_FROM_HEIGHT else 0)
+    above = Group(*head, Text(), *_text(request, has_marks=has_marks))
+    below: RenderableType = Text()
+    if request.why:
+        named = [reason.partition(": ") if ": " in reason else ("", "", reason) for reason in reversed(request.why)]
+        reasons = beside((toned(author), toned(reason, Tone.MUTED)) for author, _, reason in named)
+        heading = Text.assemble(
+            toned("WHY", Tone.HEADING), toned("  decisions about drafters, the latest first", Tone.MUTED)
+        )
+        below = Group(Text(), heading, reasons)
+    is_growing = request.state is RequestState.WRITING and bool(request.text)
+    return (above, below) if is_growing else (Group(above, below), None)
+
+
+def request_page(snapshot: Snapshot, number: int, width: int, *, has_marks: bool = False) -> RenderableType:
+    """Everything about a request on `width` cells: its text, its timeline, and the accounts at its end."""
+    request = snapshot.request(number)
+    if request is None:
+        return toned(f"Request {number} is no longer kept.", Tone.WARNING)
+    moments = [
+        (
+            fit(f"{moment.at_s:.2f} s", 9, Tone.MUTED, "right"),
+            toned(moment.text, Tone.WARNING if moment.is_alert else Tone.PLAIN),
+        )
+        for moment in request.timeline
+    ]
+    return Group(
+        *_head(snapshot, request, width, plot_rows=8),
+        Text(),
+        toned("TEXT", Tone.HEADING),
+        *(list(_text(request, has_marks=has_marks)) or [toned("Nothing is written yet.", Tone.MUTED)]),
+        Text(),
+        toned("TIMELINE", Tone.HEADING),
+        beside(moments),
+        Text(),
+        toned("ACCOUNTS", Tone.HEADING),
+        *_drafters(request),
+        beside((toned(name, Tone.MUTED), toned(value)) for name, value in _accounts(request)),
+    )
+
+
+def _head(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: int) -> Iterator[RenderableType]:
     """State, prompt, figures, speed and authors of a request; the speed is a plot where that has rows."""
     state = request.state
-    reason = _FINISHED.get(request.finish_reason, "")
+    done = request.account if state is RequestState.FINISHED else None
+    ended = _FINISHED.get(done.finish_reason, "") if done is not None else ""
     seed = "" if request.seed is None else f"seed {request.seed}"
     facts = filter(None, (request.strategy, _served(snapshot, request), seed))
-    stated = (Span(f"{state.sign} {state.word}{reason}", STATE_TONES[state]),)
-    yield from pack([stated, *((Span(fact, Tone.MUTED),) for fact in facts)], width)
-    for line in wrap([Span(request.prompt[:PROMPT_CHARACTERS], Tone.MUTED)], width - 2)[:PROMPT_LINES]:
-        yield (Span("> ", Tone.MUTED), *line)
-    yield BLANK
-    gain = gain_over_plain(snapshot, request) if plot_rows else ""
-    yield from pack([*_figures(request), *([(Span(gain, Tone.MUTED),)] if gain else [])], width, gap=3)
+    stated = toned(f"{state.sign} {state.word}{ended}", STATE_TONES[state])
+    yield flow([stated, *(toned(fact, Tone.MUTED) for fact in facts)], width)
+    # Three lines: enough to recognise a prompt by.
+    prompt = toned(f"> {request.prompt[: 3 * width]}", Tone.MUTED)
+    yield cut(prompt, 3 * width - 6)
+    yield Text()
+    figures = (
+        (formatting.per_second(request.tokens_per_s), "tokens/s"),
+        (f"{request.tokens:,}", "tokens"),
+        (f"{request.rounds:,}", "passes"),
+        (f"{request.seconds:.1f} s", "in all" if state.is_over else "so far"),
+        (formatting.NONE if request.first_s is None else f"{request.first_s:.2f} s", "to the first"),
+    )
+    shown = [Text.assemble(toned(value, Tone.STRONG), toned(f" {unit}", Tone.MUTED)) for value, unit in figures]
+    gain = toned(gain_over_plain(snapshot, request), Tone.MUTED)
+    yield flow([*shown, gain] if gain and plot_rows else shown, width, gap=3)
     yield _passes(request, width)
     if plot_rows:
         yield from speed_plot(request.speeds, plain_per_s(snapshot, request), width, plot_rows)
     elif request.speeds.per_s:
-        yield speed_line(snapshot, request, width)
-    yield from _legend(request, width)
-
-
-def text_lines(request: RequestView, width: int, *, has_marks: bool) -> list[Line]:
-    """The text so far, and the error that ended it."""
-    lines = wrap([_text_span(run, has_marks=has_marks) for run in request.text], width) if request.text else []
-    return lines + (wrap([Span(f"✗ {request.error}", Tone.BAD)], width) if request.error else [])
+        heading = toned("speed  ", Tone.MUTED)
+        room = max(8, width - heading.cell_len - 2 - gain.cell_len)
+        values = resampled(request.speeds.per_s, room)
+        bars = formatting.bars_in_row(values, top=max(*values, 1e-9), row=0, rows=1)
+        yield Text.assemble(heading, toned(bars.replace(" ", formatting.GAP), Tone.ACCENT), "  ", gain)
+    yield Columns(list(_authors(request)), padding=(0, 2))
 
 
 def _served(snapshot: Snapshot, request: RequestView) -> str:
     if not request.verifiers:
         return "no verifier yet"
-    nodes = [snapshot.node(peer_id) for peer_id in request.verifiers]
-    names = [formatting.short_name(peer_id) for peer_id in request.verifiers]
-    rtts = [f" at {formatting.milliseconds(node.rtt_ms)}" if node and node.rtt_ms else "" for node in nodes]
-    return "verifier " + ", ".join(name + rtt for name, rtt in zip(names, rtts, strict=True))
+    names = []
+    for peer_id in request.verifiers:
+        node = snapshot.node(peer_id)
+        rtt = f" at {formatting.milliseconds(node.rtt_ms)}" if node and node.rtt_ms else ""
+        names.append(formatting.short_name(peer_id) + rtt)
+    return f"verifier {', '.join(names)}"
 
 
-def _figures(request: RequestView) -> list[Line]:
-    first = formatting.NONE if request.first_s is None else f"{request.first_s:.2f} s"
-    parts = (
-        (formatting.per_second(request.tokens_per_s), "tokens/s"),
-        (f"{request.tokens:,}", "tokens"),
-        (f"{request.rounds:,}", "passes"),
-        (f"{request.seconds:.1f} s", "so far" if not request.state.is_over else "in all"),
-        (first, "to the first"),
-    )
-    return [(Span(value, Tone.STRONG), Span(f" {unit}", Tone.MUTED)) for value, unit in parts]
-
-
-def _passes(request: RequestView, width: int) -> Line:
-    heading = "passes " if width < NARROW else "accepted in each pass  "
+def _passes(request: RequestView, width: int) -> Text:
+    is_narrow = width < 60
+    heading = toned("passes " if is_narrow else "accepted in each pass  ", Tone.MUTED)
     mean = request.tokens / request.rounds if request.rounds else 0.0
-    most = max(request.passes, default=0)
-    tail = f"  {mean:.1f} tokens a pass" if width < NARROW else f"  at most {most}, {mean:.1f} tokens a pass"
-    spark = formatting.sparkline(request.passes, max(8, width - len(heading) - len(tail)))
-    return (Span(heading, Tone.MUTED), Span(spark, Tone.ACCENT), Span(tail, Tone.MUTED))
+    most = "" if is_narrow else f"at most {max(request.passes, default=0)}, "
+    tail = toned(f"  {most}{mean:.1f} tokens a pass", Tone.MUTED)
+    spark = formatting.sparkline(request.passes, max(8, width - heading.cell_len - tail.cell_len))
+    return Text.assemble(heading, toned(spark, Tone.ACCENT), tail)
 
 
-def _legend(request: RequestView, width: int) -> Iterator[Line]:
+def _authors(request: RequestView) -> Iterator[Text]:
     """The authors of the text: a mark, a name, a count and a part of the whole for each."""
     if not request.tokens:
         return
@@ -146,49 +153,118 @@ def _legend(request: RequestView, width: int) -> Iterator[Line]:
     rows.append((0, "target decoded", request.decoded_tokens, False))
     if request.copied_tokens:
         rows.append((0, "verifier drafted", request.copied_tokens, True))
-    cells = [
-        _share(author, name, tokens, request.tokens, is_copied=is_copied)
-        for author, name, tokens, is_copied in rows
-    ]
-    columns = max(1, width // _CELL)
-    for start in range(0, len(cells), columns):
-        yield tuple(span for cell in cells[start : start + columns] for span in cell)
+    for author, name, tokens, is_copied in rows:
+        tone = author_tone(author, is_copied=is_copied)
+        yield Text.assemble(
+            fit(f"{author_mark(author, is_copied=is_copied)} {name}", 20, tone),
+            fit(f"{tokens}", 4, Tone.STRONG, "right"),
+            toned(" " + formatting.bar(tokens / request.tokens, 5), tone),
+            fit(formatting.percent(tokens / request.tokens), 6, Tone.MUTED, "right"),
+        )
 
 
-def _share(author: int, name: str, tokens: int, of_tokens: int, *, is_copied: bool) -> Line:
-    tone = author_tone(author, is_copied=is_copied)
-    return (
-        Span(f"{author_mark(author, is_copied=is_copied)} ", tone),
-        Span(fit(name, 18), tone),
-        Span(fit(f"{tokens}", 4, "right") + " ", Tone.STRONG),
-        Span(formatting.bar(tokens / of_tokens, 5), tone),
-        Span(fit(formatting.percent(tokens / of_tokens), 6, "right") + "  ", Tone.MUTED),
-    )
+def _text(request: RequestView, *, has_marks: bool) -> Iterator[Text]:
+    """The text so far, and the error that ended it."""
+    if request.text:
+        yield Text.assemble(*(_written(run, has_marks=has_marks) for run in request.text))
+    if request.error:
+        yield toned(f"✗ {request.error}", Tone.BAD)
 
 
-def _text_span(run: TextRun, *, has_marks: bool) -> Span:
-    tone = author_tone(run.author, is_copied=run.is_copied)
-    if not has_marks or not (run.author or run.is_copied):
-        return Span(run.text, tone)
-    mark = author_mark(run.author, is_copied=run.is_copied).translate(_SUPERSCRIPTS)
-    blanks = len(run.text) - len(run.text.lstrip(" \n"))
-    return Span(run.text[:blanks] + mark + run.text[blanks:], tone)
+def _written(run: TextRun, *, has_marks: bool) -> Text:
+    text = clean_text(run.text).replace("\t", "    ")
+    if has_marks and (run.author or run.is_copied):
+        mark = author_mark(run.author, is_copied=run.is_copied).translate(_SUPERSCRIPTS)
+        blanks = len(text) - len(text.lstrip(" \n"))
+        text = text[:blanks] + mark + text[blanks:]
+    return Text(text, author_tone(run.author, is_copied=run.is_copied))
 
 
-def _why(request: RequestView, width: int, *, room: int) -> list[Line]:
-    """The latest reasons, `AUTHOR: reason` with the reason in a column of its own: the last few, and more
-    while there are `room` lines.
+def _drafters(request: RequestView) -> Iterator[Table]:
+    """A table of the drafters: what each sent, and what became of it."""
+    if not request.drafters:
+        return
+    table = Table("drafter", box=None, pad_edge=False, header_style=Tone.MUTED)
+    for name in ("drafted", "right", "of those", "RTT"):
+        table.add_column(name, justify="right", min_width=9)
+    for drafter in sorted(request.drafters, key=lambda drafter: -drafter.accepted):
+        name = f"{author_mark(drafter.author)} {drafter.domain} {formatting.short_name(drafter.peer_id)}"
+        figures = (
+            f"{drafter.drafted:,}",
+            f"{drafter.accepted:,}",
+            formatting.percent(drafter.accepted / drafter.drafted if drafter.drafted else None),
+            formatting.milliseconds(drafter.rtt_ms),
+        )
+        table.add_row(toned(name, author_tone(drafter.author)), *(toned(figure) for figure in figures))
+    yield table
+
+
+def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
+    account = request.account
+    if account is None:
+        known = "The figures of the whole follow when the request is over."
+        yield "", known if not request.state.is_over else "It never began at a verifier."
+        return
+    for report in account.verifiers:
+        committed = formatting.counted(report.tokens, "token")
+        yield f"verifier {formatting.short_name(report.peer_id)}", f"committed {committed}"
+    yield "prompt", formatting.counted(account.prompt_tokens, "token")
+    yield "drafted", f"{formatting.counted(account.drafted, 'token')} in trees"
+    hits = formatting.percent(account.accepted / account.offered if account.offered else None)
+    offered = formatting.counted(account.offered, "token")
+    yield "guessed", f"{offered} of the text in time, {account.accepted:,} of them right ({hits})"
+    yield "target itself", f"{request.decoded_tokens:,} tokens decoded, {request.copied_tokens:,} copied"
+    yield "near ties", f"{account.near_ties:,}"
+    sent, received = formatting.file_size(account.bytes_sent), formatting.file_size(account.bytes_received)
+    yield "traffic", f"{sent} sent, {received} received"
+
+
+def plain_per_s(snapshot: Snapshot, request: RequestView) -> float | None:
+    """Tokens a second by plain decoding: one for each pass of the verifier, which announces how long that takes.
+
+    None while no verifier of the request is known.
     """
-    heading = spread(
-        (Span("WHY", Tone.HEADING),), (Span("the latest decisions about drafters", Tone.MUTED),), width
-    )
-    lines: list[Line] = []
-    for number, reason in enumerate(reversed(request.why)):
-        author, colon, text = reason.partition(": ")
-        texts = wrap([Span(text if colon else reason, Tone.MUTED)], max(10, width - _WHO))
-        names = [fit(author if colon else "", _WHO - 1) + " ", *[" " * _WHO] * (len(texts) - 1)]
-        rows = [(Span(name), *row) for name, row in zip(names, texts, strict=True)]
-        if number >= SHOWN_WHY and len(lines) + len(rows) + 2 > room:
-            break
-        lines = [*rows, *lines]
-    return [BLANK, heading, *lines]
+    nodes = [node for peer_id in request.verifiers if (node := snapshot.node(peer_id)) and node.pass_ms > 0]
+    return 1e3 / nodes[0].pass_ms if nodes else None
+
+
+def gain_over_plain(snapshot: Snapshot, request: RequestView) -> str:
+    """`1.9 times plain (16.1)`, or "" where that is not known."""
+    plain = plain_per_s(snapshot, request)
+    if plain is None or not request.tokens_per_s:
+        return ""
+    return f"{request.tokens_per_s / plain:.1f} times plain ({formatting.per_second(plain)})"
+
+
+def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> list[Text]:
+    """Bars of `rows` rows with a scale, a line at the level of plain decoding, the time below; [] without room."""
+    scale_width = 6
+    columns = width - scale_width
+    if columns < 8 or not speeds.per_s:
+        return []
+    values = resampled(speeds.per_s, columns)
+    top = max(*values, plain or 0.0, 1e-9)
+    plain_row = None if plain is None else min(rows - 1, math.floor(plain / top * rows))
+    lines = []
+    for row in reversed(range(rows)):
+        scale = formatting.per_second(top) if row == rows - 1 else ""
+        bars = formatting.bars_in_row(values, top=top, row=row, rows=rows)
+        if plain is not None and row == plain_row:
+            scale, bars = formatting.per_second(plain), bars.replace(" ", PLAIN_LINE)
+        drawn = toned(bars, Tone.ACCENT)
+        drawn.highlight_regex(f"{PLAIN_LINE}+", style=Tone.MUTED)
+        lines.append(Text.assemble(fit(scale, scale_width - 1, Tone.MUTED, "right"), " ", drawn))
+    legend = f"0 s  tokens/s over time{'' if plain is None else f', {PLAIN_LINE} plain'}"
+    seconds = formatting.duration(speeds.interval_s * len(speeds.per_s))
+    gap = " " * max(1, columns - len(legend) - len(seconds))
+    return [*lines, toned(" " * scale_width + legend + gap + seconds, Tone.MUTED)]
+
+
+def resampled(values: Sequence[float], columns: int) -> list[float]:
+    """As many means of neighbours, or repeats, as there are columns."""
+    means = []
+    for column in range(columns):
+        first = column * len(values) // columns
+        part = values[first : max(first + 1, (column + 1) * len(values) // columns)]
+        means.append(sum(part) / len(part))
+    return means

@@ -1,84 +1,85 @@
 """The list of the swarm: verifiers, drafters and stages, their speed, load and state, and who is banned."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from rich.text import Text
+
 from cosine_node.learning.home import LearnedName
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import Role
 from cosine_tui import formatting
-from cosine_tui.listing import ALL, Listing
 from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapshot
-from cosine_tui.styled_text import BLANK, Line, ListRow, Span, Tone, author_mark, author_tone, cut, fit, wrap
+from cosine_tui.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap
+from cosine_tui.view import ALL, Listing
 
 MAX_ROWS: Final = 500
-"""Bounds the time of a redraw in a large swarm."""
+"""Nodes of a role: bounds the time of a redraw in a large swarm."""
 MAX_BANS_SHOWN: Final = 8
-"""A choice: more would push the nodes off the screen."""
-# Widths of the columns in cells, and the widths of the pane from which on there is room for further columns.
-_MARK: Final = 3
-_NAME: Final = 8
-_DOMAIN: Final = 11
-_PASS: Final = 8
-_LOAD: Final = 7
-_PERCENT: Final = 5
-_WITH_RTT: Final = 54
-_WITH_MODEL: Final = 74
-_WITH_RATES: Final = 96
-_MIN_REASON: Final = 16
-"""Cells that a reason gets at least, however narrow the pane."""
+"""More would push the nodes off the screen."""
 
 
 @dataclass(frozen=True, slots=True)
-class _NodeWidths:
-    """Widths in cells of the columns that depend on the pane's; 0 where there is no room."""
+class _Columns:
+    """Widths of the columns in cells; 0 where the pane has no room for one."""
 
-    state: int
-    model: int
-    load_bar: int
-    rtt: int
-    passes: int
-    share_bar: int
+    state: int = 2
+    mark: int = 3
+    domain: int = 11
+    name: int = 8
+    model: int = 0
+    a_pass: int = 8
+    load: int = 7
+    load_bar: int = 0
+    rtt: int = 0
+    passes: int = 0
+    share_bar: int = 0
+    share: int = 5
 
     @classmethod
-    def of(cls, width: int) -> "_NodeWidths":
-        fixed = _MARK + _NAME + _DOMAIN + _PASS + _LOAD + _PERCENT
-        if width < _WITH_MODEL:
-            return cls(state=2, model=0, load_bar=0, rtt=8 if width >= _WITH_RTT else 0, passes=0, share_bar=0)
-        extra = (6, 10) if width >= _WITH_RATES else (0, 0)
-        model = width - fixed - 6 - 8 - 9 - sum(extra)
-        return cls(state=6, model=max(6, min(40, model)), load_bar=extra[0], rtt=8, passes=extra[1], share_bar=9)
+    def of(cls, width: int) -> "_Columns":
+        if width < 54:
+            return cls()
+        if width < 74:
+            return cls(rtt=8)
+        load_bar, passes = (6, 10) if width >= 96 else (0, 0)
+        model = max(6, min(40, width - 65 - load_bar - passes))
+        return cls(state=6, model=model, load_bar=load_bar, rtt=8, passes=passes, share_bar=9)
 
     @property
     def before_figures(self) -> int:
         """Cells before the figures of a node."""
-        return self.state + _MARK + _DOMAIN + _NAME
+        return self.state + self.mark + self.domain + self.name
 
 
 def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[ListRow]:
     """The table of the nodes that fit `listing`, cut to `width` cells and `MAX_ROWS` nodes of a role."""
     if not snapshot.nodes:
-        return [ListRow(line) for line in wrap([Span(_nobody(snapshot), Tone.MUTED)], width)]
-    widths = _NodeWidths.of(width)
+        return [ListRow(line) for line in wrap(toned(_nobody(snapshot), Tone.MUTED), width)]
+    columns = _Columns.of(width)
     rows: list[ListRow] = []
-    for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS"), (Role.STAGE, "STAGES")):
+    for role in (Role.VERIFIER, Role.DRAFTER, Role.STAGE):
         of_role = [node for node in snapshot.nodes if node.role == role]
-        # Most swarms have none: their models are served whole.
+        # Most swarms have no stages: their models are served whole.
         if role is Role.STAGE and not of_role:
             continue
         nodes = listing.nodes(of_role)
         count = f"{len(of_role):,}" if len(nodes) == len(of_role) else f"{len(nodes):,} of {len(of_role):,}"
-        rows += [ListRow(BLANK)] if rows else []
-        rows.append(ListRow(_heading(f"{plural} {count}", widths, role)))
+        rows += [ListRow(Text())] if rows else []
+        rows.append(ListRow(_heading(f"{role.upper()}S {count}", columns, role)))
         for node in nodes[:MAX_ROWS]:
-            rows += _node(node, widths, width, snapshot.at_s)
+            rows += _node(node, columns, width, snapshot.at_s)
         if not of_role:
-            rows.append(ListRow((Span(f"no {role.value} is announced", Tone.WARNING),)))
+            rows.append(ListRow(toned(f"no {role.value} is announced", Tone.WARNING)))
         if len(nodes) > MAX_ROWS:
-            rows.append(ListRow((Span(f"and {len(nodes) - MAX_ROWS:,} more; /filter finds them", Tone.MUTED),)))
+            rows.append(ListRow(toned(f"and {len(nodes) - MAX_ROWS:,} more; /filter finds them", Tone.MUTED)))
     rows += [ListRow(line) for line in _banned(snapshot, width)]
-    rows += [ListRow(line) for line in _legend(snapshot.nodes)]
-    return [ListRow(cut(row.line, width), row.key) for row in rows]
+    if profiles := sorted({node.record.emulated for node in snapshot.nodes if node.record.emulated}):
+        note = toned(f"~ emulated speed, profile {', '.join(profiles)}", Tone.MUTED)
+        rows += [ListRow(Text()), ListRow(note)]
+    for row in rows:
+        cut(row.line, width)
+    return rows
 
 
 def _nobody(snapshot: Snapshot) -> str:
@@ -90,21 +91,21 @@ def _nobody(snapshot: Snapshot) -> str:
     return f"No node of {snapshot.target} is announced in this network yet."
 
 
-def _heading(title: str, widths: _NodeWidths, role: Role) -> Line:
-    of_text = _right("of the text" if widths.share_bar else "text", widths.share_bar + _PERCENT)
-    columns = (
-        fit("model", widths.model),
-        _right("a pass", _PASS),
-        _right("busy" if role is Role.STAGE else "load", _LOAD) + " " * widths.load_bar,
-        _right("RTT", widths.rtt),
-        _right("passes/s", widths.passes),
-        of_text if role is Role.DRAFTER else "",
+def _heading(title: str, columns: _Columns, role: Role) -> Text:
+    share = "of the text" if columns.share_bar else "text"
+    return Text.assemble(
+        fit(title, columns.before_figures, Tone.HEADING),
+        fit("model", columns.model, Tone.MUTED),
+        fit("a pass", columns.a_pass, Tone.MUTED, "right"),
+        fit("busy" if role is Role.STAGE else "load", columns.load, Tone.MUTED, "right"),
+        " " * columns.load_bar,
+        fit("RTT", columns.rtt, Tone.MUTED, "right"),
+        fit("passes/s", columns.passes, Tone.MUTED, "right"),
+        fit(share if role is Role.DRAFTER else "", columns.share_bar + columns.share, Tone.MUTED, "right"),
     )
-    name = fit(title, widths.before_figures)
-    return (Span(name, Tone.HEADING), *(Span(column, Tone.MUTED) for column in columns))
 
 
-def _node(node: NodeView, widths: _NodeWidths, width: int, now_s: float) -> Iterator[ListRow]:
+def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterator[ListRow]:
     """The row of a node; the reason why one is unreachable goes on below it."""
     is_up = node.reachability is Reachability.UP
     tone = author_tone(node.author) if is_up else Tone.MUTED
@@ -113,76 +114,60 @@ def _node(node: NodeView, widths: _NodeWidths, width: int, now_s: float) -> Iter
     if node.record.stage is not None:
         what = str(node.record.stage.held)
     state = "● up" if is_up else "✗ lost"
-    name = formatting.short_name(node.peer_id)
-    head = (
-        Span(fit(state if widths.share_bar else state[0], widths.state), Tone.GOOD if is_up else Tone.BAD),
-        Span(f" {author_mark(node.author)} ", tone),
-        Span(fit(what, _DOMAIN - 1) + " ", tone if node.author else Tone.MUTED),
-        Span(fit(name, _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED),
+    head = Text.assemble(
+        fit(state if columns.share_bar else state[0], columns.state, Tone.GOOD if is_up else Tone.BAD),
+        fit(f" {author_mark(node.author)} ", columns.mark, tone),
+        fit(what, columns.domain - 1, tone if node.author else Tone.MUTED),
+        " ",
+        fit(formatting.short_name(node.peer_id), columns.name, Tone.PLAIN if is_up else Tone.MUTED),
     )
     if is_up:
-        yield ListRow((*head, *_figures(node, widths)), node.peer_id)
+        yield ListRow(Text.assemble(head, *_figures(node, columns)), node.peer_id)
         return
     reason = f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}"
-    first, *rest = wrap([Span(reason, Tone.BAD)], max(_MIN_REASON, width - widths.before_figures))
-    yield ListRow((*head, *first), node.peer_id)
+    # However narrow the pane, a reason can be read.
+    first, *rest = wrap(toned(reason, Tone.BAD), max(16, width - columns.before_figures))
+    yield ListRow(Text.assemble(head, first), node.peer_id)
     for line in rest:
-        yield ListRow((Span(" " * widths.before_figures), *line))
+        yield ListRow(Text.assemble(" " * columns.before_figures, line))
 
 
-def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
-    yield Span(fit(_model(node.record), widths.model), Tone.MUTED)
+def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
+    # The version that a drafter says it has learned stands before what is cut where there is little room.
+    learned = LearnedName.of(node.record.model)
+    model = node.record.model if learned is None else f"v{learned.number} {learned.model}"
+    yield fit(model, columns.model, Tone.MUTED)
     emulated = "~" if node.record.emulated else ""
-    yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))
+    yield fit(emulated + formatting.milliseconds(node.pass_ms), columns.a_pass, align="right")
     is_full = node.load >= node.capacity
     load = f"{node.load}/{node.capacity}" + ("!" if is_full else "")
-    share = node.load / node.capacity if node.capacity else 1.0
+    busy = node.load / node.capacity if node.capacity else 1.0
     if node.record.stage is not None:
         # Of its passes' time; any number of chains may cause it.
-        share = node.record.stage.busy_permille / 1000
-        is_full, load = share >= 1.0, formatting.percent(share)
-    yield Span(_right(load, _LOAD), Tone.WARNING if is_full else Tone.PLAIN)
-    if widths.load_bar:
-        yield Span(" " + formatting.bar(share, widths.load_bar - 1), Tone.MUTED)
-    yield Span(_right(formatting.milliseconds(node.rtt_ms), widths.rtt))
-    if widths.passes:
-        rate = formatting.NONE if node.passes_per_s is None else formatting.per_second(node.passes_per_s)
-        yield Span(_right(rate, widths.passes))
-    share_of_text = node.standing.text_share
-    if node.author and share_of_text is not None:
-        if widths.share_bar:
-            yield Span("  " + formatting.bar(share_of_text, widths.share_bar - 2), author_tone(node.author))
-        yield Span(_right(formatting.percent(share_of_text), _PERCENT))
+        busy = node.record.stage.busy_permille / 1000
+        is_full, load = busy >= 1.0, formatting.percent(busy)
+    yield fit(load, columns.load, Tone.WARNING if is_full else Tone.PLAIN, "right")
+    if columns.load_bar:
+        yield toned(" " + formatting.bar(busy, columns.load_bar - 1), Tone.MUTED)
+    yield fit(formatting.milliseconds(node.rtt_ms), columns.rtt, align="right")
+    rate = formatting.NONE if node.passes_per_s is None else formatting.per_second(node.passes_per_s)
+    yield fit(rate, columns.passes, align="right")
+    share = node.standing.text_share
+    if node.author and share is not None:
+        if columns.share_bar:
+            yield toned("  " + formatting.bar(share, columns.share_bar - 2), author_tone(node.author))
+        yield fit(formatting.percent(share), columns.share, align="right")
 
 
-def _model(record: NodeRecord) -> str:
-    """The model, and the version that it says it has learned, before what is cut where there is little room."""
-    learned = LearnedName.of(record.model)
-    return record.model if learned is None else f"v{learned.number} {learned.model}"
-
-
-def _banned(snapshot: Snapshot, width: int) -> Iterator[Line]:
+def _banned(snapshot: Snapshot, width: int) -> Iterator[Text]:
     """The peers that nodes and clients of this user do not talk to, how long yet, and why."""
     if not snapshot.bans:
         return
     now_s = (snapshot.began_unix_s or 0.0) + snapshot.at_s
-    yield BLANK
-    yield (Span(f"BANNED HERE {len(snapshot.bans):,}", Tone.HEADING),)
+    yield Text()
+    yield toned(f"BANNED HERE {len(snapshot.bans):,}", Tone.HEADING)
     for ban in snapshot.bans[-MAX_BANS_SHOWN:]:
-        what = (
-            f"✗ {formatting.short_name(ban.peer_id)} for {formatting.duration(ban.until_s - now_s)} yet: {ban.why}"
-        )
-        yield from wrap([Span(what, Tone.BAD)], width)
+        left = formatting.duration(ban.until_s - now_s)
+        yield from wrap(toned(f"✗ {formatting.short_name(ban.peer_id)} for {left} yet: {ban.why}", Tone.BAD), width)
     if len(snapshot.bans) > MAX_BANS_SHOWN:
-        yield (Span("`cosine-node ban` shows all", Tone.MUTED),)
-
-
-def _legend(nodes: Sequence[NodeView]) -> Iterator[Line]:
-    profiles = sorted({node.record.emulated for node in nodes if node.record.emulated})
-    if profiles:
-        yield BLANK
-        yield (Span(f"~ emulated speed, profile {', '.join(profiles)}", Tone.MUTED),)
-
-
-def _right(text: str, width: int) -> str:
-    return fit(text, width, "right")
+        yield toned("`cosine-node ban` shows all", Tone.MUTED)

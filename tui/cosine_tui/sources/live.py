@@ -12,27 +12,21 @@ from cosine_p2p.request.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
-from cosine_tui.monitor_state import MonitorState
-from cosine_tui.node_events import why_lost
+from cosine_tui.monitor_state import MonitorState, why_lost
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import ConnectionState, Snapshot
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.tracked_request import RequestDescription
 
-SURVEY_EVERY_S: Final = 3.0
-"""A choice: a survey asks every node, so not more often than a person looks."""
 LOST_SURVEYS: Final = 2
 """Surveys in a row that find nobody before the monitor joins anew."""
-# The pause before joining again doubles from the first to the longest, to spare a network that is in trouble.
-FIRST_RETRY_S: Final = 1.0
-MAX_RETRY_S: Final = 30.0
 
 Join = Callable[[], Awaitable[Swarm]]
 
 
 def retry_pause_s(attempt: int) -> float:
-    """The pause before joining again, after so many attempts in vain."""
-    return min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt, 10))
+    """The pause before joining again, after so many attempts in vain: longer ones spare a network in trouble."""
+    return min(30.0, 2.0 ** min(attempt, 10))
 
 
 class LiveSource:
@@ -40,7 +34,7 @@ class LiveSource:
 
     Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
     `join` raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's drafters
-    that learn, None for the usual one.
+    that learn, None for the usual one. A survey asks every node: there is none more often than a person looks.
     """
 
     def __init__(
@@ -53,7 +47,7 @@ class LiveSource:
         bans: BanFile,
         peer_file: PeerFile,
         learners: Path | None = None,
-        survey_every_s: float = SURVEY_EVERY_S,
+        survey_every_s: float = 3.0,
     ) -> None:
         self._join = join
         self._bans = bans

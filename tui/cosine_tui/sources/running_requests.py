@@ -8,12 +8,11 @@ from typing import Any
 
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.options import Prompt
-from cosine_p2p.request.results import Generation
 from cosine_p2p.session.run import Run
 from cosine_protocol.errors import CosineError
 from cosine_tui.feed import FRAMES_PER_S
 from cosine_tui.monitor_state import MonitorState
-from cosine_tui.snapshot import RequestAccount, RequestState, Snapshot
+from cosine_tui.snapshot import RequestState, Snapshot
 from cosine_tui.tracked_request import RequestDescription, TrackedRequest
 
 logger = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class RunningRequests:
     async def _perform(
         self, request: TrackedRequest, client: AsyncClient, prompt: Prompt, options: dict[str, Any]
     ) -> None:
-        state, error, finish_reason, account = RequestState.CANCELLED, "", "", None
+        state, error, account = RequestState.CANCELLED, "", None
         try:
             run = await client.start(prompt, **options)
             request.seed = run.request.sampling.seed
@@ -89,8 +88,7 @@ class RunningRequests:
             finally:
                 del self._runs[request.number]
                 self._state.note_progress(request, run.progress(), self.now_s())
-                account = _account_of(run.result())
-            finish_reason = run.result().finish_reason
+                account = run.result()
             state = RequestState.FINISHED
         except CosineError as failed:
             state, error = RequestState.FAILED, str(failed)
@@ -98,19 +96,4 @@ class RunningRequests:
             logger.exception("request %d", request.number)
             state, error = RequestState.FAILED, f"an unexpected error ended it ({bug!r})"
         finally:
-            self._state.end_request(
-                request, state, self.now_s(), error=error, finish_reason=finish_reason, account=account
-            )
-
-
-def _account_of(done: Generation) -> RequestAccount:
-    return RequestAccount(
-        drafted=done.drafted,
-        offered=done.offered,
-        accepted=done.accepted,
-        prompt_tokens=done.prompt_tokens,
-        near_ties=done.near_ties,
-        bytes_sent=done.bytes_sent,
-        bytes_received=done.bytes_received,
-        verifiers=tuple((report.peer_id, report.tokens) for report in done.verifiers),
-    )
+            self._state.end_request(request, state, self.now_s(), error=error, account=account)

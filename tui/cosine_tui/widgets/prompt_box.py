@@ -13,8 +13,16 @@ from textual.widgets import Input, Static
 
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
-from cosine_tui.completion import complete, suggestion
-from cosine_tui.prompt_line import CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
+from cosine_tui.prompt_line import (
+    CommandEntry,
+    History,
+    OptionChange,
+    Options,
+    PromptEntry,
+    complete,
+    read_entry,
+    suggestion,
+)
 from cosine_tui.styled_text import clean
 
 
@@ -26,9 +34,9 @@ class LineSuggester(Suggester):
 
 
 class PromptInput(Input):
-    """An input with a history and completion; `accept` says at once if a sent line is understood, else it stays.
+    """An input with a history and completion.
 
-    Posts `Candidates` where a word can become several.
+    `accept` tells at once if a sent line is understood, else it stays; `say` is told what a word can become.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,14 +45,7 @@ class PromptInput(Input):
         Binding("tab", "complete", "Complete", show=False),
     ]
 
-    class Candidates(Message):
-        """The words that the last one of the line can become."""
-
-        def __init__(self, words: tuple[str, ...]) -> None:
-            super().__init__()
-            self.words = words
-
-    def __init__(self, accept: Callable[[str], bool], *, id: str) -> None:
+    def __init__(self, accept: Callable[[str], bool], say: Callable[[str], None], *, id: str) -> None:
         super().__init__(
             id=id,
             compact=True,
@@ -55,6 +56,7 @@ class PromptInput(Input):
         # Steady: a blinking cursor repaints over ssh, and pictures would depend on the moment.
         self.cursor_blink = False
         self._accept = accept
+        self._say = say
         self._history = History()
 
     async def on_key(self, event: events.Key) -> None:
@@ -79,13 +81,13 @@ class PromptInput(Input):
         self._put(self._history.newer(self.value))
 
     def action_complete(self) -> None:
-        completed = complete(self.value)
-        if not completed.candidates:
+        line, candidates = complete(self.value)
+        if not candidates:
             self.screen.focus_next()
             return
-        self._put(completed.line)
-        if len(completed.candidates) > 1:
-            self.post_message(self.Candidates(completed.candidates))
+        self._put(line)
+        if len(candidates) > 1:
+            self._say("  ".join(candidates))
 
     def on_paste(self, event: events.Paste) -> None:
         """Take all lines of what is pasted, as one, without what steers a terminal."""
@@ -108,23 +110,14 @@ EDITING: Final = {
 
 
 class PromptBox(Vertical):
-    """A prompt and the options it is sent with. Posts `Sent` and `Commanded`."""
+    """A line to type in, a notice above it, and the options that a prompt is sent with. Posts `Entered`."""
 
-    class Sent(Message):
-        """A prompt to generate from."""
+    class Entered(Message):
+        """A prompt to generate from, or a command."""
 
-        def __init__(self, prompt: str, options: Options) -> None:
+        def __init__(self, entry: PromptEntry | CommandEntry) -> None:
             super().__init__()
-            self.prompt = prompt
-            self.options = options
-
-    class Commanded(Message):
-        """A command and what was typed behind its name."""
-
-        def __init__(self, name: str, argument: str) -> None:
-            super().__init__()
-            self.name = name
-            self.argument = argument
+            self.entry = entry
 
     class Typed(Message):
         """The line has become a text that is no command."""
@@ -133,7 +126,7 @@ class PromptBox(Vertical):
         super().__init__(id=id)
         self.options = Options()
         self._published: GenerationDefaults | None = None
-        self.input = PromptInput(self._accept, id="prompt-input")
+        self.input = PromptInput(self._accept, self.say, id="prompt-input")
         self.notice = ""
         self._said_to = ""
         self._notice = Static(id="notice", markup=False)
@@ -170,9 +163,6 @@ class PromptBox(Vertical):
         if event.value and not event.value.startswith("/"):
             self.post_message(self.Typed())
 
-    def on_prompt_input_candidates(self, event: PromptInput.Candidates) -> None:
-        self.say("  ".join(event.words))
-
     def _accept(self, line: str) -> bool:
         """Do what a line says; False, with a notice, for one that cannot be understood."""
         try:
@@ -181,14 +171,11 @@ class PromptBox(Vertical):
             self.say(f"✗ {error}", is_error=True)
             return False
         self.say("")
-        match entry:
-            case PromptEntry(prompt, options):
-                self.post_message(self.Sent(prompt, options))
-            case OptionChange(options, notice):
-                self.options = options
-                self._status.update(options.summary(self._published))
-                self.say(notice)
-            case CommandEntry(name, argument):
-                self.post_message(self.Commanded(name, argument))
+        if isinstance(entry, OptionChange):
+            self.options = entry.options
+            self._status.update(entry.options.summary(self._published))
+            self.say(entry.notice)
+        elif entry is not None:
+            self.post_message(self.Entered(entry))
         self._said_to = ""
         return True

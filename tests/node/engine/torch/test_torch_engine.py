@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from cosine_lab.experiments.engine_rivals import decoded
+from cosine_lab.experiments.decoding import decoded
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.pass_way import PassWay

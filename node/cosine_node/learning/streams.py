@@ -1,0 +1,137 @@
+"""Texts that a target has verified, as a drafter may learn from them, and their records while they grow. Pure.
+
+A drafter is let go and asked again within one request, by its client or by a verifier that coordinates; all of that
+is one text. So a record waits for a while before it is kept.
+"""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_protocol.request import Request, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedStream:
+    """A text that a target has verified, with the drafter's first choice before each token, if it had one.
+
+    `prompt` is what the drafter was shown of it.
+    """
+
+    client: str
+    sampling: Sampling
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    guesses: tuple[int, ...]
+    failed: tuple[FailedBranch, ...]
+
+
+MIN_TOKENS: Final = 8
+"""Decided: there is little to learn from a shorter text."""
+MAX_TOKENS: Final = 8192
+"""A choice that bounds memory: of a longer text the beginning is kept."""
+MAX_PROMPT_TOKENS: Final = 4096
+"""A choice that bounds memory: small models look back no further."""
+MAX_FAILED: Final = 1024
+"""A choice that bounds memory: failures of one text, of those 8,192 tokens one in eight."""
+RETURN_S: Final = 30.0
+"""A choice: a drafter that is asked again within a request is so after some commits, each of less than a second."""
+MAX_WAITING: Final = 16
+"""A choice that bounds memory: records that nobody follows now, of up to 0.6 MB each."""
+
+
+class StreamRecord:
+    """What is known so far of the text of one request, of which only what was committed in order is taken.
+
+    Two that follow the same request write into one record: they add guesses where there was none.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.followers = 0
+        self.left_at_s = 0.0
+        self._client = request.client
+        self._sampling = request.sampling
+        self._prompt = request.prompt[-MAX_PROMPT_TOKENS:]
+        self._tokens = array("i")
+        self._guesses = array("i")
+        self._failed: list[FailedBranch] = []
+        self._is_contradicted = False
+
+    def note(self, position: int, token: int, *, guess: int, failed: FailedBranch | None) -> None:
+        """The target's token at an output position, the drafter's guess before it, and how that one failed."""
+        known = len(self._tokens)
+        if position > known or position >= MAX_TOKENS:
+            return
+        if position == known:
+            self._tokens.append(token)
+            self._guesses.append(NO_GUESS)
+        elif self._tokens[position] != token:
+            self._is_contradicted = True
+        if self._guesses[position] == NO_GUESS:
+            self._guesses[position] = guess
+            if failed is not None and len(self._failed) < MAX_FAILED:
+                self._failed.append(failed)
+
+    def stream(self) -> VerifiedStream | None:
+        """The stream, unless it is too short, or its client has told two texts of one request."""
+        if self._is_contradicted or len(self._tokens) < MIN_TOKENS:
+            return None
+        return VerifiedStream(
+            client=self._client,
+            sampling=self._sampling,
+            prompt=self._prompt,
+            tokens=tuple(self._tokens),
+            guesses=tuple(self._guesses),
+            failed=tuple(sorted(self._failed, key=lambda failed: failed.position)),
+        )
+
+
+class StreamRecords:
+    """The records of a drafter's requests, as a `DraftObserver`; `keep` gets each stream that has ended.
+
+    Only texts of one target count where `target_digest` names it: others teach nothing of this one.
+    """
+
+    def __init__(self, keep: Callable[[VerifiedStream], None], *, target_digest: bytes | None = None) -> None:
+        self._keep = keep
+        self._target_digest = target_digest
+        self._records: dict[tuple[str, bytes], StreamRecord] = {}
+
+    def follow(self, request: Request, d_0: bytes) -> StreamRecord | None:
+        """The record of a request that is followed from now on, or again; None where nothing of it is kept."""
+        if self._target_digest not in (None, request.target_digest):
+            return None
+        # By client too: one may have shown the end of a prompt only, under the digest of another's request.
+        record = self._records.setdefault((request.client, d_0), StreamRecord(request))
+        record.followers += 1
+        return record
+
+    def leave(self, text: StreamRecord, *, now_s: float) -> None:
+        """Who followed the request of a record follows it no longer."""
+        text.followers -= 1
+        text.left_at_s = now_s
+        waiting = [one for one in self._records.values() if not one.followers]
+        if len(waiting) > MAX_WAITING:
+            self._end({min(waiting, key=lambda one: one.left_at_s)})
+
+    def tick(self, *, now_s: float) -> bool:
+        """Keep the streams of requests that were left long ago; True if there are others."""
+        self._end({one for one in self._records.values() if not one.followers and now_s - one.left_at_s > RETURN_S})
+        return bool(self._records)
+
+    def keep_left(self) -> None:
+        """Keep the streams of requests that nobody follows now; if one is followed again, what comes is another."""
+        self._end({record for record in self._records.values() if not record.followers})
+
+    def close(self) -> None:
+        """Keep all streams as they are."""
+        self._end(set(self._records.values()))
+
+    def _end(self, ended: set[StreamRecord]) -> None:
+        """Keep what they have; the others go on."""
+        self._records = {key: record for key, record in self._records.items() if record not in ended}
+        for record in ended:
+            if (stream := record.stream()) is not None:
+                self._keep(stream)
