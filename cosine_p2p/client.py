@@ -130,11 +130,13 @@ class AsyncClient:
         evidence_file: EvidenceFile | None = None,
         audit_chance: Chance = UNFORESEEABLE,
         reuse_finds_s: float = REUSE_S,
+        make_session: Callable[..., Session] = Session,
         **options: Unpack[ClientOptions],
     ) -> None:
         self._options = merge_options(DEFAULTS, options, ClientOptions)
         self._observer = self._options.get("observer")
         self._strategies = strategies
+        self._make_session = make_session
         self._nonces = nonces
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
@@ -328,7 +330,7 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
             )
-            yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+            yield self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""

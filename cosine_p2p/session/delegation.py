@@ -20,10 +20,6 @@ from cosine_protocol.nodes import BASE
 from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 
-# --------------------
-# Signed fragments of one request, by the prefixes that their nodes complete: they show whose a token was. Pure.
-
-
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
 """Bounds memory, for each author: twice what a drafter may have under way."""
 
@@ -48,7 +44,7 @@ class Claim:
     digest: bytes
 
 
-def claims_of(commit: m.Commit | m.Verified, before: bytes) -> Iterator[Claim]:
+def claims_of(commit: m.Commit, before: bytes) -> Iterator[Claim]:
     """What a commit after the prefix `before` says of drafters."""
     digest = before
     for index, (token, author) in enumerate(zip(commit.tokens, commit.authors, strict=True)):
@@ -99,9 +95,6 @@ class SignedDrafts:
         """Forget nodes for output positions before this one, which are committed."""
         for author, own in self._nodes.items():
             self._nodes[author] = OrderedDict((digest, kept) for digest, kept in own.items() if kept[0] >= position)
-
-
-# --------------------
 
 
 LEAST_RTT_PASSES: Final = 0.25
@@ -259,7 +252,7 @@ class Delegation:
         self._drafts.add(SignedDraft(credit.author, m.Fragment(credit.body, credit.signature), draft))
         return draft
 
-    def checked_authors(self, commit: m.Commit | m.Verified, before: bytes, *, now_s: float) -> bytes:
+    def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
         """The author bytes of a commit after the prefix `before`, without those that nobody's signature shows."""
         if self._drafts is None:
             return commit.authors

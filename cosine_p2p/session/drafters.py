@@ -20,9 +20,6 @@ from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 
-# --------------------
-# The drafters that may draft for one request, their author numbers, and what became of their drafts.
-
 
 class DrafterLedger:
     """Drafters of a request in the order of their author numbers, which start at 1.
@@ -117,9 +114,6 @@ class DrafterLedger:
             for author, record in enumerate(self._records, 1)
             if self._drafted[author]
         )
-
-
-# --------------------
 
 
 START_TIMEOUT_S: Final = 5.0

@@ -67,7 +67,7 @@ class FailoverCheck:
     def _next(self) -> "asyncio.Task[None] | None":
         """The question of a part that has ended, where another verifier has gone on since."""
         parts = self._session.signed.parts()
-        if len(parts) == self._seen or self._session.job.strategy.verifiers > 1:
+        if len(parts) == self._seen:
             return None
         (author, first), (judge, end) = parts[self._seen - 1], parts[self._seen]
         self._seen += 1

@@ -1,8 +1,44 @@
-"""One generation as it happens: messages from links become events of a strategy, its actions messages again."""
+"""One generation as it happens: messages from links become events of a strategy, its actions messages again.
+
+Theory of operation
+-------------------
+A session runs one `Job` to its end. It owns the output, which only grows, and is the only one that decides what
+belongs to it. Everything it hears comes through one inbox, and one task, the caller's in `stream`, takes it out one
+piece at a time: nothing of a session happens at the same time as anything else, so no state here needs a lock.
+
+At any moment the session is in one of three states, by its `Upstream`:
+
+    no verifier --`_use`--> asked --`Opened`--> serving --`Final`, or the last token--> ended
+         ^                    |                    |
+         +------`_drop`-------+------`_drop`-------+
+
+- *No verifier*: `_find_verifier` waits for dials (`VerifierDials`), which come in the order of the `VerifierQueue`.
+  Nothing else is read meanwhile; drafters' messages wait in the inbox. Nobody left to ask ends the session with
+  `GenerationFailed`, the deadline with `GenerationTimedOut`.
+- *Asked*: `Open` is sent, with all that is committed, so that a verifier goes on where the one before it stood.
+- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`), is told to the strategy, the counts,
+  the trial of drafters and the pupil, and its tokens are yielded. `Final` is the only way to *ended* but one: a
+  verifier that is lost after the last token owes nothing but its account.
+
+`_drop` is the only way back. It is taken when a verifier breaks the protocol, refuses, is lost, or makes too little
+progress (`Watch`); the failure is remembered beyond the session, and the queue decides if this one is asked again.
+
+Who coordinates the drafters is a second state, `Delegation.coordinator`: undecided until a verifier is near enough
+to tell, then the client, or the verifier by a mandate. While a verifier coordinates, the strategy here still hears
+each commit but nobody drafts for it; `_take_back` ends that. `DrafterCount` says how many may draft, and a change
+reaches the strategy as `DraftersAllowed`. Drafters are asked on first need, once.
+
+Events go to the strategy in the order in which they are read, each with the time; what it answers is performed at
+once (`_perform`). `WakeAt` is the only timer: one time, which a later one replaces.
+
+What never happens: a token is yielded twice or taken back; a verifier other than the present one is heard; a
+strategy hears of a drafter or its drafts before a verifier was asked; a session that has ended sends anything but
+`Cancel` and `Release`.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +61,6 @@ from cosine_p2p.strategy.base import (
     SendAdvance,
     SendAssign,
     SendTree,
-    SendVerify,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -39,10 +74,6 @@ from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerErr
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
-
-# --------------------
-# Counts of one session, and for people its reasons and whom it tried in vain.
-
 
 MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
@@ -100,18 +131,6 @@ class SessionCounts:
         return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."
 
 
-def timed_out(waited_for: Sequence[str]) -> GenerationTimedOut:
-    """The error of a request that ran out of time, maybe while verifiers had not begun it."""
-    if waited_for:
-        return GenerationTimedOut(
-            f"{waited_for[0]} had no place for the request in time; raise the timeout, or ask later."
-        )
-    return GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
-
-
-# --------------------
-
-
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
 
@@ -148,7 +167,7 @@ class Session:
         peer_ids = [record.peer_id for record in job.verifiers]
         self._usual = speeds.usual(peer_ids, now_s=_now_s())
         self._queue = VerifierQueue(peer_ids)
-        self._upstreams: dict[str, Upstream] = {}
+        self._upstream: Upstream | None = None
         self._asked: set[str] = set()
         self._drafters = Drafters(
             self.ledger,
@@ -167,12 +186,12 @@ class Session:
         self._are_drafters_asked = False
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
-            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0, 0)))
+            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0)))
 
     @property
     def serving(self) -> tuple[str, ...]:
-        """The verifiers that have the request now."""
-        return tuple(self._upstreams)
+        """The verifier that has the request now, if one has."""
+        return () if self._upstream is None else (self._upstream.peer_id,)
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
         """The output as it is committed.
@@ -183,26 +202,26 @@ class Session:
         checking = asyncio.ensure_future(self._drafters.check_fragments())
         try:
             while self.finish is None:
-                await self._fill_slots()
+                await self._find_verifier()
                 if tokens := await self._step():
                     yield tokens
         finally:
             self._count.end()
             self.delegation.end(_now_s())
-            for upstream in self._upstreams.values():
-                self._hang_up(upstream)
+            if self._upstream is not None:
+                self._hang_up(self._upstream)
             for peer_id in self._dials.late(_now_s()):
                 self._failures.note_failed(peer_id, now_s=_now_s())
             checking.cancel()
             await asyncio.gather(checking, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
-    async def _fill_slots(self) -> None:
-        """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.
+    async def _find_verifier(self) -> None:
+        """Wait until a verifier has been asked to serve the request; at once where one was.
 
         Raises `GenerationFailed` if nobody can be asked any more before the deadline.
         """
-        self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
-        while not self._upstreams:
+        self._dials.begin(int(self._upstream is None), now_s=_now_s())
+        while self._upstream is None:
             left_s = self._time_left()
             if self._dials:
                 await self._dials.wait(left_s)
@@ -211,18 +230,22 @@ class Session:
                 if at_s is None or at_s - _now_s() > left_s:
                     raise GenerationFailed(self.counts.nobody_left())
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
-            self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
+            self._dials.begin(int(self._upstream is None), now_s=_now_s())
 
     def _use(self, link: PeerLink) -> bool:
-        """Open the request on a link if there is a slot for its verifier."""
-        if len(self._upstreams) >= self.job.strategy.verifiers:
+        """Have the request opened on a link unless a verifier has it already."""
+        if self._upstream is not None:
             return False
+        self._upstream = self._ask(link)
+        self._offer_coordination(self._upstream)
+        return True
+
+    def _ask(self, link: PeerLink) -> Upstream:
+        """Ask a verifier to go on with the stream from where it stands."""
         job, peer_id = self.job, link.peer_id
-        taken = {upstream.slot for upstream in self._upstreams.values()}
         number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
         self._asked.add(peer_id)
         upstream = Upstream(
-            slot=next(slot for slot in range(job.strategy.verifiers) if slot not in taken),
             number=number,
             link=link,
             request=job.request,
@@ -233,12 +256,10 @@ class Session:
                 since_s=_now_s(), prompt_tokens=len(job.request.prompt) + len(self.output), usual=self._usual
             ),
         )
-        self._upstreams[peer_id] = upstream
         link.subscribe(number, self._inbox.put_nowait)
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
         link.post(m.Open(number, *asked))
-        self._offer_coordination(upstream)
-        return True
+        return upstream
 
     def _offer_coordination(self, upstream: Upstream) -> None:
         """Let the verifier coordinate if that is better, once that can be told."""
@@ -258,8 +279,8 @@ class Session:
     def _take_back(self, reason: str) -> None:
         """Coordinate here from now on."""
         if self.delegation.coordinator is Coordinator.VERIFIER:
-            if upstream := self._upstreams.get(self.delegation.delegate):
-                upstream.link.post(m.Revoke(upstream.number))
+            if self._upstream is not None:
+                self._upstream.link.post(m.Revoke(self._upstream.number))
             self.delegation.take_back(reason)
             self._note_why(0, self.delegation.take_why())
             self._allow_drafters()
@@ -288,16 +309,16 @@ class Session:
         return tokens
 
     def _leave_slow(self) -> None:
-        """Drop verifiers that take too long; one that may still serve is asked again after all others."""
+        """Drop a verifier that takes too long; one that may still serve is asked again after all others."""
+        if (upstream := self._upstream) is None:
+            return
         has_offers = self.job.has_other_offers and not self.output
-        for upstream in list(self._upstreams.values()):
-            is_lone = not (self._queue.has_fresh or self._dials or len(self._upstreams) > 1 or has_offers)
-            try:
-                upstream.check_progress(_now_s(), is_lone=is_lone)
-            except (Stalled, TooSlow) as slow:
-                self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
-                if not has_offers:
-                    self._queue.ask_last(upstream.peer_id)
+        try:
+            upstream.check_progress(_now_s(), is_lone=not (self._queue.has_fresh or self._dials or has_offers))
+        except (Stalled, TooSlow) as slow:
+            self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
+            if not has_offers:
+                self._queue.ask_last(upstream.peer_id)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
         """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""
@@ -317,13 +338,18 @@ class Session:
         """Seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
         left_s = self.job.deadline_s - _now_s()
         if left_s <= 0:
-            raise timed_out([at for at, upstream in self._upstreams.items() if not upstream.is_opened])
+            upstream = self._upstream
+            if upstream is not None and not upstream.is_opened:
+                raise GenerationTimedOut(
+                    f"{upstream.peer_id} had no place for the request in time; raise the timeout, or ask later."
+                )
+            raise GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
         return left_s
 
     def _on_verifier(self, delivery: Delivery) -> Tokens | None:
         """Act on a verifier's message; one that fails is dropped."""
-        upstream = self._upstreams.get(delivery.peer_id)
-        if upstream is None:
+        upstream = self._upstream
+        if upstream is None or upstream.peer_id != delivery.peer_id:
             return None
         try:
             match delivery.message:
@@ -333,10 +359,10 @@ class Session:
                     upstream.is_opened = True
                     upstream.watch.announced_pass_s = pass_us / 1e6
                     self._count.note_pass(pass_us / 1e6)
-                    place = (upstream.link.rtt_s, upstream.position, upstream.slot, self.job.mandate is not None)
+                    place = (upstream.link.rtt_s, upstream.position, self.job.mandate is not None)
                     self._on_event(VerifierOpened(pass_us / 1e6, *place))
                     self._offer_coordination(upstream)
-                case m.Commit() | m.Verified() as commit:
+                case m.Commit() as commit:
                     return self._on_commit(upstream, commit)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
@@ -370,26 +396,28 @@ class Session:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
-    def _on_commit(self, upstream: Upstream, commit: m.Commit | m.Verified) -> Tokens | None:
-        """Check a commit against our own account of the stream and tell the strategy."""
-        position, before = len(self.output), upstream.digest
-        tokens = upstream.take(commit, self.output, authors=len(self.job.drafters))
-        self.output.extend(tokens)
+    def _on_commit(self, upstream: Upstream, commit: m.Commit) -> Tokens | None:
+        """Check a commit, and go on by its tokens."""
+        before = upstream.digest
+        upstream.take(commit, authors=len(self.job.drafters))
+        return self._advance(upstream, commit, before)
+
+    def _advance(self, upstream: Upstream, commit: m.Commit, before: bytes) -> Tokens:
+        """Take the tokens of a commit after the prefix `before` into the output, and tell all whom they concern."""
+        position = len(self.output)
+        self.output.extend(commit.tokens)
+        self._digest = commit.digest
         self.signed.note(upstream)
-        if upstream.position == len(self.output):
-            self._digest = commit.digest
-        checked = self.delegation.checked_authors(commit, before, now_s=_now_s())
-        authors = checked[len(checked) - len(tokens) :]
+        authors = self.delegation.checked_authors(commit, before, now_s=_now_s())
         self.counts.note_commit(upstream.peer_id, authors, near_ties=commit.stats.near_ties)
         self.ledger.credit(authors)
-        has_ended = end_of(self.output, self.job.request) is not None
-        upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
-        self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
+        upstream.watch.note_commit(_now_s())
+        self._on_event(Committed(position, commit.tokens, commit.digest, commit.stats))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()
         self._allow_drafters()
-        return Tokens(tokens, authors) if tokens else None
+        return Tokens(commit.tokens, authors)
 
     def _allow_drafters(self) -> None:
         """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""
@@ -417,14 +445,15 @@ class Session:
                 self._queue.ask_again(upstream.peer_id, now_s=_now_s())
             elif not upstream.has_refused(_now_s()):
                 self._queue.ask_last(upstream.peer_id)
-        self._hang_up(self._upstreams.pop(upstream.peer_id))
+        self._hang_up(upstream)
+        self._upstream = None
         self.delegation.lose(upstream.peer_id)
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
 
     def _hang_up(self, upstream: Upstream) -> None:
-        upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
+        upstream.note_pace(self._speeds, _now_s())
         upstream.link.post(m.Cancel(upstream.number))
         upstream.link.unsubscribe(upstream.number)
 
@@ -441,12 +470,12 @@ class Session:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case SendTree() | SendVerify():
-                for upstream in self._upstreams.values():
-                    upstream.post_block(action, now_s=_now_s())
-            case SendAssign(author, base, position, guess, depth, width, window, why, rarity):
+            case SendTree(block):
+                if self._upstream is not None:
+                    self._upstream.post_tree(block)
+            case SendAssign(author, base, position, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                assign = m.Assign(self.job.number, base, position, guess, depth, width, window, rarity)
+                assign = m.Assign(self.job.number, base, position, depth, width, window, rarity)
                 self._drafters.post(author, assign)
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))

@@ -57,36 +57,27 @@ class Watch:
     commits: int = 0
     first_commit_s: float = 0.0
     waited_s: float = 0.0
-    is_waiting: bool = True
     _report: tuple[int, int] = (0, 0)
     _reported_at_s: float = 0.0
 
-    def expect(self, now_s: float) -> None:
-        """The verifier owes us an answer from now on; before, its silence was ours."""
-        if not self.is_waiting:
-            self.is_waiting, self.since_s = True, now_s
-
-    def settle(self, now_s: float, *, owes_more: bool) -> None:
-        """The verifier has committed."""
-        if self.is_waiting and self.commits:
+    def note_commit(self, now_s: float) -> None:
+        """The verifier has committed, and owes the next commit from now on."""
+        if self.commits:
             self.waited_s += now_s - self.since_s
-        elif self.is_waiting:
+        else:
             self.first_commit_s = now_s - self.since_s
         self.commits += 1
-        self.is_waiting = owes_more
         self.since_s = now_s
 
     def pass_s(self, now_s: float) -> float | None:
         """The mean time for a commit after the first, the present wait too once it is longer; None before any."""
         gaps, waited_s = self.commits - 1, self.waited_s
-        if self.commits and self.is_waiting and (now_s - self.since_s) * max(1, gaps) > waited_s:
+        if self.commits and (now_s - self.since_s) * max(1, gaps) > waited_s:
             gaps, waited_s = gaps + 1, waited_s + now_s - self.since_s
         return waited_s / gaps if gaps > 0 else None
 
     def check(self, now_s: float, *, report: tuple[int, int], is_lone: bool) -> None:
         """Raise `Stalled` or `TooSlow` if the verifier is to be left now. `report` is what it says to have done."""
-        if not self.is_waiting:
-            return
         if report != self._report:
             self._report, self._reported_at_s = report, now_s
         silence_s = now_s - max(self.since_s, self._reported_at_s)

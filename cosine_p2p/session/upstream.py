@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.session.stall import SLOW_AFTER_S, Watch
-from cosine_p2p.strategy.base import SendTree, SendVerify
+from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
@@ -35,14 +35,13 @@ class Tokens:
 
 @dataclass(slots=True)
 class Upstream:
-    """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream.
+    """A verifier that serves the request under `number`, `position` tokens into the stream.
 
     The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
     that was due did not come: the stream goes on, but others should be asked first from then on. `earned` says at
     the end whose drafts it committed.
     """
 
-    slot: int
     number: int
     link: PeerLink
     request: Request
@@ -51,6 +50,7 @@ class Upstream:
     position: int
     watch: Watch
     is_opened: bool = False
+    is_ended: bool = False
     transcript: SignedTranscript | None = None
     is_unsigned: bool = False
     earned: tuple[SignedEarning, ...] = ()
@@ -72,48 +72,27 @@ class Upstream:
         progress = self.link.remote_progress
         self.watch.check(now_s, report=(progress.steps, progress.prefill_tokens), is_lone=is_lone)
 
-    def note_pace(self, speeds: PeerSpeeds, now_s: float, *, is_stepped: bool) -> None:
+    def note_pace(self, speeds: PeerSpeeds, now_s: float) -> None:
         """Remember how fast the verifier was, for requests to come."""
-        watch, round_trip_s = self.watch, self.link.rtt_s
+        watch = self.watch
         pass_s = watch.pass_s(now_s)
         if pass_s is not None and (watch.commits > LEAST_COMMITS or watch.waited_s > SLOW_AFTER_S):
-            # Between the commits of a stepped request lies a round trip.
-            own_s = max(0.0, pass_s - round_trip_s) if is_stepped else pass_s
-            speeds.note_pass(self.peer_id, own_s, now_s=now_s)
+            speeds.note_pass(self.peer_id, pass_s, now_s=now_s)
         if watch.commits:
-            prefill_s = max(0.0, watch.first_commit_s - round_trip_s)
+            prefill_s = max(0.0, watch.first_commit_s - self.link.rtt_s)
             speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
 
-    def post_block(self, action: SendTree | SendVerify, *, now_s: float) -> None:
-        """Send a tree if the request is open here, or a block if this is the verifier that is to verify it."""
-        if not self.is_opened or (isinstance(action, SendVerify) and self.slot != action.verifier):
-            return
-        block = action.block
-        nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
-        if isinstance(action, SendTree):
+    def post_tree(self, block: Block) -> None:
+        """Send drafts once the request is open here."""
+        if self.is_opened:
+            nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
             self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
-        else:
-            self.watch.expect(now_s)
-            self.link.post(m.Verify(self.number, block.base, block.position, nodes, authors))
 
-    def take(self, commit: m.Commit | m.Verified, output: list[int], *, authors: int) -> tuple[int, ...]:
-        """Check a commit against this verifier's account of the stream; returns what `output` lacks of it.
+    def take(self, commit: m.Commit, *, authors: int) -> None:
+        """Check that a commit continues this verifier's own stream, and follow it.
 
-        Raises `RemoteProtocolError` for a commit that does not fit its own stream or what others committed.
+        Raises `RemoteProtocolError` or `BadSignature` for one that does not.
         """
-        self._check(commit, authors)
-        ended = self.position and output[self.position - 1] in self.request.eos
-        if ended or any(token in self.request.eos for token in commit.tokens[:-1]):
-            raise RemoteProtocolError("a commit goes past the end of the stream")
-        known = len(output) - commit.position
-        if tuple(output[commit.position : commit.position + len(commit.tokens)]) != commit.tokens[:known]:
-            raise RemoteProtocolError("a commit contradicts what another verifier committed")
-        self._take_transcript(commit)
-        self.position += len(commit.tokens)
-        self.digest = commit.digest
-        return commit.tokens[known:]
-
-    def _check(self, commit: m.Commit | m.Verified, authors: int) -> None:
         if not self.is_opened:
             raise RemoteProtocolError("a commit came before the request was opened")
         if commit.position != self.position or not commit.tokens:
@@ -125,8 +104,14 @@ class Upstream:
             raise RemoteProtocolError("a commit goes past the length asked for")
         if roll_digest(self.digest, commit.tokens) != commit.digest:
             raise RemoteProtocolError("a commit's digest does not follow from its tokens")
+        if self.is_ended or any(token in self.request.eos for token in commit.tokens[:-1]):
+            raise RemoteProtocolError("a commit goes past the end of the stream")
+        self._take_transcript(commit)
+        self.position += len(commit.tokens)
+        self.digest = commit.digest
+        self.is_ended = commit.tokens[-1] in self.request.eos
 
-    def _take_transcript(self, commit: m.Commit | m.Verified) -> None:
+    def _take_transcript(self, commit: m.Commit) -> None:
         """Keep what the verifier signed. Raises `BadSignature` or `RemoteProtocolError`."""
         after, signed = self.position + len(commit.tokens), commit.transcript
         if signed is None:
@@ -156,10 +141,6 @@ def end_of(output: list[int], request: Request) -> FinishReason | None:
     if output and output[-1] in request.eos:
         return FinishReason.EOS
     return FinishReason.LENGTH if len(output) == request.max_new_tokens else None
-
-
-# --------------------
-# What the verifiers of one request have signed, each of its own part of the stream. Pure.
 
 
 class SignedStreams:

@@ -9,10 +9,6 @@ from cosine_p2p.transport.link import PeerLink, PeerLinks
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 
-# --------------------
-# The order in which a request asks verifiers: by preference, overloaded ones again later, slow ones last. Pure.
-
-
 MAX_BACKOFFS: Final = 8
 """A choice: a verifier that is overloaded so often is given up."""
 
@@ -71,9 +67,6 @@ class VerifierQueue:
     def next_at_s(self) -> float | None:
         """The time at which the first that backs off may be asked; None without any."""
         return min(self._backing_off.values(), default=None)
-
-
-# --------------------
 
 
 DIAL_NEXT_S: Final = 0.5

@@ -15,7 +15,7 @@ from cosine_protocol.messages import Draft, Pacing, PassStats
 
 @dataclass(frozen=True, slots=True)
 class VerifierOpened:
-    """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
+    """A verifier took the request, to go on after `position` output tokens.
 
     After a failover the tree at the verifier is empty again. With `is_here` this strategy runs in its node.
     """
@@ -23,7 +23,6 @@ class VerifierOpened:
     pass_s: float
     rtt_s: float
     position: int = 0
-    verifier: int = 0
     is_here: bool = False
 
 
@@ -54,16 +53,12 @@ class FragmentReceived:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A verifier committed up to the prefix `digest`; `tokens`, from `position` on, are new to the stream.
-
-    With several verifiers that may be none.
-    """
+    """The verifier committed `tokens` from `position` on, up to the prefix `digest`."""
 
     position: int
     tokens: tuple[int, ...]
     digest: bytes
     stats: PassStats
-    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +78,9 @@ Event = VerifierOpened | DrafterStarted | DrafterLost | DraftersAllowed | Fragme
 
 @dataclass(frozen=True, slots=True)
 class SendTree:
-    """Forward drafts to every verifier of the request."""
+    """Forward drafts to the verifier of the request."""
 
     block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class SendVerify:
-    """Stepped pacing: ask a verifier for one pass over a block; its base is the prefix it has committed."""
-
-    block: Block
-    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,6 @@ class SendAssign:
     author: int
     base: bytes
     position: int
-    guess: tuple[int, ...]
     depth: int
     width: int
     window: int
@@ -146,7 +132,7 @@ class WakeAt:
     at_s: float
 
 
-Action = SendTree | SendVerify | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | WakeAt
+Action = SendTree | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | WakeAt
 
 
 class Strategy(Protocol):
@@ -161,22 +147,18 @@ class Strategy(Protocol):
 class StrategyKind:
     """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
 
-    `verifiers` is how many verifiers serve a request at once. Of `drafter_counts`, numbers of drafters at once, the
-    one that measures fastest is used (`cosine_p2p.strategy.speed_trial`), the first of them until then.
+    Of `drafter_counts`, numbers of drafters at once, the one that measures fastest is used
+    (`cosine_p2p.strategy.speed_trial`), the first of them until then.
     `is_delegable`: a verifier that coordinates the request uses it too.
     """
 
     name: str
     make: Callable[[bytes], Strategy]
-    is_stepped: bool = False
     wants_drafters: bool = True
-    verifiers: int = 1
     drafter_counts: tuple[int, ...] = ()
     is_delegable: bool = False
 
     @property
     def pacing(self) -> Pacing:
         """The pacing of its verifiers; without drafters plain decoding, without the verifier's own drafts."""
-        if self.is_stepped:
-            return Pacing.STEPPED
         return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

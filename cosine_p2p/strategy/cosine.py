@@ -1,7 +1,36 @@
 """Our strategy: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
 
-Every drafter follows each commit and keeps growing its own tree; what it sends is weighed against the others
-(`speculation.fusion`) and forwarded at once where it is likely enough to be verified in a pass.
+Theory of operation ------------------- One `Cosine` decides for one request. It is pure: events come in, actions
+go out, and time is none of its concern. It holds four things:
+
+- `LiveTree`: all drafts below the committed prefix, whoever drafted them. Each commit moves its root down.
+- `Fusion`: what a draft probability of each author has been worth, and from that one probability for each node.
+- `HedgeRouter`: a weight for each author, by how likely it held the tokens that were committed.
+- `Forwarder`: what of the tree the verifier has been sent, and with which probability.
+
+A *fragment* is attached to the tree; the nodes that it touched go to the verifier if their path is likely enough
+(`plan_cuts`) and if they are news to it. A *commit* teaches, in this order: fusion and router see the tokens while
+the tree still stands before them; each drafter is told if it had drafted where others had; the tree advances; the
+drafters that are active are told the tokens; who drafts is decided anew (`_reroute`); and all that has become
+likely under the new root is sent. A *verifier that opens*, the first or another one after a failover, knows
+nothing, so all that is likely is sent again. Nothing is sent before one has opened, nor while no drafter is
+allowed.
+
+Each drafter is in one of the states of `DrafterState`, and `TRANSITIONS` is the only way from one to another:
+
+    DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
+        |                     ^                                          |
+        +--BACK_OFF--> BACKING_OFF --END_BACKOFF--> RELEASED <--RELEASE--+
+
+`_reroute` moves them all. A drafter that says nothing new for `SILENT_TOKENS` committed tokens backs off, each
+time for twice as long, and the router forgets it meanwhile. Of the others the router picks as many as are allowed;
+who is not among them and has shown to be of little weight is released, and who is picked but released is recalled.
+One on trial stays until it has drafted something new. A drafter that is lost is forgotten: that is no state.
+
+The drafter may start, and its late drafts may come, in any state. What never happens: a drafter is recalled where
+there is no room, those on their way counted; the best that has drafted is released for one that has not; a node is
+sent twice with nearly the same probability; a decision that the state of a drafter does not allow
+(`LocalProtocolError`).
 """
 
 import math
@@ -31,14 +60,6 @@ from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
 from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
 
-# --------------------
-# How unlikely a path may be and still be sent, by whose link carries it. Pure.
-#
-# What follows a token that nobody expected is there in time only if it was drafted before, below a path that
-# seemed
-# unlikely then. Of such paths few are ever used, and all cost bytes.
-
-
 CLIENT_MIN_PATH_PROBABILITY: Final = 0.005
 """Bounds bytes on the client's link: the verifier drops what is less likely
 (`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
@@ -63,16 +84,14 @@ class TreeCuts:
 def plan_cuts(*, is_here: bool) -> TreeCuts:
     """The cuts of a coordinator, `is_here` if that is the verifier's own node.
 
-    A client's link carries each draft twice, and is the slowest of all. Within one node passing on costs no
-    bytes, and what is there when a commit comes is there for the next pass.
+    What follows a token that nobody expected is there in time only if it was drafted before, below a path that
+    seemed unlikely then. Of such paths few are ever used, and all cost bytes: a client's link carries each draft
+    twice, and is the slowest of all. Within one node passing on costs no bytes, and what is there when a commit
+    comes is there for the next pass.
     """
     if is_here:
         return TreeCuts(rarity=VERIFIER_RARITY, min_path_probability=VERIFIER_MIN_PATH_PROBABILITY)
     return TreeCuts(rarity=None, min_path_probability=CLIENT_MIN_PATH_PROBABILITY)
-
-
-# --------------------
-# The part of the live tree that goes to the verifier: nodes likely enough to be verified, each once.
 
 
 RESEND_CHANGE: Final = 0.1
@@ -116,10 +135,6 @@ class Forwarder:
             block = block_below(base, nodes, lambda node: (view.best_author(node), self._sent[node]))
             sends.append(SendTree(block))
         return sends
-
-
-# --------------------
-# The life of a drafter in our strategy: a state machine, and the counters that belong to one drafter.
 
 
 FIRST_BACKOFF_TOKENS: Final = 16
@@ -230,9 +245,6 @@ class Drafter:
             self.silent_tokens += 1
 
 
-# --------------------
-
-
 SILENT_TOKENS: Final = 8
 """A choice: a drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
 TRIAL_TOKENS: Final = 8
@@ -243,18 +255,16 @@ MIN_WEIGHT: Final = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosineOptions:
-    """Parts of the strategy, each of which can be switched off to see what it brings.
+    """At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass.
 
-    At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass, while
-    fewer than `window_nodes` of theirs are undecided. `recalls` lets released drafters come back for a trial, or
-    when the request changes its subject. The values are tuned on the split tune of the recorded generations.
+    They do while fewer than `window_nodes` of theirs are undecided. The values are tuned on the split tune of the
+    recorded generations.
     """
 
     drafters: int = 3
     depth_tokens: int = 24
     width_nodes: int = 8
     window_nodes: int = 256
-    recalls: bool = True
 
 
 class Cosine:
@@ -352,7 +362,6 @@ class Cosine:
             author,
             tree.root.digest,
             tree.position,
-            (),
             options.depth_tokens,
             options.width_nodes,
             options.window_nodes,
@@ -392,9 +401,7 @@ class Cosine:
             if author not in wanted:
                 self._drafters[author].on(DrafterEvent.RELEASE)
                 actions.append(ReleaseDrafter(author, self._why_not(author)))
-        if self._options.recalls:
-            actions += self._recall(wanted)
-        return actions
+        return [*actions, *self._recall(wanted)]
 
     def _why_not(self, author: int) -> str:
         """The reason why an author that drafts goes, in words that a user knows."""
@@ -422,10 +429,7 @@ class Cosine:
         limit = self._limit
         if not limit:
             return set()
-        if self._options.recalls:
-            picked, trials = self._router.pick(limit), self._router.trials(limit)
-        else:
-            picked, trials = tuple(self._ranked()[:limit]), ()
+        picked, trials = self._router.pick(limit), self._router.trials(limit)
         weights = self._router.weights()
         has_evidence = self._seen_tokens >= TRIAL_TOKENS
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}

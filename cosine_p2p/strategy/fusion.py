@@ -10,10 +10,6 @@ from typing import Final
 
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 
-# --------------------
-# Calibration: the acceptance rate that a draft probability has had, so that exaggeration corrects itself.
-
-
 BINS: Final = 10
 """A choice: a tenth is as fine as some hundred outcomes of one request can tell apart."""
 PRIOR_STRENGTH: Final = 8.0
@@ -46,9 +42,6 @@ class Calibration:
 
 def _bin_of(probability: float, is_first: bool) -> int:
     return min(int(max(probability, 0.0) * BINS), BINS - 1) + BINS * is_first
-
-
-# --------------------
 
 
 CAUTION: Final = 0.3

@@ -6,9 +6,6 @@ from typing import Final
 from cosine_p2p.strategy.base import Action, Event, StrategyKind
 from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 
-# --------------------
-# Plain decoding: the verifier alone.
-
 
 class Plain:
     """Asks nobody for drafts."""
@@ -19,9 +16,6 @@ class Plain:
     def on(self, event: Event, now_s: float) -> list[Action]:
         del event, now_s
         return []
-
-
-# --------------------
 
 
 # The names of the command line.

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# --------------------
-# The facts that decide who drafts for one request: what is known of a drafter, and what became of a round.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFacts:
@@ -40,15 +37,6 @@ class Round:
     likelihoods: tuple[Mapping[int, float], ...]
 
 
-# --------------------
-# The weight of each drafter of one request: a Bayesian mixture with sleeping experts.
-#
-# Every drafter that drafted at a committed prefix is scored by the probability it gave the committed token, used
-# or
-# not (full information, delayed feedback; Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors
-# that specialize"). A drafter that did not draft there keeps its weight relative to the mixture.
-
-
 MEMORY_TOKENS: Final = 48
 """A choice: about two sentences, within which a text hardly changes its subject."""
 PRIOR_NATS: Final = 5.0
@@ -69,6 +57,11 @@ class _Author:
 
 class Mixture:
     """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens.
+
+    A Bayesian mixture with sleeping experts: every drafter that drafted at a committed prefix is scored by the
+    probability it gave the committed token, used or not, and one that did not draft there keeps its weight relative
+    to the mixture (full information, delayed feedback; Freund, Schapire, Singer, Warmuth 1997, "Using and combining
+    predictors that specialize").
 
     At first the likelihood of the prompt decides. It is only an author's word, so however far apart two are, it is
     worth at most `PRIOR_NATS`, which two or three tokens outweigh; and it fades with what is committed.
@@ -125,9 +118,6 @@ def _after(evidence: float, likelihood: float) -> float:
 
 def _floored(likelihood: float) -> float:
     return min(1.0, max(MIN_LIKELIHOOD, likelihood))
-
-
-# --------------------
 
 
 CLOSE_WEIGHTS: Final = 0.9
@@ -228,17 +218,17 @@ class HedgeRouter:
     leader keeps the slot; a trial that finds nothing doubles the time to the next one. When the leader's likelihood
     of the text collapses, the request has changed its subject: evidence starts anew, the prompt counts less, and
     all slots but the first try everyone again at once. With a single slot a trial costs a used round, so trials are
-    rarer in proportion to the leader's likelihood of the text. Without `has_prior` the prompt does not count.
+    rarer in proportion to the leader's likelihood of the text.
     """
 
     name = "hedge"
 
-    def __init__(self, *, has_prior: bool = True) -> None:
+    def __init__(self) -> None:
         self._authors: dict[int, _RankedAuthor] = {}
         self._mixture = Mixture()
         self._likelihoods: deque[Mapping[int, float]] = deque(maxlen=MEMORY_TOKENS)
         self._watch = LeaderWatch()
-        self._prompt_weight = float(has_prior)
+        self._prompt_weight = 1.0
         self._trial_rounds = MIN_TRIAL_ROUNDS
         self._rounds_since_trial = 0
 

@@ -23,10 +23,6 @@ from typing import Any, Final
 
 from cosine_p2p.strategy.moving_average import moving_average
 
-# --------------------
-# A gain in speed as looks have measured it: its mean, and how far that may be wrong. Pure.
-
-
 MEMORY_LOOKS: Final = 8.0
 """A choice: older looks fade, since swarms change."""
 USUAL_NOISE: Final = 0.25
@@ -64,9 +60,6 @@ class MeasuredRatio:
 
     ratio: float
     error: float
-
-
-# --------------------
 
 
 PRICE: Final = 0.01
@@ -403,10 +396,6 @@ class SpeedTrial:
         return {
             way: MeasuredRatio(math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks
         }
-
-
-# --------------------
-# The speed trials of a client or verifier, by who serves and how it samples. Pure.
 
 
 MAX_TRIALS: Final = 64

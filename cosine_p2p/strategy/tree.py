@@ -1,7 +1,33 @@
 """The live tree: all speculation in flight for one request (docs/design.md, "One live tree, addressed by digest").
 
-Nodes are named by the digest of the prefix they complete, so a draft attaches wherever its base is known, in any
-order and however late. Drafts whose base is not known yet wait in a bounded buffer.
+Theory of operation
+-------------------
+The root is the last committed token; below it stand drafted tokens, each the child of the prefix that it continues.
+A node is named by the digest of the prefix which it completes, so two drafts of the same continuation are one node,
+whoever made them and wherever their blocks began, and the same token at two places is two nodes. What authors think
+of a node, their draft probabilities, is kept by author: the tree neither weighs nor chooses.
+
+Three things change it.
+
+- `attach` takes a draft: a block of nodes below a base. Where the base stands in the tree (or is its root), the
+  block is grafted at once. Where it was committed past, within the last `MAX_TREE_DEPTH` tokens, the block counts
+  as far as it follows what was committed since: it is cut to that, and grafted at the root. Where it is not known,
+  but may become so, the block waits, the oldest of `MAX_WAITING_BLOCKS` going first; whatever makes its base known
+  grafts it. A block whose position is not that of its base is a mistake or a lie, and is ignored.
+- `grow` adds one child, for a drafter that drafts into its own tree.
+- `advance` commits tokens, one after the other: the child of that token becomes the root, without a parent, and all
+  other children go with what hangs below them. A token that nobody drafted gets a node of its own. What waited and
+  cannot come any more goes too.
+
+So drafts may come late, early, twice or out of order, and the tree ends up the same. It may be held by a drafter, a
+coordinator and a verifier at once, each with its own copy that never needs to agree with the others.
+
+Bounds hold whatever peers send: `max_nodes` nodes below the root, `max_depth` tokens deep, so many waiting blocks
+of at most `MAX_BLOCK_NODES` nodes. A full tree takes no new node, and gives none up, until the next commit.
+
+What never happens: a node without its whole path to the root; a node that contradicts the committed tokens; a node
+object that comes back once it was dropped, so that others may keep notes by node. To see which of theirs are gone,
+they ask if its digest is still there.
 """
 
 from collections import deque
@@ -262,10 +288,6 @@ class LiveTree:
             node = pending.pop()
             del self._nodes[node.digest]
             pending.extend(node.children.values())
-
-
-# --------------------
-# Nodes of a live tree as one block for the wire: what connects them, below one base.
 
 
 def block_below(

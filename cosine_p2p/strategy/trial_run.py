@@ -118,10 +118,6 @@ class TrialRun:
             self.way, self._stretch = way, Stretch(is_look=True)
 
 
-# --------------------
-# The number of drafters that one session allows, as its trial finds it on the clock. Pure.
-
-
 HOME_WEIGHT: Final = 0.1
 """A choice: about the last ten commits without a drafter's token say what home drafts bring."""
 USELESS_COMMITS: Final = 2 * STRETCH_COMMITS

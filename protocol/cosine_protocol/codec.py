@@ -38,8 +38,6 @@ TAGS: Final = MappingProxyType(
         16: m.Open,
         17: m.Opened,
         18: m.Tree,
-        19: m.Verify,
-        20: m.Verified,
         21: m.Commit,
         22: m.Cancel,
         23: m.Delegate,

@@ -14,8 +14,6 @@ MAX_TREE_NODES: Final = 256
 """A choice above what any pass pays for; at most 255 fit the byte that names a parent."""
 MAX_TREE_DEPTH: Final = 64
 """A choice above the depth to which drafts pay."""
-MAX_GUESS_TOKENS: Final = 16
-"""A choice above the length to which a guess pays."""
 MAX_WINDOW_NODES: Final = 1024
 """Bounds what a drafter may have under way, at four full trees."""
 MAX_RARITY: Final = 65_535

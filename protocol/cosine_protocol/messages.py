@@ -30,21 +30,16 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
 
-# --------------------
-# Network coordinates: points whose distances estimate round-trip times between peers. Pure.
-#
-# A point has three axes and a height, the way from a machine to the well-connected part of the network, which
-# every
-# path to it takes. After Vivaldi (Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
-# never infinite, and always a number.
-
-
 Axis = Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkCoordinate:
     """A peer's place by its own account, in microseconds of round-trip time from the origin.
+
+    It has three axes and a height, the way from a machine to the well-connected part of the network, which every
+    path to it takes (Vivaldi: Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
+    never infinite, and always a number.
 
     `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
     that the place is a guess.
@@ -60,10 +55,6 @@ class NetworkCoordinate:
         """The estimated round-trip time to another peer, in seconds."""
         apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
         return (apart_us + self.height_us + other.height_us) / 1e6
-
-
-# --------------------
-# What a verifier signs of its stream, and the messages in which another one is asked to check it.
 
 
 Token = Annotated[int, Whole(limits.MAX_TOKEN_ID)]
@@ -143,10 +134,6 @@ class Audited:
     signature: Signature
 
 
-# --------------------
-# The messages by which a client fetches the tokenizer files of a target from a node.
-
-
 @dataclass(frozen=True, slots=True)
 class AskFile:
     """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
@@ -164,10 +151,6 @@ class FilePiece:
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
     data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
-
-
-# --------------------
-# A mandate as it travels: what a client allows the verifier that coordinates its request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +177,6 @@ class SignedMandate:
 
     body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
     signature: Signature
-
-
-# --------------------
-# What members of a private swarm show each other: signed certificates, and signed lists of revoked ones.
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +246,6 @@ class Revoked:
     revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
 
 
-# --------------------
-# What a verifier and a client sign of a drafter's work, and the message in which the drafter gets it.
-
-
 SomeTokens = Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
 
 
@@ -329,9 +304,6 @@ class Receipted:
     receipt: Annotated[SignedReceipt, Struct(SignedReceipt)]
 
 
-# --------------------
-
-
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
 RequestField = Annotated[Request, Struct(Request)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
@@ -342,13 +314,10 @@ MAX_RETRY_AFTER_S = 3600.0
 
 
 class Pacing(IntEnum):
-    """`FREE`: the verifier never waits, and may add drafts of its own. `PLAIN`: as `FREE`, without those.
-    `STEPPED`: one pass per `Verify`.
-    """
+    """`FREE`: the verifier may add drafts of its own. `PLAIN`: it adds none. It never waits for anybody's."""
 
     FREE = 0
-    STEPPED = 1
-    PLAIN = 2
+    PLAIN = 1
 
 
 class FinishReason(IntEnum):
@@ -401,7 +370,7 @@ class Open:
     number: Number
     request: RequestField
     committed: CommittedTokens
-    pacing: Annotated[int, Whole(2)]
+    pacing: Annotated[int, Whole(1)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
     cache_scope: Annotated[bytes | None, Added(Bytes(limits.CACHE_SCOPE_BYTES, limits.CACHE_SCOPE_BYTES))] = None
 
@@ -426,24 +395,12 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Verify:
-    """Stepped pacing: run one pass over these nodes on top of the committed prefix `base`."""
-
-    number: Number
-    base: Digest
-    position: Position
-    nodes: Nodes
-    authors: AuthorIndices
-
-
-@dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, times."""
+    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, its time."""
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
     pass_us: Microseconds
-    held_us: Microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,20 +411,6 @@ class Commit:
     """
 
     number: Number
-    position: Position
-    tokens: CommitTokens
-    digest: Digest
-    authors: AuthorIndices
-    stats: Annotated[PassStats, Struct(PassStats)]
-    transcript: TranscriptField = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Stepped pacing: the outcome of the `Verify` whose base was `base`; fields as in `Commit`."""
-
-    number: Number
-    base: Digest
     position: Position
     tokens: CommitTokens
     digest: Digest
@@ -581,7 +524,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Draft below `base` + `guess`: at most `depth` tokens deep, `width` nodes expanded a pass.
+    """Draft below `base`: at most `depth` tokens deep, `width` nodes expanded a pass.
 
     `window` bounds the nodes sent and not yet resolved by an `Advance`. Paths less likely than one in `rarity` are
     kept back; without it the drafter chooses.
@@ -590,7 +533,6 @@ class Assign:
     number: Number
     base: Digest
     position: Position
-    guess: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_GUESS_TOKENS)]
     depth: Annotated[int, Whole(limits.MAX_TREE_DEPTH, 1)]
     width: Annotated[int, Whole(limits.MAX_TREE_NODES, 1)]
     window: Annotated[int, Whole(limits.MAX_WINDOW_NODES, 1)]
@@ -676,7 +618,7 @@ class Status:
 
 
 Message = (
-    Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
+    Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
     | Receipted | StageMessage

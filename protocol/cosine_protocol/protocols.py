@@ -23,8 +23,8 @@ from cosine_protocol.stage_messages import (
 
 # Plain names, see docs/protocol.md.
 VERSION: Final = 1
-VERIFY: Final = "/cosine/verify/1.0.0"
-DRAFT: Final = "/cosine/draft/1.0.0"
+VERIFY: Final = "/cosine/verify/2.0.0"
+DRAFT: Final = "/cosine/draft/2.0.0"
 DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
 AUDIT: Final = "/cosine/audit/1.0.0"
@@ -47,7 +47,7 @@ _COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
 MESSAGES: Final = MappingProxyType(
     {
         VERIFY: _COMMON
-        | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final}
+        | {m.Open, m.Opened, m.Tree, m.Commit, m.Cancel, m.Final}
         | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report, Receipted},
         DRAFT: _COMMON
         | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final, Receipted},

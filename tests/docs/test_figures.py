@@ -9,7 +9,6 @@ import pytest
 from cosine_node.drafter.receipt_ledger import MAX_KEPT
 from cosine_node.gateway.server import HEADER_S
 from cosine_node.gateway.text_request import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_node.serving.discover_service import QUESTION_BURST, QUESTION_RATE
 from cosine_node.verifier.audit_service import TOKENS_PER_S
 from cosine_p2p.directory.peer_clocks import WARNED_S
@@ -91,7 +90,6 @@ def test_the_seeds_of_the_soak() -> None:
         (r"(\d+) tokens of each verifier and of each client", MOST_TOKENS),
         (r"(\d+) are kept, and one verifier's", MAX_KEPT),
         (r"two at once, one of each peer and (\d+) tokens a second", TOKENS_PER_S),
-        (r"for which nothing is asked for (\d+) s yields", IDLE_WANTED_S),
         (r"heartbeats every second, a deadline of (\d+) s on silence", SILENCE_S),
         (r"dialled (\d+) times a minute at most", MAX_TRIES),
         (r"at most (\d+) at a time; who cannot", MAX_DIALS),

@@ -39,7 +39,7 @@ GREEDY: Final = 64
 KEYS: Final = 8000
 HOUR_US: Final = 3_600_000_000
 FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_requests": 1000, "lifetime_s": 60.0}
-STATS: Final = m.PassStats(0, 0, 1, 0)
+STATS: Final = m.PassStats(0, 0, 1)
 
 
 async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
@@ -105,24 +105,6 @@ class _Named:
 
     def __init__(self, peer_id: str) -> None:
         self.peer_id = peer_id
-
-
-async def take_places(client: AsyncClient, task: dict[str, Any]) -> None:
-    """Stepped requests that only send heartbeats, and many long ones, asked for again and again."""
-    request = (await client.start(task["prompt"], max_new_tokens=600)).request
-    [verifier] = await client.find_verifiers()
-    stream = await client._joined().swarm.transport.dial(verifier.peer_id, VERIFY)
-    channel = await leaving.enter_async_context(Channel(stream, VERIFY))
-
-    async def listen() -> None:
-        for number in range(PLACES):
-            channel.post(m.Open(number + 1, request, (), m.Pacing.STEPPED, ()))
-        with suppress(PeerLost):
-            while True:
-                await channel.receive()
-
-    begin(listen())
-    await ask_greedily(client, task)
 
 
 async def ask_greedily(client: AsyncClient, task: dict[str, Any]) -> None:
@@ -215,7 +197,6 @@ async def flooding(stream: Stream) -> None:
 KINDS: Final = {
     "floods over streams": flood_streams,
     "floods of the DHT": flood_dht,
-    "places": take_places,
     "long requests": ask_greedily,
     "records": announce_lies,
 }

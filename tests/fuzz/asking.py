@@ -88,7 +88,7 @@ class HostilePeer:
 
 def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
     """A message with what a hostile peer can know put right: its request's number, its own account, a signature."""
-    if isinstance(message, m.Commit | m.Verified):
+    if isinstance(message, m.Commit):
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
         digest = roll_digest(D_0, peer.tokens)
@@ -107,7 +107,7 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         return m.Final(body, peer.sign("final", body), earned)
     if isinstance(message, m.Fragment | m.Credit):
         draft = decode_body(m.Draft, message.body)
-        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree | m.Verify)]
+        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree)]
         base = getattr(told[-1], "base", D_0) if told and is_signed else draft.base
         body = encode_body(replace(draft, number=NUMBER, base=base))
         author = PEERS[2] if isinstance(message, m.Credit) else peer.identity
@@ -211,14 +211,13 @@ def _session_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
     verifier, drafter = 0, 2 << PEER_BITS
     opened, started = encode(message_of(m.Opened)), encode(message_of(m.Started))
-    commit, verified, final = (encode(message_of(cls)) for cls in (m.Commit, m.Verified, m.Final))
+    commit, final = (encode(message_of(cls)) for cls in (m.Commit, m.Final))
     fragment, credit, report = (encode(message_of(cls)) for cls in (m.Fragment, m.Credit, m.Report))
     seeds = []
-    for index, kind in enumerate(KINDS):
-        step = verified if kind.is_stepped else commit
+    for index in range(len(KINDS)):
         says = [(verifier, hello), (drafter, hello), (verifier | MENDED, opened), (drafter | MENDED | 8, started)]
         says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
-        says += [(verifier | MENDED | SIGNED | 8, step)] * 2 + [(verifier | MENDED, final)]
+        says += [(verifier | MENDED | SIGNED | 8, commit)] * 2 + [(verifier | MENDED, final)]
         seeds.append(bytes([index]) + script(*says))
         says[1] = (drafter, encode(replace(message_of(m.Hello), features=("window",))))
         seeds.append(bytes([64 + (index - 64) % len(KINDS)]) + script(*says))

@@ -190,7 +190,7 @@ class _Caller:
                 earning = Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)
                 receipt = Receipt(DRAFTER.peer_id, (), sign_earning(DRAFTER, earning, d_0=d_0))
                 return replace(message, receipt=sign_receipt(identity, receipt, d_0=d_0))
-            case m.Tree() | m.Verify() | m.Assign():
+            case m.Tree() | m.Assign():
                 position, digest = self._place(d_0, stream)
                 return replace(message, number=1 + message.number % 3, base=digest, position=position)
             case m.Cancel() | m.Revoke() | m.Advance() | m.Release():
@@ -200,7 +200,7 @@ class _Caller:
     def _place(self, d_0: bytes, stream: HostileStream) -> tuple[int, bytes]:
         """The end of the stream as far as the caller was told."""
         for told in reversed(stream.heard):
-            if isinstance(told, m.Commit | m.Verified):
+            if isinstance(told, m.Commit):
                 return told.position + len(told.tokens), told.digest
         return 0, d_0
 
@@ -300,11 +300,11 @@ def _verify_seeds() -> list[bytes]:
     hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
     free = replace(message_of(m.Open), request=own, committed=())
     asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke, Receipted)
-    stepped = encode(replace(free, pacing=m.Pacing.STEPPED))
+    plain = encode(replace(free, pacing=m.Pacing.PLAIN))
     says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
     return [
         script((0, hello), (MENDED | 8, encode(free)), *says),
-        script((0, hello), (MENDED | 16, stepped), *[(MENDED | 8, encode(message_of(m.Verify)))] * 3),
+        script((0, hello), (MENDED | 16, plain), *[(MENDED | 8, encode(message_of(m.Tree)))] * 3),
         script((1, hello), (MENDED | 1, encode(free)), (MENDED | 1, encode(free)), (2, encode_frame(hello)[:3])),
         script((0, hello), (MENDED | 16, encode(message_of(AskAudit))), (0, encode(message_of(m.Ping)))),
     ]

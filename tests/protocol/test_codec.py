@@ -155,7 +155,7 @@ def test_a_tree_of_sixteen_nodes_and_its_commit_are_under_300_bytes_together() -
     nodes = NodeBlock.of([Node(index - 1, A_TOKEN + index, 0.5) for index in range(16)])
     tree = m.Tree(A_NUMBER, bytes(16), A_NUMBER, nodes, bytes([1] * 16))
     tokens = tuple(range(A_TOKEN, A_TOKEN + 5))
-    stats = m.PassStats(nodes=16, near_ties=0, pass_us=A_NUMBER, held_us=A_NUMBER)
+    stats = m.PassStats(nodes=16, near_ties=0, pass_us=A_NUMBER)
     commit = m.Commit(A_NUMBER, A_NUMBER, tokens, bytes(16), bytes(5), stats)
     assert sum(len(encode_frame(encode(message))) for message in (tree, commit)) < 300
 

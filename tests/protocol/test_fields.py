@@ -46,7 +46,7 @@ def test_every_message_is_registered() -> None:
 
 
 def test_every_dataclass_of_the_module_is_a_message_a_body_or_a_part() -> None:
-    parts = {m.PassStats}
+    parts = {m.PassStats, m.Revocation}
     defined = {
         cls
         for _, cls in inspect.getmembers(m, dataclasses.is_dataclass)
@@ -86,7 +86,7 @@ def test_a_value_of_another_type_is_refused(kind: Kind, value: object) -> None:
 
 
 def test_an_enum_member_and_a_whole_float_are_packed_as_what_they_mean() -> None:
-    assert type(Whole(1).pack(m.Pacing.STEPPED)) is int
+    assert type(Whole(1).pack(m.Pacing.PLAIN)) is int
     assert type(Text(16).pack(Role.DRAFTER)) is str
     assert type(Real(1.0).pack(1)) is float
 

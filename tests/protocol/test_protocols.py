@@ -1,5 +1,7 @@
 """Which message belongs on which protocol, and how a stream starts."""
 
+import re
+
 import pytest
 
 from cosine_protocol import messages as m
@@ -25,7 +27,7 @@ def test_every_message_belongs_somewhere() -> None:
 @pytest.mark.parametrize("protocol", MESSAGES)
 def test_upkeep_belongs_everywhere(protocol: str) -> None:
     assert {m.Hello, m.Ping, m.Pong, m.Error} <= MESSAGES[protocol]
-    assert protocol.endswith(f"/{VERSION}.0.0")
+    assert re.fullmatch(r"/cosine/[a-z]+/[12]\.0\.0", protocol)
 
 
 @pytest.mark.parametrize("protocol", MESSAGES)

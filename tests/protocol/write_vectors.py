@@ -80,7 +80,7 @@ TOKENS: Final = (3, 5, 8)
 DIGEST: Final = roll_digest(D_0, TOKENS)
 NODES: Final = NodeBlock.of([Node(-1, 13, 0.9), Node(0, 21, 0.5), Node(0, 34, 0.25), Node(1, 55, 1.0)])
 AUTHORS: Final = bytes([1, 1, 2, 1])
-STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500, held_us=1_200)
+STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500)
 DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
 MANDATE: Final = encode_body(Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
@@ -156,16 +156,14 @@ def _upkeep() -> list[m.Message]:
 
 
 def _verify_messages() -> list[m.Message]:
-    commit = (DIGEST, len(TOKENS), (13, 21), roll_digest(DIGEST, (13, 21)), b"\1\0", STATS)
+    commit = (len(TOKENS), (13, 21), roll_digest(DIGEST, (13, 21)), b"\1\0", STATS)
     return [
         m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
         m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), cache_scope=bytes(range(16))),
         m.Opened(NUMBER, 21_500),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
-        m.Verify(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
-        m.Verified(NUMBER, *commit),
-        m.Commit(NUMBER, *commit[1:]),
-        m.Commit(NUMBER, *commit[1:], transcript=SIGNED_TRANSCRIPT),
+        m.Commit(NUMBER, *commit),
+        m.Commit(NUMBER, *commit, transcript=SIGNED_TRANSCRIPT),
         m.Cancel(NUMBER),
         m.Delegate(NUMBER, SIGNED_MANDATE),
         m.Declined(NUMBER, "too many requests are coordinated here"),
@@ -185,8 +183,8 @@ def _draft_messages() -> list[m.Message]:
         m.Start(NUMBER, REQUEST, TOKENS, SIGNED_SHARING_MANDATE),
         m.Started(NUMBER, 2.5, 900),
         m.Started(NUMBER, 2.5, 900, (RECEIPT,)),
-        m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
-        m.Assign(NUMBER, DIGEST, len(TOKENS), (), depth=8, width=2, window=32, rarity=300),
+        m.Assign(NUMBER, DIGEST, len(TOKENS), depth=8, width=2, window=32),
+        m.Assign(NUMBER, DIGEST, len(TOKENS), depth=8, width=2, window=32, rarity=300),
         m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),
         m.Advance(NUMBER, len(TOKENS), (13, 21)),
         m.Busy(NUMBER, 2.0),

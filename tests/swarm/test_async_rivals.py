@@ -9,10 +9,11 @@ import pytest
 
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
+from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
+from cosine_lab.simulation.verifiers import Policy
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
-from cosine_node.verifier.policy import Policy
 from cosine_p2p.request.results import Generation
 from cosine_p2p.strategy.base import (
     Action,
@@ -37,10 +38,9 @@ SLOW_CURVE: Final = CostCurve(((1, 0.15), (32, 0.2)))
 
 
 def parallel(*, verifiers: int = 2, **options: Any) -> StrategyKind:
-    return StrategyKind(
+    return SteppedKind(
         name="dsi-2",
         make=lambda root: DsiParallel(root, options=DsiParallelOptions(**options)),
-        is_stepped=True,
         verifiers=verifiers,
     )
 
@@ -59,7 +59,12 @@ async def generated(
 ) -> Generation:
     """One request in a swarm of its own, some of whose peers vanish at a time."""
     async with SimulatedSwarm(one_way_s=one_way_s, eos=eos) as swarm:
-        verifiers = [await swarm.verifier(target_engine(), curve=curve, policy=UNAIDED) for curve in curves]
+        verifiers = [
+            await swarm.verifier(
+                target_engine(), curve=curve, policy=UNAIDED, is_stepped=isinstance(kind, SteppedKind)
+            )
+            for curve in curves
+        ]
         drafters = [await swarm.drafter(draft_engine(f, n), domain=f"d{n}") for n, f in enumerate(fidelities)]
         client = await swarm.client(strategies={kind.name: kind}, strategy=kind.name, timeout_s=60.0)
         doomed = [*zip(verifiers, kill_verifiers_s, strict=False), *((d, kill_drafters_s) for d in drafters)]

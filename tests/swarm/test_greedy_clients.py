@@ -2,26 +2,18 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Final
 
 import pytest
 
-from cosine_lab.simulation.records import DIGEST
-from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
-from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
-from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
-from cosine_protocol.errors import GenerationFailed, PeerLost
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
-from tests.node.peers import request_of
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS: Final = 40
@@ -77,47 +69,6 @@ def test_a_modest_client_has_its_share_of_passes_that_cost_by_the_token() -> Non
     assert first.token_ids == EXPECTED and first.seconds < 3 * quiet.seconds
     for generation in later:
         assert generation.token_ids == EXPECTED and generation.seconds < 2.1 * quiet.seconds
-
-
-@pytest.mark.parametrize("clients", [1, 16])
-def test_places_held_for_nothing_are_given_to_who_works(clients: int) -> None:
-    """Sixteen stepped requests, of one client or of as many, that only send heartbeats."""
-
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(target_engine(), max_requests=16)
-            async with AsyncExitStack() as stack:
-                for number in range(clients):
-                    identity = numbered_identity(9500 + number)
-                    stream = await swarm.join(identity).dial(verifier.identity.peer_id, VERIFY)
-                    channel = await stack.enter_async_context(Channel(stream, VERIFY))
-                    listening = asyncio.ensure_future(listen(channel))
-                    stack.callback(listening.cancel)
-                    for place in range(16 // clients):
-                        request = replace(
-                            request_of(identity.peer_id, max_new_tokens=2000),
-                            target_digest=swarm.facts.digest(),
-                            tokenizer_digest=DIGEST,
-                        )
-                        assert channel.post(m.Open(place + 1, request, (), m.Pacing.STEPPED, ()))
-                await asyncio.sleep(IDLE_WANTED_S + 1.0)
-                assert verifier.service.requests == 16
-                modest = await swarm.client(strategy="plain", timeout_s=60.0)
-                return [await modest.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
-
-    [quiet, *_] = generated(greedy=0)
-    for generation in run_virtual(run()):
-        assert generation.token_ids == EXPECTED
-        assert generation.seconds < 2 * quiet.seconds
-
-
-async def listen(channel: Channel) -> None:
-    """Answer heartbeats, and act on nothing."""
-    try:
-        while True:
-            await channel.receive()
-    except PeerLost:
-        return
 
 
 def test_it_gets_drafts_too() -> None:

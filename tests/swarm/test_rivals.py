@@ -9,6 +9,7 @@ import pytest
 
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.cosine_paper import BatchDirector, CosinePaper, CosinePaperOptions
+from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
@@ -51,7 +52,7 @@ async def generated(
 ) -> Generation:
     """One request; the first drafters die after `deaths_s`."""
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
-        await swarm.verifier(target_engine())
+        await swarm.verifier(target_engine(), is_stepped=True)
         drafters = [
             await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
             for number, fidelity in enumerate(fidelities)
@@ -80,7 +81,7 @@ def seconds(kind: StrategyKind, *, tokens: int = 96, **options: Any) -> float:
 
 
 def made(make: Any) -> StrategyKind:
-    return StrategyKind(name="tuned", make=make, is_stepped=True)
+    return SteppedKind(name="tuned", make=make)
 
 
 @pytest.mark.parametrize("name", RIVALS)
@@ -150,7 +151,7 @@ def test_one_good_drafter_among_bad_ones_is_found() -> None:
 
 async def crowd(kind: StrategyKind, *, requests: int) -> list[Generation]:
     async with SimulatedSwarm(one_way_s=0.001) as swarm:
-        await swarm.verifier(target_engine())
+        await swarm.verifier(target_engine(), is_stepped=True)
         for number, fidelity in enumerate((0.9, 0.8)):
             await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
         client = await swarm.client(strategy=kind.name, strategies={kind.name: kind}, timeout_s=60.0)

@@ -28,7 +28,7 @@ EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 HOUR_US: Final = 3_600_000_000
 TRICKLE_S: Final = 3.5
 LIAR: Final = numbered_identity(9100)
-STATS: Final = m.PassStats(0, 0, 1, 0)
+STATS: Final = m.PassStats(0, 0, 1)
 
 
 @dataclass(slots=True)

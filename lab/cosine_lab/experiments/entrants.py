@@ -21,12 +21,13 @@ from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
 from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
+from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.traces import Trace
-from cosine_node.verifier.policy import Policy
+from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
 from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 from cosine_p2p.strategy.registry import Plain
@@ -91,6 +92,16 @@ class Entrant:
     @property
     def name(self) -> str:
         return self.kind.name
+
+    @property
+    def is_stepped(self) -> bool:
+        """True for a strategy that asks for each pass."""
+        return isinstance(self.kind, SteppedKind)
+
+    @property
+    def verifiers(self) -> int:
+        """Verifiers that serve one request at once."""
+        return self.kind.verifiers if isinstance(self.kind, SteppedKind) else 1
 
     def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
         """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""

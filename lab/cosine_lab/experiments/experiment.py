@@ -211,7 +211,7 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
         "domains": drafter_domains(cell.prompts.family),
         "max_new_tokens": RECORDED_TOKENS,
         "law": cell.choice.get("law", COUPLED),
-        "verifiers": entrant(cell.strategy).kind.verifiers,
+        "verifiers": entrant(cell.strategy).verifiers,
         "temperature": 0.0,
     } | dict(cell.scenario)
     traces = cell.prompts.traces(fields["temperature"])

@@ -248,7 +248,7 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
     """The points at which a rival is tuned, away from the middle; one of rounds also where it has no distance."""
     middle = options.main_rtt_ms
     swept = sorted(options.measured_focus_ms if name in options.with_more else options.rtts_ms)
-    rounds = [0.0] if entrant(name).kind.is_stepped and name in options.rivals else []
+    rounds = [0.0] if entrant(name).is_stepped and name in options.rivals else []
     nearer = [rtt_ms for rtt_ms in reversed(swept) if rtt_ms < middle]
     routes = [
         (options.profile, list(dict.fromkeys([*nearer, *rounds]))),
@@ -285,7 +285,7 @@ def _compared(
     for name in rivals:
         choice = tuned[name, place]
         yield PlannedRow(part=part, label=name, place=place, cell=options.cell(name, place, choice))
-        if is_stepped := entrant(name).kind.is_stepped:
+        if is_stepped := entrant(name).is_stepped:
             near = place._replace(rtt_ms=0.0)
             # A program beside the verifier writes to nobody.
             cell = options.cell(name, near, tuned[name, near], decision_s=0.0)
@@ -308,7 +308,7 @@ def row_of(
 
     `plain_s` holds the seconds of plain decoding by prompt at the row's point and at no distance.
     """
-    kind, choice = entrant(plan.cell.strategy).kind, plan.cell.choice
+    plays, choice = entrant(plan.cell.strategy), plan.cell.choice
     plain, near = plain_s[plan.place], plain_s[plan.place._replace(rtt_ms=0.0)]
     further_s = {number: plain[number] - near[number] if plan.is_beside else 0.0 for number in results[0].seconds}
     seconds = {number: more_s + fmean(r.seconds[number] for r in results) for number, more_s in further_s.items()}
@@ -317,12 +317,12 @@ def row_of(
         "part": plan.part,
         "strategy": plan.label,
         **plan.place._asdict(),
-        "verifiers": kind.verifiers,
+        "verifiers": plays.verifiers,
         **speedup_fields(seconds, plain, seed=seed),
         "speedup_by_order": [plain_total_s / (sum(further_s.values()) + result.total_s) for result in results],
         "options": {name: value for name, value in choice.items() if name not in ("law", "policy")},
         "law": choice.get("law", COUPLED),
-        "policy": "as the strategy asks" if kind.is_stepped else choice.get("policy", "ours"),
+        "policy": "as the strategy asks" if plays.is_stepped else choice.get("policy", "ours"),
         "drafter_at_the_verifier": plan.cell.scenario.get("home", ""),
         "accepted_tokens_per_round": fmean(result.accepted_per_round for result in results),
         "gpu_seconds_per_token": fmean(result.report.seconds_per_token for result in results),

@@ -7,6 +7,7 @@ from cosine_lab.rivals.cosine_paper import CosinePaper
 from cosine_lab.rivals.dsi import Dsi
 from cosine_lab.rivals.dsi_parallel import DsiParallel
 from cosine_lab.rivals.pipeinfer import PipeInfer
+from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.rivals.specinfer import SpecInfer
 from cosine_lab.rivals.speculative import Speculative
 from cosine_lab.rivals.spin import Spin
@@ -17,12 +18,12 @@ RIVALS: Final = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            StrategyKind(name="speculative", make=Speculative, is_stepped=True),
-            StrategyKind(name="specinfer", make=SpecInfer, is_stepped=True),
-            StrategyKind(name="spin", make=Spin, is_stepped=True),
-            StrategyKind(name="cosine-paper", make=CosinePaper, is_stepped=True),
+            SteppedKind(name="speculative", make=Speculative),
+            SteppedKind(name="specinfer", make=SpecInfer),
+            SteppedKind(name="spin", make=Spin),
+            SteppedKind(name="cosine-paper", make=CosinePaper),
             StrategyKind(name="dsi", make=Dsi),
-            StrategyKind(name="dsi-2", make=DsiParallel, is_stepped=True, verifiers=2),
+            SteppedKind(name="dsi-2", make=DsiParallel, verifiers=2),
             StrategyKind(name="pipeinfer", make=PipeInfer),
         )
     }

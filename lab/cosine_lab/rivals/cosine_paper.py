@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_lab.rivals.fused_prefix import TOLD
 from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
 from cosine_lab.rivals.router import Chance, JudgedRound, RequestChance, prompt_shares, shuffled
-from cosine_p2p.strategy.base import Action, DrafterStarted, FragmentReceived
+from cosine_p2p.strategy.base import Action, DrafterStarted, FragmentReceived, SendAssign
 from cosine_p2p.strategy.router import DrafterFacts
 from cosine_p2p.strategy.tree import TreeNode
-from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.messages import PassStats
 
 FORGET_S: Final = 2.0
@@ -178,6 +178,8 @@ class CosineScoreRouter:
         return f"score {score.value:.2f} after {score.rounds} rounds"
 
 
+MAX_FUSED_TOKENS: Final = 16
+"""A choice above the length to which fused drafts pay."""
 QUEUED_PASSES: Final = 1.0
 """A pass whose result comes so many plain passes later than it alone took stood in a queue."""
 
@@ -257,7 +259,7 @@ class CosinePaper(Rounds):
             verify_s=self._verify_s,
         )
         self._cut_tokens = min(self._cut_tokens, tuned_tokens - 1)
-        self._wanted_tokens = min(tuned_tokens - self._cut_tokens, MAX_GUESS_TOKENS)
+        self._wanted_tokens = min(tuned_tokens - self._cut_tokens, MAX_FUSED_TOKENS)
         if self._director is not None:
             self._wanted_tokens = self._director.size(
                 self._request, wanted=self._wanted_tokens, acceptance=self._acceptance.rate, now_s=now_s
@@ -280,19 +282,21 @@ class CosinePaper(Rounds):
         A drafter expands what is `depth` tokens deep while less than `window` of its nodes are undecided.
         """
         self._step_at_s = now_s
-        guess = tuple(node.token for node in self._fused)
+        fused = tuple(node.token for node in self._fused)
+        base = TOLD.note(self._tree.root.digest, fused)
         answered = self._answers()
         assigns = []
         for author in authors:
             drafted = sum(author in node.draft_probabilities for node in self._tree.walk())
             assigns.append(
-                self._assign(
+                SendAssign(
                     author,
-                    guess=guess,
-                    depth=max(1, len(guess)),
+                    base,
+                    self._tree.position + len(fused),
+                    depth=max(1, len(fused)),
                     width=self._width_nodes,
                     window=max(1, drafted + (author not in answered)),
-                    why=f"{self._router.why(author)}, token {len(guess) + 1} of {self._wanted_tokens}",
+                    why=f"{self._router.why(author)}, token {len(fused) + 1} of {self._wanted_tokens}",
                 )
             )
         return self._ask(assigns, expected_s=self._step_s(authors), now_s=now_s)

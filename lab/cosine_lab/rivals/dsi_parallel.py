@@ -19,12 +19,10 @@ from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
-    DraftersAllowed,
     DrafterStarted,
     Event,
     FragmentReceived,
-    SendVerify,
-    Tick,
+    SendTree,
     VerifierOpened,
     WakeAt,
 )
@@ -39,6 +37,27 @@ OVERDUE_PASSES: Final = 4.0
 """A pass that takes so many times as long as expected is not counted on."""
 MIN_OVERDUE_S: Final = 1.0
 """No pass is overdue sooner, however fast its verifier is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAt(VerifierOpened):
+    """The verifier in slot `verifier` took the request."""
+
+    verifier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedAt(Committed):
+    """The verifier in slot `verifier` committed up to `digest`; `tokens` are what others had not committed yet."""
+
+    verifier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendTask(SendTree):
+    """Ask the verifier in slot `verifier` for a pass over a block; its base is the prefix it has committed."""
+
+    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +110,7 @@ class DsiParallel:
 
     def _on_event(self, event: Event) -> list[Action]:
         match event:
-            case VerifierOpened():
+            case OpenedAt():
                 self._verifiers[event.verifier] = _TaskedVerifier(event.pass_s, event.rtt_s)
                 return []
             case DrafterStarted():
@@ -102,12 +121,12 @@ class DsiParallel:
                 if author == self._drafter.drafting:
                     self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))
                 return []
-            case Committed():
+            case CommittedAt():
                 return self._commit(event)
-            case DraftersAllowed() | Tick():
+            case _:
                 return []
 
-    def _commit(self, event: Committed) -> list[Action]:
+    def _commit(self, event: CommittedAt) -> list[Action]:
         self._drafter.learn(event.tokens)
         for token in event.tokens:
             self._output.append(token)
@@ -168,7 +187,7 @@ class DsiParallel:
         expected_s = self._lookahead() * (self._drafter.token_s or 0.0)
         return max(MIN_PATIENCE_S, PATIENCE_FACTOR * expected_s)
 
-    def _submit(self, slot: int, chain: list[TreeNode], now_s: float) -> SendVerify:
+    def _submit(self, slot: int, chain: list[TreeNode], now_s: float) -> SendTask:
         """Give a verifier the chain; what others committed past it goes as nodes too, credited to nobody."""
         verifier = self._verifiers[slot]
         assert verifier.digest is not None
@@ -182,4 +201,4 @@ class DsiParallel:
         verifier.due_s = now_s + max(MIN_OVERDUE_S, OVERDUE_PASSES * (verifier.pass_s + verifier.rtt_s))
         self._submitted = prefixes[-1]
         self._idle_since_s = None
-        return SendVerify(chain_block(verifier.digest, verifier.position, task), slot)
+        return SendTask(chain_block(verifier.digest, verifier.position, task), slot)

@@ -112,7 +112,6 @@ class LoneDrafter:
             drafter.author,
             tree.root.digest,
             tree.position,
-            (),
             self._depth_tokens,
             self._width_nodes,
             MAX_WINDOW_NODES,

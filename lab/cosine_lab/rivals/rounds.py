@@ -22,7 +22,8 @@ from cosine_p2p.strategy.base import (
     FragmentReceived,
     SendAdvance,
     SendAssign,
-    SendVerify,
+    SendTree,
+    StrategyKind,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -30,7 +31,7 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.messages import PassStats
+from cosine_protocol.messages import Pacing, PassStats
 
 # A drafter is waited for this many times as long as expected, and no less than links stall; one that kept everyone
 # waiting is then left out for so many rounds.
@@ -44,6 +45,20 @@ FIRST_ACCEPTANCE_TOKENS: Final = 8
 ACCEPTANCE_WEIGHT: Final = 0.05
 PACE_WEIGHT: Final = 0.2
 MAX_SLOWNESS: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedKind(StrategyKind):
+    """A rival that asks `verifiers` verifiers for each of their passes, by a `Tree` with the nodes to verify.
+
+    Its verifiers must be such as wait for that (`cosine_lab.simulation.verifiers.SteppedVerifier`).
+    """
+
+    verifiers: int = 1
+
+    @property
+    def pacing(self) -> Pacing:
+        return Pacing.PLAIN
 
 
 @dataclass(slots=True)
@@ -178,10 +193,8 @@ class Rounds(ABC):
         ]
         return [*parked, *assigns, WakeAt(min(due_s, self._deadline_s))]
 
-    def _assign(
-        self, author: int, *, depth: int, width: int, window: int, why: str, guess: tuple[int, ...] = ()
-    ) -> SendAssign:
-        return SendAssign(author, self._tree.root.digest, self._tree.position, guess, depth, width, window, why)
+    def _assign(self, author: int, *, depth: int, width: int, window: int, why: str) -> SendAssign:
+        return SendAssign(author, self._tree.root.digest, self._tree.position, depth, width, window, why)
 
     def _start(self, drafter: DrafterStarted) -> list[Action]:
         """Let a drafter follow; tell it what was committed while it read the prompt."""
@@ -249,14 +262,14 @@ class Rounds(ABC):
         return self._tree.root.first_choice(author) is not None
 
 
-def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) -> SendVerify:
+def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) -> SendTree:
     """A pass over nodes of the tree, parents first; of these authors the most confident is credited."""
 
     def credit(node: TreeNode) -> tuple[int, float]:
         author = node.most_confident_author(authors)
         return author, node.draft_probabilities[author]
 
-    return SendVerify(block_below(tree.root, nodes, credit))
+    return SendTree(block_below(tree.root, nodes, credit))
 
 
 def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:

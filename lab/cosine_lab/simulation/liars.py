@@ -172,7 +172,7 @@ def broken_body(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
 
 def foreign_message(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
     """A commit, which only a verifier may send."""
-    yield m.Commit(request.number, 0, (1,), request.digest, b"\x00", m.PassStats(0, 0, 0, 0))
+    yield m.Commit(request.number, 0, (1,), request.digest, b"\x00", m.PassStats(0, 0, 0))
 
 
 def flood(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:

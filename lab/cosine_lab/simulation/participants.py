@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_lab.simulation.learners import SimulatedLearner
@@ -250,6 +251,7 @@ class Participants:
                 home_engine=self.workload.home(node) if scenario.home else None,
                 home_curve=scenario.curve(Role.DRAFTER),
                 coordination=kind if kind.is_delegable else None,
+                is_stepped=isinstance(kind, SteppedKind),
                 ring=self._ring if scenario.stages else None,
                 **options,
             )

@@ -5,12 +5,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
 from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals.fused_prefix import FusedTree
+from cosine_lab.rivals.parallel_session import session_of
 from cosine_lab.simulation.letter_codec import LetterCodec
 from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
@@ -18,6 +21,7 @@ from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTranspor
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
+from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
@@ -168,12 +172,15 @@ class SimulatedSwarm:
         home_curve: CostCurve = DRAFT_CURVE,
         coordination: StrategyKind | None = STRATEGIES["cosine"],
         ring: Ring | None = None,
+        policy: Policy | None = None,
+        is_stepped: bool = False,
         **config: Any,
     ) -> Member:
         """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
 
-        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
-        the head of stages that hold the engine's model. Further options are fields of `VerifierConfig`.
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it
+        is the head of stages that hold the engine's model. With a `policy` it lacks parts, and one that
+        `is_stepped` serves rivals that ask for each pass. Further options are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
@@ -193,7 +200,12 @@ class SimulatedSwarm:
         coordinator = None
         if coordination is not None:
             coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)
-        service = VerifierService(
+        make: Callable[..., VerifierService] = VerifierService
+        if is_stepped:
+            make = SteppedVerifier
+        elif policy is not None:
+            make = partial(PolicyVerifier, policy=policy)
+        service = make(
             engine=engine,
             runner=chain or machine,
             curve=pass_curve,
@@ -244,6 +256,7 @@ class SimulatedSwarm:
             clock=clock,
             receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
             observer=StreamRecords(keep_stream) if keep_stream is not None else None,
+            make_tree=FusedTree,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 
@@ -277,6 +290,7 @@ class SimulatedSwarm:
             # Look-ups take no time here.
             reuse_finds_s=0.0,
             audit_chance=random.Random(identity.peer_id).random,
+            make_session=session_of,
             **chosen,
         )
         return await self._stack.enter_async_context(client)

@@ -26,7 +26,7 @@ from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.passes.emulation import Emulation
 from cosine_node.terminal.events import Emit, telling
 from cosine_node.terminal.interrupts import run_until_stopped
-from cosine_node.verifier.policy import MAX_COORDINATED
+from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_protocol.records import Role

@@ -9,7 +9,7 @@ from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
-from cosine_protocol.limits import MAX_GUESS_TOKENS, MAX_TREE_DEPTH
+from cosine_protocol.limits import MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
 """A verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
@@ -55,14 +55,13 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The assignment of a client: draft below the prefix `base` + `guess`, `depth` tokens, `width` nodes a pass.
+    """The assignment of a client that knows the prefix `base`: draft `depth` tokens deep, `width` nodes a pass.
 
     At most `window` nodes may be sent and neither committed nor rejected. Paths less likely than one in `rarity`
     wait until a commit makes them likelier.
     """
 
     base: bytes
-    guess: tuple[int, ...]
     depth: int
     width: int
     window: int
@@ -96,7 +95,7 @@ class DraftTree:
         self._calibration = calibration
         self._held_passes = held_passes
         # A node may be fed `depth` tokens below the root, which grows children one deeper.
-        max_depth = MAX_TREE_DEPTH + MAX_GUESS_TOKENS + 1
+        max_depth = MAX_TREE_DEPTH + 1
         self._tree = LiveTree(d_0, last_token=prompt[-1], max_nodes=MAX_NODES, max_depth=max_depth)
         self._known = [*(TreeNode(d_0, token, -1) for token in prompt[:-1]), self._tree.root]
         self._states: dict[TreeNode, DraftState] = {}
@@ -142,29 +141,9 @@ class DraftTree:
         return self._prompt_tokens + deepest + 1
 
     def assign(self, branch: Branch) -> Block | None:
-        """Draft there from now on; a guess becomes a branch of its own where its base is known.
-
-        Returns nodes known already and worth sending now.
-        """
+        """Draft so from now on; returns nodes known already and worth sending now."""
         self.branch = branch
-        node = self._tree.get(branch.base)
-        for token in branch.guess if node is not None else ():
-            # A guess counts as certain, however unlikely it is to this model, so that it is drafted below first.
-            assert node is not None
-            parent, node = node, node.children.get(token)
-            log_path_probability = self._states[parent].log_path_probability
-            if node is not None:
-                self._raise(node, log_path_probability - self._states[node].log_path_probability)
-            elif (node := self._grow(parent, token, log_path_probability, MIN_PROBABILITY)) is None:
-                break
         return self._regrow()
-
-    def _raise(self, top: TreeNode, log_factor: float) -> None:
-        pending = [top]
-        while pending:
-            node = pending.pop()
-            self._states[node].log_path_probability += log_factor
-            pending.extend(node.children.values())
 
     def plan(self, sequence: int) -> Row | None:
         """The next row to feed, if any: known tokens first, else the most probable unfed nodes."""

@@ -130,11 +130,14 @@ class DrafterService:
         clock: Callable[[], float] = time.time,
         receipts: ReceiptLedger | None = None,
         observer: DraftObserver | None = None,
+        make_tree: Callable[..., DraftTree] = DraftTree,
     ) -> None:
         """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept.
 
-        `observer` watches the texts that clients let the drafter keep.
+        `observer` watches the texts that clients let the drafter keep. `make_tree` makes the live tree of
+        each request.
         """
+        self._make_tree = make_tree
         self.receipts = receipts
         self._observer = observer
         self._engine = engine
@@ -269,7 +272,7 @@ class DrafterService:
             message.number,
             request,
             d_0,
-            DraftTree(
+            self._make_tree(
                 d_0,
                 request.prompt,
                 message.committed,
@@ -329,10 +332,9 @@ class DrafterService:
             return
         match message:
             case m.Assign():
-                if max(message.guess, default=0) < self._engine.vocab_tokens:
-                    place = (message.base, message.guess, message.depth, message.width, message.window)
-                    branch = Branch(*place, message.rarity or USUAL_RARITY)
-                    self._send(followed, followed.tree.assign(branch))
+                place = (message.base, message.depth, message.width, message.window)
+                branch = Branch(*place, message.rarity or USUAL_RARITY)
+                self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
                     self._advance(followed, message)

@@ -21,10 +21,6 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.messages import AskAudit
 from cosine_protocol.protocols import AUDIT
 
-# --------------------
-# How much of a verifier's time goes to audits: few at once, and so many tokens of each peer. Pure.
-
-
 MAX_AUDITS: Final = 2
 """A choice: audits at once, of all peers; they take what prompts leave of a pass."""
 MAX_PEER_AUDITS: Final = 1
@@ -58,9 +54,6 @@ class AuditQuota:
         self._paid_until_s[peer_id] = paid_s + tokens / TOKENS_PER_S
         if len(self._paid_until_s) > MAX_PEERS:
             self._paid_until_s.popitem(last=False)
-
-
-# --------------------
 
 
 LOG = logging.getLogger(__name__)
@@ -145,8 +138,6 @@ class AuditService:
             channel,
             claim.number,
             claim.request,
-            m.Pacing.PLAIN,
-            0,
             KvState(sequence),
             list(claim.tokens),
             admission=LATEST,

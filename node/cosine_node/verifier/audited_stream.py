@@ -7,15 +7,16 @@ this target chooses there (docs/design.md; in the manner of Token-DiFR, arXiv 25
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from cosine_node.engine.base import Choice, Row
-from cosine_node.verifier.request import KvState, RequestStage, VerifierRequest
+from cosine_node.verifier.request import RequestStage, ServedRequest
 from cosine_p2p.trust.audit_rule import is_near_tie
 from cosine_protocol.audits import sign_verdict
+from cosine_protocol.digests import roll_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
-from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict
+from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Message
 
 SCORED_TOKENS: Final = 64
 """Bounds a pass: positions of one audit whose scores it computes. A quarter of what a token tree may have."""
@@ -23,24 +24,26 @@ CANDIDATES: Final = 8
 """A choice: beyond so many tokens a gap need not be exact, for it is wide."""
 
 
-@dataclass(slots=True, eq=False)
-class AuditedStream(VerifierRequest):
+@dataclass(slots=True, eq=False, kw_only=True)
+class AuditedStream(ServedRequest):
     """A request that commits nothing: what `claim` holds is fed, and what the target chooses there compared.
 
-    Its `output` is the author's. It is computed anew from the beginning if its pages are taken.
+    Its `output` is the author's, of which the author signed the positions from `own_from` on as its own. The last
+    token is only compared, so it is fed like one that is recomputed. All of it is computed anew if its pages are
+    taken.
     """
 
-    claim: AskAudit = field(kw_only=True)
-    own_from: int = field(kw_only=True)
-    """The first output position that the author signed as its own."""
+    claim: AskAudit
+    own_from: int
+    stage: RequestStage = RequestStage.RECOMPUTE
     equal: int = 0
     near_ties: list[AuditFinding] = field(default_factory=list)
     different: list[AuditFinding] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        VerifierRequest.__post_init__(self)
-        # The last token is only compared.
-        self.stage = RequestStage.RECOMPUTE
+    gives_way: ClassVar[bool] = True
+
+    def post(self, message: Message) -> bool:
+        return self.channel.post(message)
 
     @property
     def is_compared(self) -> bool:
@@ -70,9 +73,7 @@ class AuditedStream(VerifierRequest):
             (self.near_ties if is_near else self.different).append(finding)
 
     def preempt(self, sequence: int) -> None:
-        """Begin anew with an empty sequence: its pages were taken."""
-        self.kv = KvState(sequence, self.kv.scope)
-        self.stage = RequestStage.RECOMPUTE
+        ServedRequest.preempt(self, sequence)
         self.equal = 0
         self.near_ties, self.different = [], []
 
@@ -83,7 +84,7 @@ class AuditedStream(VerifierRequest):
             author=self.claim.author,
             first=self.own_from,
             tokens=len(self.output),
-            digest=self.tree.root.digest,
+            digest=roll_digest(self.d_0, self.output),
             equal=self.equal,
             near_ties=len(self.near_ties),
             different=len(self.different),

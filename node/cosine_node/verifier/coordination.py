@@ -10,10 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Final
 
-from cosine_node.verifier.policy import MAX_COORDINATED
+from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import log_of
 from cosine_p2p.request.offload import Offload, Threads
@@ -66,30 +67,15 @@ class OwnVerifier:
 
 
 @dataclass(slots=True, eq=False)
-class CoordinatedRequest:
-    """One request between the session that coordinates it and the step loop.
+class OwnLink:
+    """A session's link to the verifier in whose node it runs, for one request, which is open already."""
 
-    It is the session's links and its link to this verifier, and sees what the client is told: before a commit that
-    credits a drafter goes what that drafter signed. It goes on doing so after the session has ended.
-    """
-
-    request: VerifierRequest
     own: OwnVerifier
-    drafter_links: Links
-    attach: AttachTree
+    attach: Callable[[m.Tree], None]
     remote_progress: StepCounts
-    session: Session | None = None
     rtt_s: float = 0.0
     features: frozenset[str] = frozenset()
     _sink: Sink | None = None
-    _drafts: SignedDrafts = field(default_factory=SignedDrafts)
-    _is_over: bool = False
-    _lost: set[int] = field(default_factory=set)
-    is_abandoned: asyncio.Event = field(default_factory=asyncio.Event)
-    _digest: bytes = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._digest = self.request.tree.root.digest
 
     @property
     def peer_id(self) -> str:
@@ -98,14 +84,6 @@ class CoordinatedRequest:
     async def named_features(self) -> frozenset[str]:
         return self.features
 
-    async def get(self, peer_id: str, protocol: str) -> PeerLink:
-        """The link to this verifier or to a drafter. Raises `PeerLost`."""
-        return self if protocol == VERIFY else await self.drafter_links.get(peer_id, protocol)
-
-    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
-        """The live link to this verifier or to a drafter."""
-        return self if protocol == VERIFY else self.drafter_links.alive(peer_id, protocol)
-
     def subscribe(self, number: int, sink: Sink) -> None:
         self._sink = sink
 
@@ -113,18 +91,57 @@ class CoordinatedRequest:
         self._sink = None
 
     def post(self, message: m.Message) -> bool:
-        """Take what the session sends its verifier; the request is open already, and its client ends it."""
+        """Take what the session sends its verifier; the request's end is its client's to ask for."""
         match message:
             case m.Open(number):
-                self._deliver(m.Opened(number, self.own.pass_us))
+                self.deliver(m.Opened(number, self.own.pass_us))
             case m.Tree():
-                self.attach(self.request, message)
+                self.attach(message)
         return True
 
-    def _deliver(self, message: m.Message) -> None:
+    def deliver(self, message: m.Message) -> None:
+        """Tell the session what the verifier says."""
         body = decode_body(m.Account, message.body) if isinstance(message, m.Final) else None
         if self._sink is not None:
             self._sink(Delivery(self.own.peer_id, VERIFY, message, body))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLinks:
+    """The links of a session that runs here: to its own verifier, and to drafters."""
+
+    verifier: OwnLink
+    drafters: Links
+
+    async def get(self, peer_id: str, protocol: str) -> PeerLink:
+        """The link to this verifier or to a drafter. Raises `PeerLost`."""
+        return self.verifier if protocol == VERIFY else await self.drafters.get(peer_id, protocol)
+
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
+        """The live link to this verifier or to a drafter."""
+        return self.verifier if protocol == VERIFY else self.drafters.alive(peer_id, protocol)
+
+
+@dataclass(slots=True, eq=False)
+class CoordinatedRequest:
+    """What the client of a coordinated request is told: before a commit that credits a drafter, what that one
+    signed.
+
+    It sees what the step loop tells the client, which it passes on to the session by `link`, and what the session
+    tells of its drafters. It goes on showing what drafters signed after the session has ended.
+    """
+
+    request: VerifierRequest
+    link: OwnLink
+    session: Session | None = None
+    _drafts: SignedDrafts = field(default_factory=SignedDrafts)
+    _is_over: bool = False
+    _lost: set[int] = field(default_factory=set)
+    is_abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    _digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._digest = self.request.tree.root.digest
 
     def note(self, message: m.Message) -> m.Message:
         """Tell the session what the client is told; of a commit, only what drafters' signatures show."""
@@ -136,7 +153,7 @@ class CoordinatedRequest:
         if isinstance(message, m.Final | m.Error):
             self._report_totals()
             self._is_over = True
-        self._deliver(message)
+        self.link.deliver(message)
         return told
 
     def _shown(self, commit: m.Commit) -> m.Commit:
@@ -246,10 +263,11 @@ class RequestCoordinator:
         if len(self._tasks) >= self._most_requests:
             raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
         own = OwnVerifier(self._transport.peer_id, round(1e6 * pass_s))
-        coordinated = CoordinatedRequest(request, own, self._links, attach, progress)
+        link = OwnLink(own, partial(attach, request), progress)
+        coordinated = CoordinatedRequest(request, link)
         session = Session(
             self._job(request, mandate, signed, own),
-            coordinated,
+            OwnLinks(link, self._links),
             self._offload,
             failures=PeerFailures(),
             speeds=PeerSpeeds(),

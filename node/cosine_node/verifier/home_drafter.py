@@ -17,16 +17,6 @@ from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
 
-# --------------------
-# The number of passes that a verifier's own drafter takes before a pass of the target. Pure.
-#
-# A drafter beside the verifier has no network in its way, but the target waits for it (SpecInfer with a local
-# small
-# model, Miao et al. 2024). So it drafts only where drafts from elsewhere promise less than it does, and only as
-# long
-# as a further pass of it brings more tokens a second.
-
-
 MAX_LEVELS: Final = 8
 """A choice that bounds how long the target waits: at an acceptance rate of 0.7 a ninth token is right in 4 %."""
 WIDTH: Final = 4
@@ -89,6 +79,10 @@ def plan_home_drafts(
 ) -> HomePlan:
     """The plan with the most tokens a second for all requests of the next pass together.
 
+    A drafter beside the verifier has no network in its way, but the target waits for it (SpecInfer with a local
+    small model, Miao et al. 2024). So it drafts only where drafts from elsewhere promise less than it does, and
+    only as long as a further pass of it brings more tokens a second.
+
     `slowness` is how much longer the drafter's passes take than its curve says. A request joins where its own
     drafts promise more than what it has. The time to read text is spread over the passes that profit from it.
     """
@@ -115,9 +109,6 @@ def plan_home_drafts(
         if rate > best_rate:
             best, best_rate = HomePlan(levels, tuple(joining)), rate
     return best
-
-
-# --------------------
 
 
 LOG = logging.getLogger(__name__)
@@ -215,7 +206,7 @@ class HomeDrafter:
     def _follow(self, request: VerifierRequest) -> None:
         asked = request.request
         tree = DraftTree(request.d_0, asked.prompt, request.output, self._calibration, measures_prompt=False)
-        tree.assign(Branch(tree.digest, (), MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
+        tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
         self._texts[request] = HomeText(tree, sequence, self._first_rates())
 

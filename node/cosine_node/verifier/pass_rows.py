@@ -8,20 +8,12 @@ from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.runner import Pass, count_tokens
-from cosine_node.verifier.audited_stream import AuditedStream
-from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.request import RequestStage, VerifierRequest
+from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, most_tokens, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError
-from cosine_protocol.limits import MAX_TREE_NODES
-
-# --------------------
-# Which draft nodes enter a pass: those whose expected gain exceeds what they cost everyone in it. Pure.
-
 
 MIN_PATH_PROBABILITY: Final = 0.005
 """Bounds the work of selection: a less likely node gains less than 1/200 of a token."""
@@ -75,18 +67,17 @@ def select_nodes(
     curve: CostCurve,
     budget_tokens: int,
     prompt_tokens: int = 0,
-    fixed_nodes: int = 0,
 ) -> list[CandidateNode]:
     """The most probable candidates, as many as maximise the tokens of progress expected per second of the pass.
 
     A pass of `plain_rows` requests commits one token each for sure; a node adds its path probability and one
     token's cost on the device's curve. `prompt_tokens` of other requests are progress as well, which nodes delay.
-    `fixed_nodes` are fed in any case. No node is chosen without its parent. This is the batch objective of CoSine
+    No node is chosen without its parent. This is the batch objective of CoSine
     (arXiv 2503.10325) for one verifier: its requests and nodes by expected gain per millisecond.
     """
-    fed_tokens = plain_rows + prompt_tokens + fixed_nodes
+    fed_tokens = plain_rows + prompt_tokens
     ranked = most_probable_first(candidates)[: max(0, budget_tokens - fed_tokens)]
-    expected_tokens = float(plain_rows + prompt_tokens)
+    expected_tokens = float(fed_tokens)
     best_rate = expected_tokens / curve.seconds(fed_tokens) if fed_tokens else 0.0
     best_count = 0
     for count, candidate in enumerate(ranked, 1):
@@ -95,9 +86,6 @@ def select_nodes(
         if rate > best_rate:
             best_rate, best_count = rate, count
     return ranked[:best_count]
-
-
-# --------------------
 
 
 STRETCH: Final = 1.25
@@ -110,7 +98,7 @@ SLOWNESS_WEIGHT: Final = 0.1
 MAX_SLOWNESS: Final = 4.0
 """Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
 
-Rows = list[tuple[VerifierRequest, Row]]
+Rows = list[tuple[ServedRequest, Row]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,15 +136,13 @@ class PassRows:
         *,
         engine: Engine,
         curve: CostCurve,
-        policy: Policy,
         budget_tokens: int,
         is_ordered: bool,
-        fail: Callable[[VerifierRequest, CosineError], None],
+        fail: Callable[[ServedRequest, CosineError], None],
     ) -> None:
         self._requests = requests
         self._memory = KvMemory(engine, requests)
         self._curve = curve
-        self._policy = policy
         self._budget_tokens = budget_tokens
         self._is_ordered = is_ordered
         self._fail = fail
@@ -168,7 +154,7 @@ class PassRows:
         """How often a request's pages were taken."""
         return self._memory.preempted
 
-    def begin_anew(self, request: VerifierRequest) -> None:
+    def begin_anew(self, request: ServedRequest) -> None:
         """Let a request whose pages are gone be computed again."""
         self._memory.begin_anew(request)
 
@@ -217,7 +203,7 @@ class PassRows:
                 client=request.channel.peer_id,
                 unfed_tokens=request.unfed_tokens,
                 waited_passes=request.waited_passes,
-                gives_way=isinstance(request, AuditedStream),
+                gives_way=request.gives_way,
             )
             for request in waiting
         ]
@@ -241,17 +227,19 @@ class PassRows:
         return [(request, row) for request, row in rows if request in self._requests]
 
     def _row_of(
-        self, request: VerifierRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
+        self, request: ServedRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
     ) -> Row | None:
         """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
 
         Raises `PeerError` if it needs more pages than there are.
         """
-        is_decoding = request.stage is RequestStage.DECODE
-        if index in schedule.chunks and not is_decoding:
+        if request.stage is not RequestStage.DECODE:
+            if index not in schedule.chunks:
+                return None
             row = request.prefill_row(schedule.chunks[index])
             return row if self._memory.may_begin(request) and self._memory.reserve(request, row) else None
-        if not is_decoding or not (chosen if request.is_pending_fed else index in schedule.decoding):
+        assert isinstance(request, VerifierRequest), "only what generates decodes"
+        if not (chosen if request.is_pending_fed else index in schedule.decoding):
             return None
         if chosen:
             row = request.decode_row([candidate.node for candidate in chosen])
@@ -267,54 +255,40 @@ class PassRows:
         return None
 
     def _select(
-        self, active: Sequence[VerifierRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
+        self, active: Sequence[ServedRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
     ) -> list[CandidateNode]:
-        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
+        """Draft nodes of the next pass: those that pay.
 
-        Requests from index `waiting` on have their pending token in a pass under way.
-        Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
-        in debt gets only what is free on the device's curve: that costs no request, and may end the debt.
+        Requests from index `waiting` on have their pending token in a pass under way. A request in debt gets only
+        what is free on the device's curve: that costs no request, and may end the debt.
         """
-        drops_costly = self._policy.drops_costly_nodes
-        stepped: list[CandidateNode] = []
         in_credit: list[CandidateNode] = []
         in_debt: list[CandidateNode] = []
         for index in (*schedule.decoding, *range(waiting, len(active))):
             request = active[index]
-            is_stepped = request.pacing is m.Pacing.STEPPED
-            if (is_stepped and index >= waiting) or (request.has_crowd and not with_crowd):
-                continue
-            found = candidate_nodes(
-                index,
-                request.tree,
-                max_depth=request.tokens_left - 1,
-                min_path_probability=MIN_PATH_PROBABILITY if drops_costly and not is_stepped else 0.0,
-                fed=request.fed,
-            )
-            if self._policy.only_best_path:
-                path = set(request.tree.best_path(lambda node: node.draft_probability))
-                found = [candidate for candidate in found if candidate.node in path]
-            if self._policy.max_nodes is not None:
-                found = most_probable_first(found)[: self._policy.max_nodes]
-            if is_stepped:
-                stepped += found[:MAX_TREE_NODES]
-            else:
-                (in_credit if request.may_speculate else in_debt).extend(found)
+            if isinstance(request, VerifierRequest) and (with_crowd or not request.has_crowd):
+                (in_credit if request.may_speculate else in_debt).extend(self.candidates(index, request))
         budget_tokens = self._budget_tokens
         if self._is_ordered:
             within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
             budget_tokens = most_tokens(self._curve, within_s=within_s, limit=budget_tokens)
-        elif drops_costly and in_credit:
-            in_credit = select_nodes(
-                in_credit,
-                plain_rows=len(schedule.decoding),
-                prompt_tokens=schedule.tokens - len(schedule.decoding),
-                fixed_nodes=len(stepped),
-                curve=self._curve,
-                budget_tokens=budget_tokens,
-            )
-        room = max(0, budget_tokens - schedule.tokens - len(stepped))
-        chosen = stepped + most_probable_first(in_credit)[:room]
+        elif in_credit:
+            in_credit = self.that_pay(in_credit, schedule)
+        chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]
         fed_tokens = schedule.tokens + len(chosen)
         free = free_nodes(self._curve, fed_tokens=fed_tokens, limit=max(0, budget_tokens - fed_tokens))
         return chosen + most_probable_first(in_debt)[:free]
+
+    def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
+        """The nodes of the request with this index that may enter the next pass."""
+        return candidate_nodes(index, request.tree, max_depth=request.tokens_left - 1, fed=request.fed)
+
+    def that_pay(self, candidates: Sequence[CandidateNode], schedule: PassSchedule) -> list[CandidateNode]:
+        """Those of the candidates that make up for the time by which they lengthen a pass of its own."""
+        return select_nodes(
+            candidates,
+            plain_rows=len(schedule.decoding),
+            prompt_tokens=schedule.tokens - len(schedule.decoding),
+            curve=self._curve,
+            budget_tokens=self._budget_tokens,
+        )

@@ -1,11 +1,18 @@
-"""One request at a verifier: its stream so far, its live tree, and the meaning of a pass over it. Pure."""
+"""A request in the step loop, and the kind that generates: its stream, its live tree, what passes mean. Pure.
+
+`ServedRequest` is what scheduling, memory and passes know of a request: known tokens to be fed, a sequence in the
+KV cache, a place among the others. Two kinds exist. A `VerifierRequest` generates: below what it has committed
+stands its live tree, whose nodes passes feed. An audit (`audited_stream.AuditedStream`) has all its tokens from
+the start.
+"""
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.ngram import FollowerIndex
@@ -18,29 +25,22 @@ from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request
 
-# --------------------
-# The speculation account of one request: it keeps drafts from costing more than they bring. Pure.
-#
-# It guards a pass against a client whose draft probabilities are wrong, on purpose or not: nodes that are never
-# accepted make passes longer for everybody in them. An honest request of 60 tokens beside one whose drafts are all
-# wrong and sent as certain takes 0.87 s without accounts and 0.62 s with them; plain decoding takes 0.60 s
-# (emulated
-# passes of 10 ms, 14.5 ms with a third token; `tests/node/verifier/test_service.py`). Drafts of our own client are
-# calibrated; there an account changes nothing.
-
-
-# Choices: together the least that lets a request try drafts at all and keep the promise of 0.98x plain decoding.
 MAX_DEBT: Final = 0.02
-"""Share of the plain time so far."""
 FREE_PASSES: Final = 0.75
-"""Plain passes that a request may owe whatever its length, so that a short one can speculate."""
+"""Together the least that lets a request try drafts at all and keeps the promise of 0.98x plain decoding: it may
+owe that share of its plain time so far, or so many plain passes whatever its length, so that a short one can
+try."""
 
 
 class SpeculationAccount:
-    """Time spent minus committed tokens times the cost of a plain pass at the same load.
+    """Time spent minus committed tokens times the cost of a plain pass at the same load, of one request.
 
-    In debt past 2 % of the plain time so far, or three quarters of one pass while that is more, a request gets
-    plain passes until it has recovered.
+    In debt past `MAX_DEBT` or `FREE_PASSES`, whichever allows more, it gets plain passes until it has recovered.
+    That guards passes against a client whose draft probabilities are wrong, on purpose or not: nodes that are
+    never accepted make passes longer for everybody in them. An honest request of 60 tokens beside one whose drafts
+    are all wrong and sent as certain takes 0.87 s without accounts and 0.62 s with them; plain decoding takes 0.60
+    s (emulated passes of 10 ms, 14.5 ms with a third token). Drafts of our own client are calibrated; there an
+    account changes nothing.
     """
 
     def __init__(self) -> None:
@@ -59,20 +59,18 @@ class SpeculationAccount:
         return self._debt_s <= max(MAX_DEBT * self._plain_s, FREE_PASSES * self._pass_s)
 
 
-# --------------------
-# The verifier's own drafts, without any network: what followed the same words before (prompt lookup decoding).
-#
-# The n-gram index is that of the drafter without weights (`cosine_node.engine.ngram`).
-
-
 MAX_NODES: Final = 12
-"""A choice that bounds the time of drafting: about 0.2 ms of Python a pass (docs/decisions/0012)."""
 MIN_PATH_PROBABILITY: Final = 0.1
-"""A choice: less likely paths are not worth the time that it takes to find them."""
+"""Nodes of a prompt lookup, and the least likely path worth finding: about 0.2 ms of Python a pass
+(docs/decisions/0012)."""
 
 
 class PromptLookup:
-    """The text of one request, prompt and output, and the likeliest ways to continue it."""
+    """The text of one request, and the likeliest ways to continue it: what followed the same words before.
+
+    These are drafts of the verifier's own, without any network (prompt lookup decoding). The n-gram index is that
+    of the drafter without weights.
+    """
 
     def __init__(self, tokens: Iterable[int]) -> None:
         self._index = FollowerIndex()
@@ -104,9 +102,6 @@ class PromptLookup:
             nodes.append(Node(parent, token, probability))
             push_children(len(nodes) - 1, paths[-1], -negated)
         return nodes
-
-
-# --------------------
 
 
 TARGET_AUTHOR: Final = 0
@@ -200,60 +195,116 @@ class Verdict:
 
 
 @dataclass(slots=True, eq=False)
-class VerifierRequest:
-    """The state of a request between passes. `output` includes what it was resumed with, the tokens before `first`.
+class ServedRequest(ABC):
+    """One request in the step loop, between passes; equal only to itself.
 
-    `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
-    `drafters` who they are by their client's word,
-    `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
-    `waited_passes` the passes in a row in which it had no place, `near_tie` is the margin below which rounding may
-    decide, `observer` sees what `post` tells the client. It `is_drafted_for` once peers' drafts have come. A client
-    that `has_crowd` asks for more than its share of a pass; what `is_crowd` is beyond it. `fed` gives the names, in
-    its sequence, of the pending token (the tree's root) and of live nodes that were fed, whether a pass is still
-    under way with them or the target's choice after them is among `choices`; `named` names were given so far. While
-    it `awaits_prefill`, the last of its known tokens, or some that are compared, are under way. A stepped request
-    gets a pass only when `is_pass_wanted`: the client asks for every one after the prefill.
+    `output` are its output tokens as far as they are known here. `admission` is its place in the order in which
+    requests came, `near_tie` the margin below which rounding may decide, `waited_passes` the passes in a row in
+    which it had no place. A client that `has_crowd` asks for more than its share of a pass; what `is_crowd` is
+    beyond it. While it `awaits_prefill`, the last of its known tokens, or some that are compared, are under way.
     """
 
     channel: ClientChannel
     number: int
     request: Request
-    pacing: Pacing
-    authors: int
     kv: KvState
     output: list[int]
     admission: int = 0
     near_tie: float = NEAR_TIES["float32"]
+    stage: RequestStage = RequestStage.PREFILL
+    is_cancelled: bool = False
+    waited_passes: int = 0
+    is_crowd: bool = False
+    has_crowd: bool = False
+    awaits_prefill: bool = False
+    d_0: bytes = field(init=False)
+
+    gives_way: ClassVar[bool] = False
+    """True for a kind that gets what prompts leave of a pass, and whose place others may take."""
+
+    def __post_init__(self) -> None:
+        self.d_0 = request_digest(self.request)
+
+    @abstractmethod
+    def post(self, message: Message) -> bool:
+        """Tell the client something; False if it reads too slowly."""
+
+    @abstractmethod
+    def prefill_row(self, tokens: int) -> Row:
+        """The row that feeds the next known tokens, at most so many."""
+
+    @property
+    def can_use_pass(self) -> bool:
+        return not self.awaits_prefill
+
+    @property
+    def is_pending_fed(self) -> bool:
+        """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
+        return False
+
+    @property
+    def known_tokens(self) -> tuple[int, ...]:
+        """All tokens to be prefilled: prompt and output, without the pending token where they are recomputed."""
+        tokens = (*self.request.prompt, *self.output)
+        return tokens[:-1] if self.stage is RequestStage.RECOMPUTE else tokens
+
+    @property
+    def unfed_tokens(self) -> int:
+        """Tokens to be prefilled before it decodes; 0 once it does."""
+        if self.stage is RequestStage.DECODE:
+            return 0
+        is_pending_apart = self.stage is RequestStage.RECOMPUTE
+        return len(self.request.prompt) + len(self.output) - is_pending_apart - self.kv.fed_tokens
+
+    def note_fed(self, tokens: int) -> None:
+        """Count known tokens that are in the KV cache now."""
+        self.kv.fed_tokens += tokens
+
+    def unfeed(self, row: Row) -> None:
+        """Take back a row that no pass has fed."""
+        self.awaits_prefill = False
+
+    def preempt(self, sequence: int) -> None:
+        """Begin anew with an empty sequence: its pages were taken."""
+        self.kv = KvState(sequence, self.kv.scope)
+        self.awaits_prefill = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class VerifierRequest(ServedRequest):
+    """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
+
+    `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `trial`
+    finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
+    `observer` sees what `post` tells the client. It `is_drafted_for` once peers' drafts have come. `fed` gives the
+    names, in its sequence, of the pending token (the tree's root) and of live nodes that were fed, whether a pass
+    is still under way with them or the target's choice after them is among `choices`; `named` names were given so
+    far.
+    """
+
+    pacing: Pacing
+    authors: int
     drafters: tuple[str, ...] = ()
     lookup: PromptLookup | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     observer: StreamObserver | None = None
-    stage: RequestStage = RequestStage.PREFILL
-    is_pass_wanted: bool = True
-    is_cancelled: bool = False
-    waited_passes: int = 0
     is_drafted_for: bool = False
-    is_crowd: bool = False
-    has_crowd: bool = False
     home_s: float = 0.0
     committed_s: float | None = None
-    awaits_prefill: bool = False
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
     choices: dict[int, Choice] = field(default_factory=dict)
     accepted: Counter[int] = field(default_factory=Counter)
-    d_0: bytes = field(init=False)
     tree: LiveTree = field(init=False)
     first: int = field(init=False)
 
     def __post_init__(self) -> None:
+        ServedRequest.__post_init__(self)
         self.first = len(self.output)
-        self.d_0 = request_digest(self.request)
         self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
 
     def post(self, message: Message) -> bool:
-        """Tell the client something; False if it reads too slowly."""
         return self.channel.post(message if self.observer is None else self.observer.note(message))
 
     @property
@@ -273,32 +324,8 @@ class VerifierRequest:
         return OwnDrafts.ALL if self.trial is None else OwnDrafts(self.trial.way)
 
     @property
-    def awaits_verify(self) -> bool:
-        """True if the client of a stepped request has to ask for the next pass."""
-        return self.stage is not RequestStage.PREFILL and not self.is_pass_wanted
-
-    @property
-    def can_use_pass(self) -> bool:
-        return not self.awaits_prefill and (self.stage is not RequestStage.DECODE or self.is_pass_wanted)
-
-    @property
     def is_pending_fed(self) -> bool:
-        """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
         return self.tree.root in self.fed
-
-    @property
-    def known_tokens(self) -> tuple[int, ...]:
-        """All tokens to be prefilled: prompt and output, without the pending token where they are recomputed."""
-        tokens = (*self.request.prompt, *self.output)
-        return tokens[:-1] if self.stage is RequestStage.RECOMPUTE else tokens
-
-    @property
-    def unfed_tokens(self) -> int:
-        """Tokens to be prefilled before it decodes; 0 once it does."""
-        if self.stage is RequestStage.DECODE:
-            return 0
-        is_pending_apart = self.stage is RequestStage.RECOMPUTE
-        return len(self.request.prompt) + len(self.output) - is_pending_apart - self.kv.fed_tokens
 
     def prefill_row(self, tokens: int) -> Row:
         """The row that feeds the next `tokens` known tokens.
@@ -318,14 +345,10 @@ class VerifierRequest:
             self.stage = RequestStage.DECODE
 
     def preempt(self, sequence: int) -> None:
-        """Begin anew with an empty sequence: its pages were taken."""
-        self._forget_fed()
-        self.kv = KvState(sequence, self.kv.scope)
+        ServedRequest.preempt(self, sequence)
+        self.fed, self.choices = {}, {}
         if self.stage is RequestStage.DECODE:
             self.stage = RequestStage.RECOMPUTE
-
-    def _forget_fed(self) -> None:
-        self.fed, self.choices, self.awaits_prefill = {}, {}, False
 
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
         """The row that feeds the pending token, unless it was fed, and nodes of the live tree that were not.
@@ -346,9 +369,8 @@ class VerifierRequest:
         )
 
     def unfeed(self, row: Row) -> None:
-        """Take back a row that no pass has fed."""
+        ServedRequest.unfeed(self, row)
         self.fed = {node: name for node, name in self.fed.items() if name not in row.nodes}
-        self.awaits_prefill = False
 
     def judge(self, row: Row, choices: Sequence[Choice]) -> Verdict:
         """Take in the target's choices after a row, and walk down from the last known token while they are known.
@@ -430,5 +452,4 @@ class VerifierRequest:
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE
-        self.is_pass_wanted = self.pacing is not Pacing.STEPPED
         return dropped

@@ -1,13 +1,10 @@
-"""The requests a verifier serves now, in order of admission."""
+"""The requests that a verifier serves now, and the pages of the KV cache that they hold."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 
 from cosine_node.engine.base import Engine, OutOfPages, Row
-from cosine_node.passes.fair_places import IDLE_WANTED_S
-from cosine_node.verifier.audited_stream import AuditedStream
-from cosine_node.verifier.request import ClientChannel, RequestStage, VerifierRequest
+from cosine_node.verifier.request import ClientChannel, RequestStage, ServedRequest
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_p2p.transport.channel import MAX_SENTENCE
 from cosine_protocol import messages as m
@@ -16,24 +13,12 @@ from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 LOG = logging.getLogger(__name__)
 
 
-def log_of(request: VerifierRequest) -> RequestLogger:
+def log_of(request: ServedRequest) -> RequestLogger:
     """The log lines of a request, which name it and its client."""
     return request_log(LOG, request.d_0, client=request.channel.peer_id)
 
 
-def idle_s(request: VerifierRequest) -> float:
-    """The time for which a stepped request has waited for its client; 0 if it does not."""
-    if not request.awaits_verify or request.committed_s is None:
-        return 0.0
-    return asyncio.get_running_loop().time() - request.committed_s
-
-
-def yields_place(request: VerifierRequest) -> bool:
-    """True for one whose place others may take: an audit, or a stepped request that its client leaves idle."""
-    return isinstance(request, AuditedStream) or idle_s(request) > IDLE_WANTED_S
-
-
-def post_error(request: VerifierRequest, error: CosineError) -> None:
+def post_error(request: ServedRequest, error: CosineError) -> None:
     """Tell the client why its request fails; anything but a `PeerError` is the model's fault."""
     code = error.code if isinstance(error, PeerError) else ErrorCode.BAD_LOGITS
     retry_after_s = error.retry_after_s if isinstance(error, PeerError) else None
@@ -44,50 +29,46 @@ class ServedRequests:
     """Requests by channel and number; iterates over a copy of them, the oldest first."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[ClientChannel, int], VerifierRequest] = {}
+        self._requests: dict[tuple[ClientChannel, int], ServedRequest] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[VerifierRequest]:
+    def __iter__(self) -> Iterator[ServedRequest]:
         return iter(list(self._requests.values()))
 
-    def __contains__(self, request: VerifierRequest) -> bool:
+    def __contains__(self, request: ServedRequest) -> bool:
         return self._requests.get((request.channel, request.number)) is request
 
-    def get(self, channel: ClientChannel, number: int) -> VerifierRequest | None:
+    def get(self, channel: ClientChannel, number: int) -> ServedRequest | None:
         return self._requests.get((channel, number))
 
-    def add(self, request: VerifierRequest) -> None:
+    def add(self, request: ServedRequest) -> None:
         self._requests[(request.channel, request.number)] = request
 
-    def remove(self, request: VerifierRequest) -> bool:
+    def remove(self, request: ServedRequest) -> bool:
         """False if it was not there any more."""
         return self._requests.pop((request.channel, request.number), None) is not None
 
     @property
-    def active(self) -> list[VerifierRequest]:
+    def active(self) -> list[ServedRequest]:
         """The requests that can use a pass."""
         return [request for request in self if request.can_use_pass]
 
 
-# --------------------
-# Pages of the KV cache for the rows of a pass: in order of admission, if need be from younger requests. Pure.
-#
-# A request whose pages are taken is computed again once there is room (preemption by recomputation, as in vLLM:
-# Kwon
-# et al. 2023, arXiv 2309.06180).
-
-
 class KvMemory:
-    """Reserves pages of one engine for the served requests. `preempted` counts how often pages were taken."""
+    """Reserves pages of one engine's KV cache for the rows of a pass, in order of admission.
+
+    If need be it takes those of younger requests, which are computed again once there is room (preemption by
+    recomputation, as in vLLM: Kwon et al. 2023, arXiv 2309.06180). `preempted` counts how often.
+    """
 
     def __init__(self, engine: Engine, requests: ServedRequests) -> None:
         self._engine = engine
         self._requests = requests
         self.preempted = 0
 
-    def use_prefix_cache(self, request: VerifierRequest) -> None:
+    def use_prefix_cache(self, request: ServedRequest) -> None:
         """Begin a new sequence with the pages that already hold the beginning of its known tokens, once."""
         if request.stage is RequestStage.DECODE or request.kv.was_prefix_cache_tried:
             return
@@ -96,7 +77,7 @@ class KvMemory:
             request.note_fed(found)
             request.kv.has_pages = True
 
-    def may_begin(self, request: VerifierRequest) -> bool:
+    def may_begin(self, request: ServedRequest) -> bool:
         """True if a prompt can be fed whole, or its request is the only one: half of a prompt helps nobody.
 
         No request begins before older ones that wait for room, or they might wait for ever.
@@ -108,7 +89,7 @@ class KvMemory:
         needed = max(other.unfed_tokens for other in older if not other.kv.fed_tokens)
         return self._engine.free_tokens > needed
 
-    def try_reserve(self, request: VerifierRequest, row: Row) -> bool:
+    def try_reserve(self, request: ServedRequest, row: Row) -> bool:
         """Reserve pages for a row; False, and nothing changed, if there are too few."""
         try:
             self._engine.reserve(request.kv.sequence, len(row.tokens))
@@ -117,7 +98,7 @@ class KvMemory:
         request.kv.has_pages = True
         return True
 
-    def reserve(self, request: VerifierRequest, row: Row) -> bool:
+    def reserve(self, request: ServedRequest, row: Row) -> bool:
         """Reserve pages for a row, taking those of younger requests; False if it has to wait for older ones.
 
         Raises `PeerError` if the row needs more pages than there are.
@@ -133,12 +114,12 @@ class KvMemory:
                 return False
         return True
 
-    def _preempt(self, request: VerifierRequest) -> None:
+    def _preempt(self, request: ServedRequest) -> None:
         self.preempted += 1
         self._engine.release(request.kv.sequence)
         self.begin_anew(request)
 
-    def begin_anew(self, request: VerifierRequest) -> None:
+    def begin_anew(self, request: ServedRequest) -> None:
         """Give a request an empty sequence: its pages are gone."""
         wanted = request.request
         request.preempt(

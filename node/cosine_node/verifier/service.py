@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -19,10 +19,10 @@ from cosine_node.verifier.admission import admitted
 from cosine_node.verifier.audit_service import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.policy import Policy
+from cosine_node.verifier.pass_rows import PassRows
 from cosine_node.verifier.request import KvState, OwnDrafts, PromptLookup, SpeculationAccount, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
-from cosine_node.verifier.served import ServedRequests, idle_s, log_of, yields_place
+from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.strategy.speed_trial import SpeedTrials
@@ -40,8 +40,6 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 EVERY_CLIENT: Final = ""
 """The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
-IDLE_S: Final = 30.0
-"""A choice: a client of a stepped request asks for the next pass within seconds, or has forgotten it."""
 TICK_S: Final = 0.5
 """A choice: how late a deadline may be noticed."""
 
@@ -59,7 +57,6 @@ class VerifierConfig:
     max_requests: int = 16
     budget_tokens: int | None = None
     shares_prefixes: bool = False
-    policy: Policy = field(default_factory=Policy)
 
 
 class VerifierService:
@@ -80,9 +77,13 @@ class VerifierService:
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
         chain: FeedChain | None = None,
+        make_rows: Callable[..., PassRows] = PassRows,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives Unix seconds; with a `chain` the engine's model is in parts."""
+        """`clock` gives Unix seconds; with a `chain` the engine's model is in parts.
+
+        `make_rows` makes what chooses the rows of passes.
+        """
         self._engine = engine
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
@@ -92,9 +93,7 @@ class VerifierService:
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
-        self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
-        ways = (OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else ()
-        self._trials = SpeedTrials(ways, knows_fed=True)
+        self._trials = SpeedTrials((OwnDrafts.ALL, OwnDrafts.NONE), knows_fed=True)
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -102,13 +101,13 @@ class VerifierService:
             runner=runner,
             curve=curve,
             identity=identity,
-            policy=config.policy,
             budget_tokens=config.budget_tokens or pass_budget_tokens(curve),
             counts=self.counts,
             wait_for_work=wait_for_work,
             home=home,
             chain=chain,
             on_place=self._serve_waiting,
+            make_rows=make_rows,
             clock=clock,
         )
         self.audits = AuditService(
@@ -181,8 +180,9 @@ class VerifierService:
         match message:
             case m.Open():
                 self._open(channel, message)
-            case m.Tree() | m.Verify() | m.Delegate() | m.Revoke() | m.Cancel():
-                if request := self._requests.get(channel, message.number):
+            case m.Tree() | m.Delegate() | m.Revoke() | m.Cancel():
+                request = self._requests.get(channel, message.number)
+                if isinstance(request, VerifierRequest):
                     self._act(request, message)
                 else:
                     self._act_on_waiting(channel, message)
@@ -193,12 +193,10 @@ class VerifierService:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
 
-    def _act(self, request: VerifierRequest, message: m.Tree | m.Verify | m.Delegate | m.Revoke | m.Cancel) -> None:
+    def _act(self, request: VerifierRequest, message: m.Tree | m.Delegate | m.Revoke | m.Cancel) -> None:
         match message:
             case m.Tree():
                 self._attach(request, message)
-            case m.Verify():
-                self._want_pass(request, message)
             case m.Delegate():
                 self._coordinate(request, message)
             case m.Revoke():
@@ -207,9 +205,7 @@ class VerifierService:
             case m.Cancel():
                 request.is_cancelled = True
 
-    def _act_on_waiting(
-        self, channel: Channel, message: m.Tree | m.Verify | m.Delegate | m.Revoke | m.Cancel
-    ) -> None:
+    def _act_on_waiting(self, channel: Channel, message: m.Tree | m.Delegate | m.Revoke | m.Cancel) -> None:
         """Act on a message for a request that is not served, and may wait for a place."""
         match message:
             case m.Delegate(number):
@@ -266,12 +262,12 @@ class VerifierService:
         return asked
 
     def _make_room(self, client: str) -> None:
-        """Where all places are taken, take one from a request that is idle, or of a client that has more."""
+        """Where all places are taken, take one from an audit, or from a client that has more than this one."""
         served = list(self._requests)
         if not served or len(served) < self._config.max_requests:
             return
         holders = [
-            Holder(request.channel.peer_id, request.admission, is_idle=yields_place(request)) for request in served
+            Holder(request.channel.peer_id, request.admission, is_idle=request.gives_way) for request in served
         ]
         index = whom_to_evict(client, holders)
         if index is not None:
@@ -296,56 +292,50 @@ class VerifierService:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Refuse who has waited long enough, and end stepped requests whose clients ask for nothing."""
+        """Refuse who has waited long enough."""
         self._ticking = None
         for channel, message in self._queue.take_expired(_now_s()):
             self._refuse(channel, message.number, self._taken())
-        for request in self._requests:
-            if idle_s(request) > IDLE_S:
-                sentence = f"no pass was asked for within {IDLE_S:.0f} s"
-                self._loop.fail(request, PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S))
-        if len(self._queue) or any(request.pacing is m.Pacing.STEPPED for request in self._requests):
+        if len(self._queue):
             self._tick_soon()
 
     def _begin(self, channel: Channel, message: m.Open, asked: Request) -> None:
         """Serve a request from now on."""
-        request = self._request_of(channel, message, asked)
+        request = self.request_of(channel, message, asked)
         self._requests.add(request)
         self._queue.note_given(channel.peer_id, len(asked.prompt) + asked.max_new_tokens)
-        if request.pacing is m.Pacing.STEPPED:
-            self._tick_soon()
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
         channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
 
-    def _request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
+    def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
-        config = self._config
-        scope = EVERY_CLIENT if config.shares_prefixes else channel.peer_id
+        scope = EVERY_CLIENT if self._config.shares_prefixes else channel.peer_id
         if message.cache_scope is not None:
             scope = f"{scope} {message.cache_scope.hex()}"
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
-        is_free = message.pacing == m.Pacing.FREE
-        uses_lookup = config.policy.uses_prompt_lookup and is_free
-        # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-        is_tried = self._drafts_itself and is_free
-        trial = self._trials.find(channel.peer_id, asked.sampling.temperature) if is_tried else None
-        if trial is not None:
-            trial.expect(0, 1.0 / self.pass_s)
+        lookup = run = None
+        if message.pacing == m.Pacing.FREE:
+            lookup = PromptLookup((*asked.prompt, *message.committed))
+            # Each client's own: what one measures, on texts of its choosing, costs nobody else.
+            trial = self._trials.find(channel.peer_id, asked.sampling.temperature)
+            if trial is not None:
+                trial.expect(0, 1.0 / self.pass_s)
+                run = TrialRun(trial, asked.max_new_tokens)
         return VerifierRequest(
             channel,
             message.number,
             asked,
-            m.Pacing(message.pacing),
-            len(message.authors),
             KvState(sequence, scope),
             list(message.committed),
+            pacing=m.Pacing(message.pacing),
+            authors=len(message.authors),
             admission=next(self._admissions),
             near_tie=near_tie_of(self._engine.numerics),
             drafters=message.authors,
-            lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
-            trial=TrialRun(trial, asked.max_new_tokens) if trial else None,
-            account=SpeculationAccount() if config.policy.keeps_account else None,
+            lookup=lookup,
+            trial=run,
+            account=SpeculationAccount(),
         )
 
     def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
@@ -366,25 +356,16 @@ class VerifierService:
             self._attach(request, tree)
             self._loop.wake()
 
-    def _attach(self, request: VerifierRequest, message: m.Tree | m.Verify) -> bool:
-        """Take drafts into the request's tree; False if that ended it."""
+    def _attach(self, request: VerifierRequest, message: m.Tree) -> None:
+        """Take drafts into the request's tree; such as cannot be meant end it."""
         if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > request.authors:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
-            return False
+            return
         # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
             request.is_drafted_for = True
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
-        return True
-
-    def _want_pass(self, request: VerifierRequest, message: m.Verify) -> None:
-        if not self._attach(request, message):
-            return
-        if not request.awaits_verify or message.base != request.tree.root.digest:
-            self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a pass was asked for on another prefix"))
-            return
-        request.is_pass_wanted = True
 
 
 def _shutting_down() -> PeerError:

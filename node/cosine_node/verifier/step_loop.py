@@ -1,4 +1,36 @@
-"""The verifier's step loop *schedule, select, forward, commit*: passes over many requests, one after the other."""
+"""The verifier's step loop *schedule, select, forward, commit*: passes over many requests, one after the other.
+
+Theory of operation
+-------------------
+One task runs `StepLoop.run` and is the only one that touches the engine. Everything else, streams of clients,
+timers, the coordinator, only changes requests between two of its steps and calls `wake`. Each turn does this:
+
+1. *Release.* Requests that were cancelled end, and the sequences of all that have ended are given back. That waits
+   for this place because the engine must not change under a running pass.
+2. *Draft.* The verifier's own drafter, if there is one, drafts for those that decode.
+3. *Schedule and select.* `PassRows` chooses who is in the next pass, with which draft nodes, and reserves pages;
+   it may take those of younger requests, or fail one that can never fit.
+4. *Forward.* The rows go to the runner. `PassUnderWay` remembers them, since a request may end meanwhile.
+5. *Commit.* Each row's result goes into its request: known tokens become part of the prefix, an audit compares, and
+   for one that generates the target's choices are walked down its tree (`VerifierRequest.judge`), the tokens are
+   posted with a transcript where that is due, and the last ones bring the signed account.
+
+Where the model is whole there is one pass at a time: 4 is awaited before the next turn. Where it is in parts
+(`FeedChain`), passes are *ordered*: the engine feeds them in the order in which they were begun, so several may be
+under way, the next one begins when `FeedPace` says so, and known tokens count as fed as soon as a pass has begun.
+
+A `ServedRequest` goes PREFILL -> DECODE, and back through RECOMPUTE when its pages are taken or the chain is lost.
+An audit is fed like RECOMPUTE and ends when all of it is compared. A request leaves `ServedRequests` in `_forget`
+alone, with one of four endings: finished, cancelled, audited, failed.
+
+Failures stay where they belong. A row that gives an error fails its request. A pass that fails as a whole is taken
+apart, each row in a pass of its own, so that only the one at fault fails. A chain that is lost loses nothing but
+time: another is found, and all begin anew from what they have committed. A pass over requests that are all
+cancelled is abandoned. A client that does not read what is posted is given up.
+
+What never happens: a token is committed that the target did not choose, or twice; a request that has ended is
+posted anything; pages are given back under a running pass; one request's error ends the loop.
+"""
 
 import asyncio
 import logging
@@ -19,8 +51,14 @@ from cosine_node.stages.operations import ChainLost, NoChain, NotComputed
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
-from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.request import OwnDrafts, RequestStage, Verdict, VerifierRequest, is_drafter
+from cosine_node.verifier.request import (
+    OwnDrafts,
+    RequestStage,
+    ServedRequest,
+    Verdict,
+    VerifierRequest,
+    is_drafter,
+)
 from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.transport.channel import StepCounts
 from cosine_protocol import messages as m
@@ -31,9 +69,6 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
 from cosine_protocol.messages import Earning, SignedEarning, Transcript
 from cosine_protocol.receipts import sign_earning
-
-# --------------------
-# The tokens that each drafter earned in a request, as its verifier signs them.
 
 
 def signed_earnings(
@@ -68,9 +103,6 @@ def signed_earnings(
     return signed or None
 
 
-# --------------------
-
-
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
 """When a refused client may ask again. A choice: a few dozen passes, in which some request usually ends."""
@@ -87,16 +119,19 @@ class StepLoop:
         runner: Runner,
         curve: CostCurve,
         identity: Identity,
-        policy: Policy,
         budget_tokens: int,
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         chain: FeedChain | None = None,
         on_place: Callable[[], None] = lambda: None,
+        make_rows: Callable[..., PassRows] = PassRows,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_place` is called when a request has ended; `clock` gives Unix seconds."""
+        """`on_place` is called when a request has ended; `make_rows` makes what chooses the rows of passes.
+
+        `clock` gives Unix seconds.
+        """
         self._chain = chain
         self._pace: FeedPace = OneAtATime() if chain is None else chain.pace
         self._clock = clock
@@ -107,11 +142,10 @@ class StepLoop:
         self._runner = runner
         self._curve = curve
         self._identity = identity
-        self._rows = PassRows(
+        self._rows = make_rows(
             requests,
             engine=engine,
             curve=curve,
-            policy=policy,
             budget_tokens=budget_tokens,
             is_ordered=self._pace.is_ordered,
             fail=self.fail,
@@ -185,7 +219,7 @@ class StepLoop:
         """Give a sequence's pages back before the next pass: the engine must not change under a running one."""
         self._released.append(sequence)
 
-    def fail(self, request: VerifierRequest, error: CosineError) -> None:
+    def fail(self, request: ServedRequest, error: CosineError) -> None:
         """End a request with an error."""
         post_error(request, error)
         log_of(request).info("failed, %s", error)
@@ -193,10 +227,10 @@ class StepLoop:
 
     def _release_ended(self) -> None:
         for request in self._requests:
-            if request.is_cancelled and isinstance(request, AuditedStream):
-                self._forget(request, "cancelled")
-            elif request.is_cancelled:
+            if request.is_cancelled and isinstance(request, VerifierRequest):
                 self._finish(request, m.FinishReason.CANCELLED)
+            elif request.is_cancelled:
+                self._forget(request, "cancelled")
         for sequence in self._released:
             self._engine.release(sequence)
         self._released.clear()
@@ -206,7 +240,8 @@ class StepLoop:
         return [
             request
             for request in self._requests.active
-            if request.stage is RequestStage.DECODE
+            if isinstance(request, VerifierRequest)
+            and request.stage is RequestStage.DECODE
             and (self._rows.may_crowd_join or not request.has_crowd)
             and request.own_drafts is OwnDrafts.ALL
             and request.may_speculate
@@ -231,7 +266,7 @@ class StepLoop:
         self._pace.note_begun(now_s, tokens=under_way.tokens)
         self._under_way.append(under_way)
         for (request, row), count in zip(rows, nodes, strict=True):
-            if request.stage is RequestStage.DECODE:
+            if isinstance(request, VerifierRequest) and request.stage is RequestStage.DECODE:
                 if self._pace.is_ordered and request.account is not None and len(self._requests) > 1:
                     spent_s = self._curve.seconds(under_way.tokens) - self._curve.seconds(under_way.tokens - count)
                     request.account.charge(spent_s=spent_s, tokens=0, plain_pass_s=self._curve.seconds(1))
@@ -329,12 +364,13 @@ class StepLoop:
             self._rows.begin_anew(request)
 
     def _take(
-        self, request: VerifierRequest, row: Row, result: RowResult, done: Pass, *, nodes: int, load: int
+        self, request: ServedRequest, row: Row, result: RowResult, done: Pass, *, nodes: int, load: int
     ) -> None:
         """Take one row's result of a pass over `load` requests into its request, and tell the client."""
         if isinstance(request, AuditedStream):
             self._compare(request, row, result)
             return
+        assert isinstance(request, VerifierRequest), "there are two kinds"
         if not result.choices:
             if not self._pace.is_ordered:
                 self._take_known(request, row)
@@ -359,11 +395,11 @@ class StepLoop:
         request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
         dropped = request.commit(verdict)
         self._engine.prune(request.kv.sequence, dropped)
-        self._report(request, verdict, nodes, done, is_answer=not is_prefill)
+        self._report(request, verdict, nodes, done)
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
 
-    def _take_known(self, request: VerifierRequest, row: Row) -> None:
+    def _take_known(self, request: ServedRequest, row: Row) -> None:
         """Let known tokens that were fed become part of the prefix."""
         self._engine.keep(request.kv.sequence, row.nodes)
         self._note_fed(request, row)
@@ -381,19 +417,16 @@ class StepLoop:
             request.post(request.answer(self._identity))
             self._forget(request, "audited")
 
-    def _note_fed(self, request: VerifierRequest, row: Row) -> None:
+    def _note_fed(self, request: ServedRequest, row: Row) -> None:
         self.progress.prefill_tokens += len(row.tokens)
         request.note_fed(len(row.tokens))
 
-    def _report(
-        self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass, *, is_answer: bool
-    ) -> None:
-        """Post what a pass committed; to a stepped client as the answer to the `Verify` that asked for it."""
+    def _report(self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass) -> None:
+        """Post what a pass committed, signed where that is due; a client that reads too slowly is given up."""
         stats = m.PassStats(
             nodes=nodes,
             near_ties=verdict.near_ties,
             pass_us=round(1e6 * done.elapsed_s),
-            held_us=0,
         )
         digest = request.tree.root.digest
         transcript = None
@@ -402,10 +435,7 @@ class StepLoop:
             signed = Transcript(request.first, len(request.output), digest)
             transcript = sign_transcript(self._identity, signed, d_0=request.d_0)
         place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
-        message: m.Message = m.Commit(request.number, *place)
-        if is_answer and request.pacing is m.Pacing.STEPPED:
-            message = m.Verified(request.number, verdict.base, *place)
-        if not request.post(message):
+        if not request.post(m.Commit(request.number, *place)):
             request.is_cancelled = True
 
     def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:
@@ -419,12 +449,13 @@ class StepLoop:
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)
 
-    def _forget(self, request: VerifierRequest, ending: str) -> None:
+    def _forget(self, request: ServedRequest, ending: str) -> None:
         if self._requests.remove(request):
-            if request.trial is not None:
-                request.trial.end()
-            if self._home is not None:
-                self._home.forget(request)
+            if isinstance(request, VerifierRequest):
+                if request.trial is not None:
+                    request.trial.end()
+                if self._home is not None:
+                    self._home.forget(request)
             self._counts.ended[ending] += 1
             self._released.append(request.kv.sequence)
             self._on_place()

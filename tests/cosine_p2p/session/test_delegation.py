@@ -27,7 +27,7 @@ CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), id
 NOW_S = 1000.0
 PASS_S = 0.1
 FAR_S = 0.05
-STATS = m.PassStats(0, 0, 0, 0)
+STATS = m.PassStats(0, 0, 0)
 REQUEST = request_of(CLIENT.peer_id, max_new_tokens=300)
 D_0 = request_digest(REQUEST)
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ import pytest
 from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.session import Session
+from cosine_p2p.session.session import LATEST_WHY, MAX_WHY, Session, SessionCounts
 from cosine_p2p.session.verifier_dials import ASK_AGAIN_S, DIAL_NEXT_S
 from cosine_p2p.strategy.base import (
     Action,
@@ -23,15 +22,10 @@ from cosine_p2p.strategy.base import (
     Event,
     RecallDrafter,
     ReleaseDrafter,
-    SendVerify,
     StrategyKind,
-    Tick,
-    VerifierOpened,
-    WakeAt,
 )
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrial
-from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
@@ -40,13 +34,14 @@ from cosine_protocol import messages as m
 from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import GenerationFailed, PeerLost
+from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import Transcript
 from cosine_protocol.protocols import DRAFT, VERIFY
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 VERIFIER = identity_of(1)
-STATS = m.PassStats(0, 1, 60_000, 0)
+STATS = m.PassStats(0, 1, 60_000)
 REQUEST = request_of("client", max_new_tokens=3)
 D_0 = request_digest(REQUEST)
 NUMBER = 4
@@ -104,6 +99,7 @@ def played(
     lost_drafters: tuple[int, ...] = (),
     trial: SpeedTrial | None = None,
     dials_held_back: int = 0,
+    deadline_s: float = 60.0,
 ) -> Outcome:
     """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first.
 
@@ -129,7 +125,7 @@ def played(
         links = Links(transport)
         job = Job(
             number=NUMBER,
-            deadline_s=60.0,
+            deadline_s=deadline_s,
             request=REQUEST,
             strategy=strategy,
             verifiers=tuple(record_of(identity_of(n), now_s=0.0) for n in (*unreachable, *verifiers)),
@@ -280,12 +276,19 @@ def test_a_verifier_that_leaves_after_the_last_token_has_done_its_work() -> None
     assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize("is_stepped", [False, True])
-def test_an_account_that_never_comes_is_not_waited_for(is_stepped: bool) -> None:
-    kind = StrategyKind(name="plain", make=STRATEGIES["plain"].make, wants_drafters=False, is_stepped=is_stepped)
-    done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))}, strategy=kind)
+def test_an_account_that_never_comes_is_not_waited_for() -> None:
+    done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))})
     assert (done.tokens, done.session.finish) == ([1, 9], m.FinishReason.EOS)
     assert done.seconds < 6
+
+
+@pytest.mark.parametrize(("is_opened", "words"), [(False, "had no place for the request"), (True, "its timeout")])
+def test_a_request_that_ran_out_of_time_says_what_it_waited_for(is_opened: bool, words: str) -> None:
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open) and is_opened:
+            channel.post(m.Opened(message.number, 60_000))
+
+    assert words in played({1: behave}, deadline_s=2.0).error
 
 
 def test_verifiers_that_cannot_be_dialled_are_named() -> None:
@@ -352,122 +355,8 @@ def test_the_only_verifier_is_asked_to_go_on_when_its_connection_was_lost() -> N
     assert ASK_AGAIN_S <= done.seconds < ASK_AGAIN_S + 1.0
 
 
-class TestTwoVerifiers:
-    """Both serve the request at once; whatever one has committed first is the stream's."""
-
-    def test_tokens_are_yielded_once_and_each_verifier_keeps_its_own_place(self) -> None:
-        first = timed((0.1, lambda n: commit(n, (1,))), (0.2, lambda n: commit(n, (2,), after=(1,))))
-        second = timed(
-            (0.2, lambda n: commit(n, (1, 2))),
-            (0.3, lambda n: commit(n, (3,), after=(1, 2))),
-            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
-        )
-        strategy = Scripted()
-        done = played({1: first, 2: second}, strategy=strategy.kind(verifiers=2))
-        assert (done.tokens, done.session.finish) == ([1, 2, 3], m.FinishReason.LENGTH)
-        by_verifier = done.session.counts.tokens_by_verifier
-        assert by_verifier == {identity_of(1).peer_id: 1, identity_of(2).peer_id: 2}
-        digests = {n: roll_digest(D_0, (1, 2, 3)[:n]) for n in (1, 2, 3)}
-        assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.received(Committed)] == [
-            (0, (1,), digests[1], 0),
-            (1, (2,), digests[2], 1),
-            (2, (), digests[2], 0),
-            (2, (3,), digests[3], 1),
-        ]
-        assert [opened.verifier for opened in strategy.received(VerifierOpened)] == [0, 1]
-
-    def test_both_may_finish_at_the_same_time(self) -> None:
-        scripts = {
-            signer: timed(
-                (0.1, lambda n: commit(n, (1, 2, 3))),
-                (0.0, partial(final, tokens=(1, 2, 3), signer=signer)),
-            )
-            for signer in (1, 2)
-        }
-        done = played(scripts, strategy=Scripted().kind(verifiers=2))
-        assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
-
-    def test_one_that_fails_does_not_end_the_request(self) -> None:
-        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
-        second = timed(
-            (1.0, lambda n: commit(n, (1, 2, 3))),
-            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
-        )
-        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
-        assert (done.tokens, done.error) == ([1, 2, 3], "")
-        assert "gone" in done.session.counts.tried[0]
-
-    def test_one_that_contradicts_the_stream_goes(self) -> None:
-        first = timed((0.1, lambda n: commit(n, (1,))), (0.5, lambda n: commit(n, (2, 3), after=(1,))))
-        second = timed((0.2, lambda n: commit(n, (5,))))
-        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
-        assert done.tokens == [1, 2, 3]
-        assert "contradicts" in done.session.counts.tried[0]
-
-    def test_a_spare_takes_the_free_slot_from_the_present_end_of_the_stream(self) -> None:
-        opens: list[m.Message] = []
-        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
-        second = timed((0.3, lambda n: commit(n, (1,))))
-        third = timed((0.1, lambda n: commit(n, (2, 3), after=(1,))), seen=opens)
-        strategy = Scripted()
-        done = played({1: first, 2: second, 3: third}, strategy=strategy.kind(verifiers=2))
-        assert done.tokens == [1, 2, 3]
-        assert isinstance(opens[0], m.Open) and opens[0].committed == (1,)
-        assert [(o.verifier, o.position) for o in strategy.received(VerifierOpened)] == [(0, 0), (1, 0), (0, 1)]
-
-    def test_a_spare_that_answers_no_dial_holds_up_nobody(self) -> None:
-        script = timed(
-            (0.1, lambda n: commit(n, (1,))),
-            (0.1, lambda n: commit(n, (2, 3), after=(1,))),
-            (0.0, lambda n: final(n, (1, 2, 3))),
-        )
-        done = played({1: script}, strategy=Scripted().kind(verifiers=2), unreachable=(8,))
-        assert (done.tokens, done.error) == ([1, 2, 3], "")
-        assert done.seconds < DIAL_TIMEOUT_S
-
-    def test_a_stalled_one_is_left_while_the_other_never_pauses(self) -> None:
-        chatter = [(0.1, _opened)] * 30
-        busy = timed(
-            *chatter,
-            (0.0, lambda n: commit(n, (1, 2))),
-            *chatter,
-            (0.0, lambda n: commit(n, (3,), after=(1, 2))),
-            (0.0, lambda n: final(n, (1, 2, 3))),
-        )
-        done = played({1: busy, 2: timed()}, strategy=Scripted().kind(verifiers=2))
-        [lost] = done.session.counts.tried
-        assert identity_of(2).peer_id in lost and "no progress" in lost
-
-
 def _opened(number: int) -> m.Message:
     return m.Opened(number, 60_000)
-
-
-def test_a_stepped_verifier_that_was_not_asked_for_long_is_not_stalled() -> None:
-    """It is asked after ten seconds and needs two more."""
-
-    async def behave(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Open):
-            channel.post(m.Opened(message.number, 60_000))
-            channel.post(commit(message.number, (1,)))
-        elif isinstance(message, m.Verify):
-            await asyncio.sleep(2.0)
-            digest = roll_digest(D_0, (1, 2, 3))
-            channel.post(m.Verified(message.number, message.base, 1, (2, 3), digest, bytes(2), STATS))
-
-    def answer(event: Event) -> Sequence[Action]:
-        match event:
-            case Committed(position=0):
-                return [WakeAt(10.0)]
-            case Tick():
-                return [SendVerify(Block(roll_digest(D_0, (1,)), 1, (), ()))]
-            case _:
-                return []
-
-    done = played({1: behave}, strategy=Scripted(answer).kind(is_stepped=True))
-    assert done.tokens == [1, 2, 3]
-    [never_signed] = done.session.counts.tried
-    assert "no progress" in never_signed and done.seconds > 16
 
 
 def drafting(seen: list[m.Message], *, reads_for_s: float = 0.0) -> Behaviour:
@@ -572,3 +461,29 @@ def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:
     assert done.session.counts.tried
     assert strategy.received(DraftersAllowed) == [DraftersAllowed(0), DraftersAllowed(3)]
     assert [type(message) for message in seen][:1] == [m.Start]
+
+
+def test_a_commit_is_counted_by_who_drafted_it() -> None:
+    counts = SessionCounts()
+    counts.note_commit("v", bytes([1, HOME_AUTHOR, 2, 0]), near_ties=1)
+    counts.note_commit("v", bytes([0]), near_ties=0)
+    assert (counts.rounds, counts.near_ties, counts.accepted, counts.home_tokens) == (2, 1, 2, 1)
+    assert counts.tokens_by_verifier == {"v": 5}
+
+
+def test_the_first_and_the_latest_reasons_are_kept() -> None:
+    counts, lines = SessionCounts(), [str(number) for number in range(MAX_WHY + 1)]
+    for line in lines:
+        counts.note_line(line)
+    assert (counts.why, list(counts.latest_why)) == (lines[:MAX_WHY], lines[-LATEST_WHY:])
+    assert counts.decisions == len(lines)
+
+
+def test_each_failure_is_told_once_in_words() -> None:
+    counts = SessionCounts()
+    assert counts.nobody_left().startswith("No verifier was found")
+    for error in (PeerError(ErrorCode.OVERLOADED, "full"), PeerLost("v", "gone"), RemoteProtocolError("odd")):
+        counts.note_tried("v", error)
+        counts.note_tried("v", error)
+    sentence = "No verifier could finish the request. Tried: v refused: full; v was lost: gone; "
+    assert counts.nobody_left() == sentence + "v broke the protocol: odd."

@@ -10,7 +10,7 @@ from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 
 D_0 = bytes(16)
-STATS = m.PassStats(0, 0, 0, 0)
+STATS = m.PassStats(0, 0, 0)
 
 
 def signed(

@@ -33,7 +33,7 @@ def left_at_s(
         now_s += STEP_S
         reports += counts
         if commit_every_s and (now_s - began_s) % commit_every_s < STEP_S:
-            watch.settle(now_s, owes_more=True)
+            watch.note_commit(now_s)
         try:
             watch.check(now_s, report=(reports, 0), is_lone=is_lone)
         except (Stalled, TooSlow) as error:
@@ -46,7 +46,7 @@ def committing(
 ) -> Watch:
     watch = Watch(since_s=0.0, usual=usual, announced_pass_s=announced_s)
     for number in range(commits):
-        watch.settle((number + 1) * pass_s, owes_more=True)
+        watch.note_commit((number + 1) * pass_s)
     return watch
 
 
@@ -97,7 +97,7 @@ def test_a_verifier_that_grows_slower_and_slower_is_left_in_the_end() -> None:
             for _ in range(2):
                 watch.check(now_s + 0.99 * pause_s, report=(int(now_s), 0), is_lone=True)
                 now_s += pause_s
-                watch.settle(now_s, owes_more=True)
+                watch.note_commit(now_s)
             pause_s *= 2
     assert pause_s <= 2 * LONGEST_S
 
@@ -106,7 +106,7 @@ def test_long_passes_are_no_stall_once_they_were_measured() -> None:
     own = committing(pass_s=10.0, usual=UsualSpeeds(pass_s=9.0))
     assert left_at_s(own) == (SLACK * 10.0, Stalled)
     others = Watch(since_s=0.0, usual=UsualSpeeds(pass_s=10.0))
-    others.settle(1.0, owes_more=True)
+    others.note_commit(1.0)
     assert left_at_s(others) == (SLACK * 10.0, Stalled)
 
 
@@ -124,26 +124,6 @@ def test_a_long_prompt_takes_time_in_proportion() -> None:
     assert left_at_s(Watch(since_s=0.0, prompt_tokens=tokens, usual=cached)) == (tokens * LEAST_TOKEN_S, Stalled)
 
 
-def test_a_verifier_that_was_asked_nothing_for_long_has_its_full_time_once_it_is() -> None:
-    watch = committing()
-    watch.settle(2.0, owes_more=False)
-    watch.check(100.0, report=(0, 0), is_lone=False)
-    watch.expect(100.0)
-    watch.check(100.0 + STALL_S, report=(0, 0), is_lone=False)
-    watch.expect(103.0)
-    with pytest.raises(Stalled):
-        watch.check(100.1 + STALL_S, report=(0, 0), is_lone=False)
-
-
-def test_time_in_which_nothing_was_asked_is_not_counted_as_slowness() -> None:
-    watch = Watch(since_s=0.0)
-    watch.settle(1.0, owes_more=False)
-    for number in range(4):
-        watch.expect(10.0 * number + 20.0)
-        watch.settle(10.0 * number + 20.5, owes_more=False)
-    assert watch.pass_s(1000.0) == 0.5
-
-
 @given(
     st.floats(0, HOUR_S),
     st.floats(0, LONGEST_S),
@@ -157,6 +137,6 @@ def test_nobody_is_waited_for_longer_than_the_bounds_say(
 ) -> None:
     watch = Watch(since_s=0.0, usual=USUAL, announced_pass_s=announced_s, prompt_tokens=tokens)
     for number in range(commits):
-        watch.settle((number + 1) * pass_s, owes_more=True)
+        watch.note_commit((number + 1) * pass_s)
     most_s = max(LONGEST_S, tokens * LEAST_TOKEN_S) + STEP_S
     assert left_at_s(watch, counts=counts, is_lone=is_lone)[0] <= most_s

@@ -16,7 +16,7 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import FinishReason
 from tests.cosine_p2p.samples import request_of
 
-STATS = m.PassStats(0, 0, 60_000, 0)
+STATS = m.PassStats(0, 0, 60_000)
 REQUEST = request_of("client", max_new_tokens=6)
 D_0 = request_digest(REQUEST)
 
@@ -26,7 +26,7 @@ def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: An
     link = SimpleNamespace(peer_id="verifier", remote_progress=StepCounts())
     digest = roll_digest(D_0, after)
     seen = Watch(since_s=0.0, **watch)
-    return Upstream(0, 1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), seen, is_opened)
+    return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), seen, is_opened)
 
 
 def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
@@ -34,36 +34,24 @@ def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
     return m.Commit(1, len(after), tokens, digest, bytes(len(tokens)), STATS)
 
 
-@pytest.mark.parametrize(
-    ("output", "new"),
-    [((1, 2), (3, 4)), ((1, 2, 3), (4,)), ((1, 2, 3, 4), ()), ((1, 2, 3, 4, 5), ())],
-    ids=["all new", "some new", "none new", "behind"],
-)
-def test_only_what_the_stream_lacks_is_taken(output: tuple[int, ...], new: tuple[int, ...]) -> None:
+def test_a_commit_that_continues_the_stream_moves_its_end() -> None:
     verifier = upstream((1, 2))
-    assert verifier.take(commit((3, 4), after=(1, 2)), list(output), authors=0) == new
+    verifier.take(commit((3, 4), after=(1, 2)), authors=0)
     assert (verifier.position, verifier.digest) == (4, roll_digest(D_0, (1, 2, 3, 4)))
-
-
-@pytest.mark.parametrize("output", [[1, 2, 8], [1, 2, 3, 8, 5]])
-def test_two_verifiers_may_not_differ(output: list[int]) -> None:
-    with pytest.raises(RemoteProtocolError, match="contradicts"):
-        upstream((1, 2)).take(commit((3, 4), after=(1, 2)), output, authors=0)
 
 
 def test_nothing_is_taken_before_the_request_is_open() -> None:
     with pytest.raises(RemoteProtocolError, match="before the request was opened"):
-        upstream(is_opened=False).take(commit((1,)), [], authors=0)
+        upstream(is_opened=False).take(commit((1,)), authors=0)
 
 
-@pytest.mark.parametrize(("after", "tokens"), [((), (1, 9, 2)), ((1, 9), (2,))])
-def test_nothing_is_taken_after_an_end_token(after: tuple[int, ...], tokens: tuple[int, ...]) -> None:
+def test_nothing_is_taken_after_an_end_token() -> None:
     with pytest.raises(RemoteProtocolError, match="past the end"):
-        upstream(after).take(commit(tokens, after=after), list(after), authors=0)
-
-
-def test_an_end_token_that_another_has_committed_ends_both() -> None:
-    assert upstream((1,)).take(commit((9,), after=(1,)), [1, 9], authors=0) == ()
+        upstream().take(commit((1, 9, 2)), authors=0)
+    verifier = upstream()
+    verifier.take(commit((1, 9)), authors=0)
+    with pytest.raises(RemoteProtocolError, match="past the end"):
+        verifier.take(commit((2,), after=(1, 9)), authors=0)
 
 
 def test_the_end_is_in_the_tokens() -> None:
@@ -73,25 +61,24 @@ def test_the_end_is_in_the_tokens() -> None:
     assert end_of([1] * 6, REQUEST) is FinishReason.LENGTH
 
 
-def noted(verifier: Upstream, *, is_stepped: bool = False, rtt_s: float = 0.1) -> PeerSpeeds:
+def noted(verifier: Upstream, *, rtt_s: float = 0.1) -> PeerSpeeds:
     speeds = PeerSpeeds()
     cast("SimpleNamespace", verifier.link).rtt_s = rtt_s
-    verifier.note_pace(speeds, 10.0, is_stepped=is_stepped)
+    verifier.note_pace(speeds, 10.0)
     return speeds
 
 
 def test_the_pace_of_a_verifier_is_remembered_without_round_trips() -> None:
     verifier = upstream()
     for number in range(LEAST_COMMITS + 1):
-        verifier.watch.settle(1.1 + number, owes_more=number < LEAST_COMMITS)
+        verifier.watch.note_commit(1.1 + number)
     usual = noted(verifier).usual(["verifier"], now_s=10.0)
     assert usual.pass_s == pytest.approx(1.0) and usual.prefill_token_s == pytest.approx(1.0)
-    assert noted(verifier, is_stepped=True).usual(["verifier"], now_s=10.0).pass_s == pytest.approx(0.9)
 
 
 def test_a_few_commits_say_nothing_of_the_pace() -> None:
     verifier = upstream()
     assert noted(verifier).usual(["verifier"], now_s=10.0) == UsualSpeeds()
-    verifier.watch.settle(1.0, owes_more=True)
-    verifier.watch.settle(2.0, owes_more=False)
+    verifier.watch.note_commit(1.0)
+    verifier.watch.note_commit(2.0)
     assert noted(verifier, rtt_s=0.0).usual(["verifier"], now_s=10.0) == UsualSpeeds(prefill_token_s=1.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from cosine_p2p.strategy.base import Action, Committed, DrafterStarted, FragmentReceived, SendTree, SendVerify
+from cosine_p2p.strategy.base import Action, Committed, DrafterStarted, FragmentReceived, SendTree
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft, PassStats
@@ -17,7 +17,7 @@ def started(author: int = 1, *, prompt_nll: float = 1.0, rtt_s: float = 0.01) ->
 
 def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
     digest = roll_digest(ROOT, [*after, *tokens])
-    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000, 0))
+    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000))
 
 
 def drafted(
@@ -36,6 +36,6 @@ def tokens_of_trees(actions: Iterable[Action]) -> list[list[int]]:
 def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
     """Attach as a verifier does what a strategy sends."""
     for action in actions:
-        if isinstance(action, SendTree | SendVerify):
+        if isinstance(action, SendTree):
             block = action.block
             tree.attach(block.base, block.position, NodeBlock.of(block.nodes), block.authors)

@@ -16,7 +16,7 @@ from cosine_p2p.strategy.base import (
     SendTree,
     VerifierOpened,
 )
-from cosine_p2p.strategy.cosine import VERIFIER_RARITY, Cosine, CosineOptions
+from cosine_p2p.strategy.cosine import VERIFIER_RARITY, Cosine
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
@@ -167,16 +167,6 @@ def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None
     drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
     assert set(strategy.weights()) == {1}
     assert set(recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))) == {2, 3}
-
-
-def test_without_recall_who_was_released_is_gone() -> None:
-    strategy, output = Cosine(ROOT, options=CosineOptions(recalls=False)), [0]
-    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
-    for author in (1, 2, 3):
-        strategy.on(started(author), 0.0)
-    strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 6})
-    assert recalled(actions + drive(strategy, tokens=30, output=output, drafts={1: 6})) == []
 
 
 def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:

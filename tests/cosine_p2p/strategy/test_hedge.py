@@ -18,13 +18,6 @@ def test_the_prompt_decides_until_there_is_evidence() -> None:
     assert router.pick(1) == (1,)
 
 
-def test_the_prompt_can_be_ignored() -> None:
-    router = HedgeRouter(has_prior=False)
-    router.join(1, facts(prompt_nll=3.0))
-    router.join(2, facts(prompt_nll=1.0))
-    assert router.weights() == {1: pytest.approx(1 / 3), 2: pytest.approx(1 / 3)}
-
-
 def test_the_nearest_goes_first_only_among_equals() -> None:
     router = HedgeRouter()
     router.join(1, facts(rtt_s=0.2))

@@ -7,7 +7,7 @@ from cosine_protocol.messages import PassStats
 
 def test_it_never_acts() -> None:
     plain = Plain(bytes(16))
-    stats = PassStats(0, 0, 0, 0)
+    stats = PassStats(0, 0, 0)
     for event in (
         VerifierOpened(0.06, 0.01),
         DrafterStarted(1, 1.0, 0.006, 0.01),

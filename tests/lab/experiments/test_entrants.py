@@ -53,9 +53,9 @@ def test_the_published_law_is_for_chains_alone() -> None:
 
 
 def test_all_rivals_have_as_many_verifiers_as_everybody_else() -> None:
-    assert {rival.kind.verifiers for rival in RIVALS} == {1}
-    assert not ENTRANTS["dsi"].kind.is_stepped
-    assert ENTRANTS["dsi-2"].kind.verifiers == 2
+    assert {rival.verifiers for rival in RIVALS} == {1}
+    assert not ENTRANTS["dsi"].is_stepped
+    assert ENTRANTS["dsi-2"].verifiers == 2
 
 
 def test_an_unknown_entrant_is_named() -> None:

@@ -73,7 +73,7 @@ def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> No
     for name in options.rivals:
         assert "home" not in plans[name].cell.scenario
         assert plans[name].cell.choice.get("policy", PUBLISHED) == PUBLISHED
-        if entrant(name).kind.is_stepped:
+        if entrant(name).is_stepped:
             beside = plans[name + BESIDE]
             assert beside.is_beside
             assert (beside.cell.scenario["rtt_ms"], beside.cell.scenario["decision_s"]) == (0.0, 0.0)

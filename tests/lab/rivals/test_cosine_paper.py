@@ -15,12 +15,13 @@ from cosine_lab.rivals.cosine_paper import (
     CosineScoreRouter,
     draft_sizes,
 )
+from cosine_lab.rivals.fused_prefix import TOLD
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
     SendAssign,
-    SendVerify,
+    SendTree,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -136,7 +137,7 @@ def begun(options: CosinePaperOptions, *authors: int, director: BatchDirector | 
 
 
 def guesses(actions: list[Action]) -> dict[int, tuple[int, ...]]:
-    return {action.author: action.guess for action in actions if isinstance(action, SendAssign)}
+    return {action.author: TOLD.find(action.base)[1] for action in actions if isinstance(action, SendAssign)}
 
 
 def asked(actions: list[Action]) -> set[int]:
@@ -145,12 +146,12 @@ def asked(actions: list[Action]) -> set[int]:
 
 def verified(actions: list[Action]) -> Block:
     [verify] = actions
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     return verify.block
 
 
 def timed(event: Committed, *, took_s: float) -> Committed:
-    return replace(event, stats=PassStats(0, 0, round(1e6 * took_s), 0))
+    return replace(event, stats=PassStats(0, 0, round(1e6 * took_s)))
 
 
 def test_all_drafters_extend_the_fused_prefix_token_by_token() -> None:
@@ -245,7 +246,7 @@ def test_drafts_get_shorter_while_passes_queue_and_longer_when_they_do_not() -> 
         nonlocal now_s
         tokens: list[int] = []
         actions: list[Action] = []
-        while not any(isinstance(action, SendVerify) for action in actions):
+        while not any(isinstance(action, SendTree) for action in actions):
             actions = strategy.on(drafted([7], after=[*output, *tokens]), now_s)
             tokens.append(7)
         now_s += latency_s

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 
-from cosine_lab.rivals.dsi_parallel import OVERDUE_PASSES, DsiParallel, DsiParallelOptions
+from cosine_lab.rivals.dsi_parallel import (
+    OVERDUE_PASSES,
+    CommittedAt,
+    DsiParallel,
+    DsiParallelOptions,
+    OpenedAt,
+    SendTask,
+)
 from cosine_p2p.strategy.base import (
     Action,
-    Committed,
     DrafterLost,
     SendAdvance,
     SendAssign,
-    SendVerify,
     Tick,
-    VerifierOpened,
     WakeAt,
 )
 from cosine_protocol.digests import roll_digest
@@ -24,17 +28,17 @@ RTT_S = 0.01
 
 def committed(
     tokens: Sequence[int], *, after: Sequence[int], verifier: int = 0, stands: Sequence[int] | None = None
-) -> Committed:
+) -> CommittedAt:
     """New tokens of the stream by a verifier that then stands after `stands`."""
     digest = roll_digest(ROOT, [*after, *tokens] if stands is None else stands)
-    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000, 0), verifier)
+    return CommittedAt(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000), verifier)
 
 
 def begun(verifiers: int = 2, drafters: int = 1, **options: object) -> tuple[DsiParallel, list[Action]]:
     """After every verifier's prefill committed token 5; what the last of them brought about."""
     strategy = DsiParallel(ROOT, options=DsiParallelOptions(**options))  # type: ignore[arg-type]
     for slot in range(verifiers):
-        strategy.on(VerifierOpened(PASS_S, RTT_S, 0, slot), 0.0)
+        strategy.on(OpenedAt(PASS_S, RTT_S, 0, False, slot), 0.0)
     for author in range(1, drafters + 1):
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     actions = strategy.on(committed([5], after=[]), 0.1)
@@ -43,11 +47,11 @@ def begun(verifiers: int = 2, drafters: int = 1, **options: object) -> tuple[Dsi
     return strategy, actions
 
 
-def tasks(actions: Sequence[Action]) -> list[SendVerify]:
-    return [action for action in actions if isinstance(action, SendVerify)]
+def tasks(actions: Sequence[Action]) -> list[SendTask]:
+    return [action for action in actions if isinstance(action, SendTask)]
 
 
-def tokens_of(task: SendVerify) -> list[int]:
+def tokens_of(task: SendTask) -> list[int]:
     return [node.token for node in task.block.nodes]
 
 
@@ -61,7 +65,7 @@ def test_the_drafter_gets_a_chain_without_end_to_draft() -> None:
 def test_the_target_goes_on_alone_at_once_and_only_one_verifier_does() -> None:
     strategy = DsiParallel(ROOT)
     for slot in range(2):
-        strategy.on(VerifierOpened(PASS_S, RTT_S, 0, slot), 0.0)
+        strategy.on(OpenedAt(PASS_S, RTT_S, 0, False, slot), 0.0)
     [plain] = tasks(strategy.on(committed([5], after=[]), 0.1))
     assert (plain.verifier, plain.block.nodes, plain.block.base) == (0, (), roll_digest(ROOT, [5]))
     assert tasks(strategy.on(committed([], after=[5], verifier=1, stands=[5]), 0.1)) == []
@@ -146,7 +150,7 @@ def test_a_pass_that_is_long_overdue_is_not_counted_on() -> None:
 
 def test_a_verifier_that_takes_over_a_slot_is_asked_once_it_has_read_the_prompt() -> None:
     strategy, _ = begun(1, drafters=0)
-    assert tasks(strategy.on(VerifierOpened(PASS_S, RTT_S, 1, 0), 0.2)) == []
+    assert tasks(strategy.on(OpenedAt(PASS_S, RTT_S, 1, False, 0), 0.2)) == []
     [task] = tasks(strategy.on(committed([6], after=[5]), 0.3))
     assert task.block.base == roll_digest(ROOT, [5, 6])
 

@@ -28,7 +28,6 @@ from cosine_p2p.strategy.base import (
     SendAdvance,
     SendAssign,
     SendTree,
-    SendVerify,
     Strategy,
     Tick,
     VerifierOpened,
@@ -84,7 +83,7 @@ def test_a_tick_before_its_time_ends_no_round() -> None:
     strategy.on(started(1), 0.0)
     strategy.on(committed([5]), 1.0)
     assert strategy.on(Tick(), 1.01) == []
-    assert isinstance(strategy.on(Tick(), 9.0)[0], SendVerify)
+    assert isinstance(strategy.on(Tick(), 9.0)[0], SendTree)
 
 
 def test_who_is_not_asked_any_more_is_told_so_once() -> None:
@@ -117,7 +116,7 @@ def test_drafts_of_one_that_vanished_are_verified_all_the_same() -> None:
     strategy.on(committed([5]), 1.0)
     strategy.on(drafted([7, 8], after=[5]), 1.1)
     [action] = strategy.on(DrafterLost(1), 1.2)
-    assert isinstance(action, SendVerify)
+    assert isinstance(action, SendTree)
     assert ([node.token for node in action.block.nodes], action.block.authors) == ([7, 8], (1, 1))
 
 
@@ -181,7 +180,7 @@ class Storm:
     def tell(self, event: Event) -> None:
         self.now_s += self.rng.random() * 0.05
         for action in self.strategy.on(event, self.now_s):
-            if isinstance(action, SendVerify):
+            if isinstance(action, SendTree):
                 assert not self.is_awaited
                 assert (action.block.base, action.block.position) == (
                     roll_digest(ROOT, self.output),

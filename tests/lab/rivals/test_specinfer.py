@@ -8,7 +8,7 @@ from cosine_p2p.strategy.base import (
     DrafterLost,
     FragmentReceived,
     SendAssign,
-    SendVerify,
+    SendTree,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -46,7 +46,7 @@ def test_the_drafters_that_know_the_prompt_best_draft_a_tree_each() -> None:
     _, actions = begun(THREE, 3, 1, 2)
     assigns = assigned(actions)
     assert set(assigns) == {1, 2}
-    assert {(a.depth, a.width, a.window, a.guess) for a in assigns.values()} == {(2, 2, 8, ())}
+    assert {(a.depth, a.width, a.window) for a in assigns.values()} == {(2, 2, 8)}
 
 
 def test_a_named_set_of_drafters_is_asked_whatever_they_say() -> None:
@@ -60,7 +60,7 @@ def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     assert strategy.on(drafted([7, 9, 4], after=[5], author=1), 1.02) == []
     actions = strategy.on(drafted([8, 9, 4], after=[5], author=2), 1.03)
     [verify] = actions
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     assert len(verify.block.nodes) == 6
     tree = LiveTree(roll_digest(ROOT, [5]), 1)
     feed(tree, actions)
@@ -73,7 +73,7 @@ def test_only_the_likeliest_nodes_fit() -> None:
     strategy, _ = begun(SpecInferOptions(drafters=1, depth_tokens=2, max_nodes=2), 1)
     strategy.on(branched({7: 0.3, 8: 0.5}, after=[5], author=1), 1.01)
     [verify] = strategy.on(drafted([8, 3], after=[5], confidence=0.7), 1.02)
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     assert [node.token for node in verify.block.nodes] == [8, 3]
 
 
@@ -83,7 +83,7 @@ def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
     assert 1.0 + 0.01 + 3 * 0.006 < wake.at_s < 1.1
     strategy.on(drafted([7], after=[5]), 1.01)
     [verify] = strategy.on(Tick(), wake.at_s)
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     assert [node.token for node in verify.block.nodes] == [7]
 
 
@@ -94,7 +94,7 @@ def test_one_that_said_nothing_yet_is_waited_for_longer() -> None:
     [wake] = strategy.on(Tick(), due)
     assert isinstance(wake, WakeAt)
     assert wake.at_s > due
-    assert isinstance(strategy.on(Tick(), wake.at_s)[0], SendVerify)
+    assert isinstance(strategy.on(Tick(), wake.at_s)[0], SendTree)
     assert set(assigned(strategy.on(committed([7], after=[5]), wake.at_s))) == {1}
 
 
@@ -102,7 +102,7 @@ def test_the_last_awaited_drafter_vanishes() -> None:
     strategy, _ = begun(THREE, 1, 2)
     strategy.on(drafted([7, 8, 9], after=[5]), 1.01)
     [verify] = strategy.on(DrafterLost(2), 1.02)
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     assert len(verify.block.nodes) == 3
 
 

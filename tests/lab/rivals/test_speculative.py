@@ -6,7 +6,7 @@ from cosine_p2p.strategy.base import (
     DrafterLost,
     SendAdvance,
     SendAssign,
-    SendVerify,
+    SendTree,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -32,7 +32,7 @@ def assigned(actions: list[Action]) -> SendAssign:
 
 def verified(actions: list[Action]) -> Block:
     [verify] = actions
-    assert isinstance(verify, SendVerify)
+    assert isinstance(verify, SendTree)
     return verify.block
 
 

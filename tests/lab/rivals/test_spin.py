@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.rivals.spin import DraftedRounds, GoodputRouter, Spin, SpinDirector, SpinOptions, assign
-from cosine_p2p.strategy.base import Action, DrafterLost, SendAssign, SendVerify, VerifierOpened
+from cosine_p2p.strategy.base import Action, DrafterLost, SendAssign, SendTree, VerifierOpened
 from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
@@ -160,7 +160,7 @@ def played(strategy: Spin, *, best: int, rounds: int) -> list[int]:
         picked.append(author)
         tokens = [7, 8] if author == best else [1, 2]
         [verify] = strategy.on(drafted(tokens, after=output, author=author), now_s + 0.03)
-        assert isinstance(verify, SendVerify)
+        assert isinstance(verify, SendTree)
         right = [7, 8, 9] if author == best else [7]
         now_s += 0.1
         actions = strategy.on(committed(right, after=output), now_s)
@@ -190,7 +190,7 @@ def test_the_best_drafter_vanishes() -> None:
     strategy = opened()
     played(strategy, best=2, rounds=6)
     actions = strategy.on(DrafterLost(2), 3.0)
-    assert isinstance(actions[0], SendVerify)
+    assert isinstance(actions[0], SendTree)
 
 
 def test_without_a_place_a_round_is_a_plain_pass() -> None:
@@ -199,7 +199,7 @@ def test_without_a_place_a_round_is_a_plain_pass() -> None:
     strategy = opened(director, drafters=1)
     actions = strategy.on(committed([5]), 1.0)
     assert asked(actions) is None
-    assert isinstance(actions[-1], SendVerify)
+    assert isinstance(actions[-1], SendTree)
 
 
 def test_two_requests_that_want_one_drafter_with_one_place_get_what_is_best_for_both() -> None:

@@ -14,7 +14,7 @@ from cosine_node.learning.streams import StreamRecord
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES
 from cosine_protocol.request import Sampling
 from tests.node.peers import request_of
 
@@ -35,13 +35,12 @@ def tree_of(
 def branch(
     base: bytes = D_0,
     *,
-    guess: tuple[int, ...] = (),
     depth: int = 8,
     width: int = 4,
     window: int = 64,
     rarity: int = USUAL_RARITY,
 ) -> Branch:
-    return Branch(base, guess, depth, width, window, rarity)
+    return Branch(base, depth, width, window, rarity)
 
 
 def said(*candidates: tuple[int, float]) -> Choice:
@@ -113,17 +112,13 @@ class Follower:
         assert 0 < len(grown.nodes) <= MAX_BLOCK_NODES
 
     def assign(self) -> None:
-        """Draft below some prefix, known or not. Who guesses knows the guess."""
+        """Draft below some prefix, known or not."""
         rng, live = self.rng, self.live
-        known = [(live.root.digest, live.position), *((node.digest, node.position + 1) for node in live.walk())]
-        base, position = rng.choice(known)
-        guess = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(3)))
-        live.attach(base, position, [Node(i - 1, token, 1.0) for i, token in enumerate(guess)], [2] * len(guess))
+        known = [live.root.digest, *(node.digest for node in live.walk())]
+        base = rng.choice(known)
         if rng.random() < 0.2:
             base = rng.randbytes(16)
-        made = branch(
-            base, guess=guess, depth=rng.randrange(1, 7), width=rng.randrange(1, 5), window=rng.randrange(1, 20)
-        )
+        made = branch(base, depth=rng.randrange(1, 7), width=rng.randrange(1, 5), window=rng.randrange(1, 20))
         self.take(self.tree.assign(made))
 
     def advance(self) -> None:
@@ -216,23 +211,6 @@ def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> Non
     grown = tree.assign(branch())
     assert grown is not None
     assert (grown.base, grown.position, tokens_of(grown)) == (D_0, 0, [5])
-
-
-def test_a_guess_on_an_unread_prompt_hangs_below_its_last_token() -> None:
-    engine = ScriptedEngine(vocab_tokens=VOCAB)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-    tree = tree_of()
-    tree.assign(branch(guess=(7,)))
-    live = LiveTree(D_0, 0)
-    live.attach(D_0, 0, [Node(BASE, 7, 1.0)], [1])
-    for _ in range(4):
-        engine.prune(sequence, tree.take_dropped())
-        engine.keep(sequence, tree.take_kept())
-        row = planned(tree)
-        grown = tree.absorb(row, engine.forward([row])[0].choices)
-        if grown is not None:
-            assert live.attach(grown.base, grown.position, grown.nodes, [2] * len(grown.nodes))
-    assert live.root.children[7].children
 
 
 def test_width_one_drafts_a_chain_of_first_choices() -> None:
@@ -433,26 +411,3 @@ def test_outcomes_teach_the_calibration() -> None:
     grown_by(tree, said((5, 0.5)))
     tree.advance(0, (6,))
     assert calibration(0.5, is_first=True) < before
-
-
-@pytest.mark.parametrize("width", [1, 2])
-def test_a_guess_is_drafted_below_first_however_unlikely(width: int) -> None:
-    tree = tree_of()
-    assert tree.assign(branch(width=width, depth=1)) is None
-    first = grown_by(tree, said((5, 0.9), (6, 1e-4)))
-    assert tokens_of(first) == [5]
-    tree.assign(branch(guess=(6,), width=width, depth=1, window=2))
-    assert planned(tree).tokens[0] == 6
-    grown = grown_by(tree, *[said((7, 0.5)), said((8, 0.5))][:width])
-    assert (grown.base, tokens_of(grown)) == {1: (roll_digest(D_0, [6]), [7]), 2: (D_0, [6, 7, 5, 8])}[width]
-    assert tree.plan(0) is None
-
-
-def test_a_guess_that_was_drafted_before_counts_as_certain_with_all_below_it() -> None:
-    tree = tree_of()
-    tree.assign(branch(width=4))
-    grown_by(tree, said((5, 0.2), (6, 0.1)))
-    grown_by(tree, said((7, 0.5)), said((8, 0.06), (9, 0.05)))
-    assert planned(tree).tokens == (7,)
-    assert tree.assign(branch(guess=(6,), width=4)) is not None
-    assert planned(tree).tokens == (7, 8, 9)

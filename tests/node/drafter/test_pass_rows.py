@@ -37,7 +37,7 @@ class Following:
         request = request_of(client, prompt=(number, 1, 2))
         d_0 = request_digest(request)
         tree = DraftTree(d_0, request.prompt, (), Calibration(first_power=1.0))
-        tree.assign(Branch(d_0, (), depth=64, width=1, window=64))
+        tree.assign(Branch(d_0, depth=64, width=1, window=64))
         sequence = self.engine.open(sampling=request.sampling, prompt_tokens=3)
         return FollowedRequest(NO_CHANNEL, number, request, d_0, tree, sequence, 0.0)
 

@@ -92,7 +92,7 @@ def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ())
 
 
 def assign(base: bytes, *, number: int = 1, position: int = 0, window: int = 8, **options: Any) -> m.Assign:
-    plan: dict[str, Any] = {"guess": (), "depth": 8, "width": 1, "window": window} | options
+    plan: dict[str, Any] = {"depth": 8, "width": 1, "window": window} | options
     return m.Assign(number, base, position, **plan)
 
 
@@ -345,7 +345,7 @@ def test_tokens_outside_the_vocabulary_hurt_no_other_request(tokens: tuple[int, 
         await other.hear_for(0.5)
         hostile = request_of(caller.peer_id)
         d_0 = request_digest(hostile)
-        caller.post(start(hostile), assign(d_0, guess=tokens), m.Advance(1, 0, tokens), assign(d_0, guess=tokens))
+        caller.post(start(hostile), assign(d_0), m.Advance(1, 0, tokens), assign(d_0))
         await caller.hear_for(0.5)
         other.post(m.Advance(1, 0, expected_output(request, bench.engine)[:1]))
         heard = await other.hear_for(0.5)
@@ -361,20 +361,6 @@ def test_the_widest_assignment_is_served() -> None:
         caller.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
         assert fragments_in(await caller.hear_for(3.0))
         assert bench.service.requests == 1
-
-    play(scene)
-
-
-def test_an_early_guess_is_drafted_below() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        d_0 = request_digest(request)
-        guess = tuple(token for token in range(3) if token != expected_output(request, bench.engine)[0])[:1]
-        caller.post(start(request), assign(d_0, guess=guess, width=2, window=16))
-        live = LiveTree(d_0)
-        for draft in fragments_in(await caller.hear_for(1.0)):
-            live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
-        assert any(node.parent and node.parent.digest == roll_digest(d_0, guess) for node in live.walk())
 
     play(scene)
 

@@ -34,7 +34,7 @@ async def microseconds(name: str, *, units: float = READ_BURST) -> str:
     async with verifying(max_requests=4) as bench:
         caller = await bench.caller()
         request = request_of(caller.peer_id, max_new_tokens=4000)
-        caller.post(opening(request, pacing=m.Pacing.STEPPED))
+        caller.post(opening(request, pacing=m.Pacing.PLAIN))
         await caller.until(m.Opened)
         frame = encode_frame(encode(FLOODS[name](request)))
         of_one = 1 + len(frame) / 1024

@@ -8,7 +8,7 @@ from cosine_node.verifier.request import KvState
 from cosine_p2p.trust.audit_rule import near_tie_of
 from cosine_protocol.audits import open_verdict, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import AskAudit, AuditVerdict, Pacing, Transcript
+from cosine_protocol.messages import AskAudit, AuditVerdict, Transcript
 from cosine_protocol.request import Request
 from tests.node.peers import SERVER
 from tests.node.verifier.test_memory import NoChannel
@@ -29,8 +29,6 @@ def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> Audite
         NoChannel(),
         claim.number,
         request,
-        Pacing.PLAIN,
-        0,
         KvState(sequence),
         list(claim.tokens),
         near_tie=near_tie_of(engine.numerics),

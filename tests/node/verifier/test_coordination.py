@@ -168,10 +168,10 @@ def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
     play(scene)
 
 
-def test_stepped_requests_and_second_mandates_are_declined() -> None:
+def test_plain_requests_and_second_mandates_are_declined() -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        stepped, free = asked(nonce=bytes([1]) * 16), asked()
-        caller.post(opened(stepped, number=2, pacing=m.Pacing.STEPPED), delegate(stepped, number=2))
+        plain, free = asked(nonce=bytes([1]) * 16), asked()
+        caller.post(opened(plain, number=2, pacing=m.Pacing.PLAIN), delegate(plain, number=2))
         assert "does not fit" in (await caller.until(m.Declined, number=2)).message
         caller.post(opened(free), delegate(free), delegate(free))
         assert "had a mandate already" in (await caller.until(m.Declined, number=1)).message

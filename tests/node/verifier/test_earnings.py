@@ -18,7 +18,9 @@ def request(drafters: int, accepted: dict[int, int]) -> VerifierRequest:
     """One resumed after 2 output tokens, of 10."""
     names = tuple(numbered_identity(number).peer_id for number in range(2, 2 + drafters))
     channel = cast("Any", None)
-    made = VerifierRequest(channel, 3, request_of(), Pacing.FREE, drafters, KvState(0), [1, 2], drafters=names)
+    made = VerifierRequest(
+        channel, 3, request_of(), KvState(0), [1, 2], pacing=Pacing.FREE, authors=drafters, drafters=names
+    )
     made.output += [3] * 8
     made.accepted = Counter(accepted)
     return made

@@ -34,7 +34,7 @@ class Served:
         request = request_of("c", prompt=(number,) * prompt_tokens)
         sequence = self.engine.open(sampling=request.sampling, prompt_tokens=prompt_tokens)
         admitted = VerifierRequest(
-            NoChannel(), number, request, Pacing.FREE, 1, KvState(sequence), [], admission=number
+            NoChannel(), number, request, KvState(sequence), [], pacing=Pacing.FREE, authors=1, admission=number
         )
         self.requests.add(admitted)
         return admitted

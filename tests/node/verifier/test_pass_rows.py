@@ -4,14 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
-from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.request import KvState, RequestStage, VerifierRequest
+from cosine_node.verifier.request import KvState, RequestStage, ServedRequest, VerifierRequest
 from cosine_node.verifier.served import ServedRequests
 from cosine_protocol.errors import CosineError
 from cosine_protocol.messages import Message, Pacing
@@ -20,6 +17,7 @@ from tests.node.peers import request_of
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 FLAT = CostCurve(((1, 0.01), (64, 0.01)))
+STEEP_AT_FOUR = CostCurve(((1, 0.01), (3, 0.0125), (4, 0.05), (64, 0.5)))
 WIDE: Sequence[Node] = [
     Node(BASE, 10, 0.6),
     Node(0, 11, 0.6),
@@ -53,7 +51,6 @@ class Serving:
         curve: CostCurve = FLAT,
         pool_tokens: int = 4096,
         is_ordered: bool = True,
-        **policy: Any,
     ) -> None:
         self.engine = ScriptedEngine(vocab_tokens=64, pool_tokens=pool_tokens)
         self.requests = ServedRequests()
@@ -62,7 +59,6 @@ class Serving:
             self.requests,
             engine=self.engine,
             curve=curve,
-            policy=Policy(**policy),
             budget_tokens=64,
             is_ordered=is_ordered,
             fail=lambda request, error: self.failed.append(error),
@@ -74,7 +70,14 @@ class Serving:
         asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
         sequence = self.engine.open(sampling=asked.sampling, prompt_tokens=2)
         request = VerifierRequest(
-            NoChannel(client), number, asked, Pacing.FREE, 1, KvState(sequence), [9], admission=number
+            NoChannel(client),
+            number,
+            asked,
+            KvState(sequence),
+            [9],
+            pacing=Pacing.FREE,
+            authors=1,
+            admission=number,
         )
         self.requests.add(request)
         row = request.prefill_row(2)
@@ -89,7 +92,7 @@ class Serving:
         """The tokens of the next pass, by request."""
         return [list(row.tokens) for _, row in self._forward()]
 
-    def take_turn(self, *, request_s: float) -> list[VerifierRequest]:
+    def take_turn(self, *, request_s: float) -> list[ServedRequest]:
         """Who was in the next pass, which takes so much longer for each request but the first."""
         rows = self.rows.next_rows()
         for request, row in rows:
@@ -106,10 +109,9 @@ class Serving:
 
 
 def test_the_pending_token_is_fed_once_and_what_follows_it_hangs_below_it() -> None:
-    serving = Serving(1, max_nodes=2)
+    serving = Serving(1, curve=STEEP_AT_FOUR)
     assert serving.fed() == [[9, 10, 11]]
-    assert serving.fed() == [[20, 12]]
-    assert serving.fed() == [[21]]
+    assert serving.fed() == [[20, 21, 12]]
     assert serving.fed() == []
 
 
@@ -125,12 +127,6 @@ def test_drafts_stretch_a_pass_by_little() -> None:
     # Each token costs as much as the one before.
     assert Serving(1, curve=LINEAR).fed() == [[9]]
     assert [len(tokens) for tokens in Serving(4, curve=LINEAR).fed()] == [2, 1, 1, 1]
-
-
-def test_only_the_best_path_is_fed_where_the_policy_says_so() -> None:
-    serving = Serving(1, only_best_path=True)
-    assert serving.fed() == [[9, 10, 11, 12]]
-    assert serving.fed() == []
 
 
 def test_drafts_take_nobody_s_pages() -> None:
@@ -172,13 +168,3 @@ def test_a_crowd_goes_at_once_where_nobody_else_is_ready() -> None:
     assert serving.take_turn(request_s=1.0) == [crowd[0], modest]
     serving.requests.remove(modest)
     assert serving.take_turn(request_s=1.0) == crowd
-
-
-@pytest.mark.parametrize("is_pending_fed", [False, True])
-def test_a_stepped_request_gets_the_pass_it_asked_for_and_no_other(is_pending_fed: bool) -> None:
-    serving = Serving(1)
-    [request] = serving.decoding
-    request.pacing = Pacing.STEPPED
-    if is_pending_fed:
-        serving.engine.forward([request.decode_row([])])
-    assert bool(serving.fed()) is not is_pending_fed

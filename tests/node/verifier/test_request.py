@@ -38,7 +38,7 @@ class NoChannel:
 
 
 def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0) -> VerifierRequest:
-    return VerifierRequest(NoChannel(), 1, request, Pacing.FREE, 3, KvState(sequence), list(output))
+    return VerifierRequest(NoChannel(), 1, request, KvState(sequence), list(output), pacing=Pacing.FREE, authors=3)
 
 
 def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierRequest:
@@ -77,42 +77,15 @@ def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: 
     assert fed == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("is_pass_wanted", [True, False])
-def test_after_a_preemption_all_but_the_pending_token_is_recomputed(
-    is_pass_wanted: bool,
-) -> None:
+def test_after_a_preemption_all_but_the_pending_token_is_recomputed() -> None:
     state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    state.is_pass_wanted = is_pass_wanted
     state.preempt(sequence=7)
     assert state.can_use_pass
     row = state.prefill_row(100)
     assert (row.sequence, row.tokens, row.scored_from) == (7, (1, 2, 3, 4), 4)
     state.note_fed(4)
     assert (state.stage, state.unfed_tokens) == (RequestStage.DECODE, 0)
-    assert state.can_use_pass is is_pass_wanted
-
-
-def test_a_pass_asked_for_during_recomputation_is_not_lost() -> None:
-    state = state_of(request_of("c", prompt=(1, 2, 3)))
-    state.is_pass_wanted = False
-    state.preempt(sequence=7)
-    assert state.awaits_verify
-    state.is_pass_wanted = True
-    assert not state.awaits_verify
-    state.note_fed(state.unfed_tokens)
-    assert state.stage is RequestStage.DECODE and state.can_use_pass
-
-
-def test_during_the_prefill_no_pass_can_be_asked_for() -> None:
-    state = unfed(request_of("c", prompt=(1, 2, 3)))
-    assert state.can_use_pass and not state.awaits_verify
-
-
-def test_a_stepped_request_awaits_a_verify_after_each_commit() -> None:
-    state = state_of(request_of("c"))
-    state.pacing = Pacing.STEPPED
-    state.commit(verdict(state, [], {9: 10}))
-    assert state.awaits_verify and not state.can_use_pass
+    assert state.can_use_pass
 
 
 def test_a_preemption_while_the_prompt_is_fed_begins_it_anew() -> None:

@@ -12,10 +12,8 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_node.passes.runner import InlineRunner
-from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.service import IDLE_S, VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
 from cosine_protocol.audits import open_transcript
@@ -47,10 +45,13 @@ LONG = 400
 
 @asynccontextmanager
 async def verifying(
-    engine: ScriptedEngine | None = None, curve: CostCurve = FLAT, **config: Any
+    engine: ScriptedEngine | None = None,
+    curve: CostCurve = FLAT,
+    make: Callable[..., VerifierService] = VerifierService,
+    **config: Any,
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
-    service = VerifierService(
+    service = make(
         engine=engine,
         runner=InlineRunner(engine, curve),
         curve=curve,
@@ -243,12 +244,12 @@ def test_a_full_verifier_refuses_early_and_says_when_to_come_back() -> None:
     play(scene, max_requests=2)
 
 
-async def occupied(bench: Bench, *, clients: int, each: int = 1, pacing: m.Pacing = m.Pacing.FREE) -> list[Caller]:
+async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]:
     """Clients that hold places for long."""
     callers = [await bench.caller() for _ in range(clients)]
     for caller in callers:
         for number in range(1, each + 1):
-            caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG), number=number, pacing=pacing))
+            caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG), number=number))
             await caller.until(m.Opened, number=number)
     return callers
 
@@ -302,22 +303,6 @@ def test_of_those_that_wait_clients_come_in_turns() -> None:
         assert bench.service.requests == 3
 
     play(scene, max_requests=3)
-
-
-def test_a_place_is_not_held_by_asking_for_nothing() -> None:
-    """Stepped requests whose clients only send heartbeats."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        idle = await occupied(bench, clients=4, pacing=m.Pacing.STEPPED)
-        heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S + 1.0) for one in idle))
-        assert not any(isinstance(message, m.Error) for some in heard for message in some)
-        request = request_of(caller.peer_id, max_new_tokens=5)
-        assert await finished(caller, request) == expected_output(request, bench.engine)
-        heard = await asyncio.gather(*(one.hear_for(IDLE_S + 1.0) for one in idle))
-        assert all(any(isinstance(message, m.Error) for message in some) for some in heard)
-        assert bench.service.requests == 0
-
-    play(scene, max_requests=4)
 
 
 def test_who_waits_when_the_verifier_drains_is_sent_away() -> None:
@@ -404,62 +389,6 @@ def test_a_message_of_another_protocol_costs_the_stream_and_its_requests() -> No
     play(scene)
 
 
-def test_stepped_pacing_waits_for_every_verify_and_answers_each_with_one_pass() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=12)
-        stream, d_0 = expected_output(request, bench.engine), request_digest(request)
-        caller.post(opening(request, pacing=m.Pacing.STEPPED))
-        first = await caller.until(m.Commit)
-        assert first.tokens == stream[:1]
-        passes = bench.engine.passes
-        assert not [h for h in await caller.hear_for(1.0) if isinstance(h, m.Commit | m.Verified)]
-        assert bench.engine.passes == passes
-        done = 1
-        while done < 12:
-            draft = stream[done : done + 2]
-            nodes = NodeBlock.of([Node(index - 1, token, 0.1) for index, token in enumerate(draft)])
-            base = roll_digest(d_0, stream[:done])
-            caller.post(m.Verify(1, base, done, nodes, bytes([1] * len(draft))))
-            answer = await caller.until(m.Verified)
-            assert (answer.base, answer.position) == (base, done)
-            assert answer.tokens == stream[done : done + len(answer.tokens)]
-            assert len(answer.tokens) == min(3, 12 - done)
-            done += len(answer.tokens)
-        await caller.until(m.Final)
-
-    play(scene)
-
-
-def test_a_stepped_pass_on_another_prefix_is_an_error() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id)
-        caller.post(opening(request, pacing=m.Pacing.STEPPED))
-        await caller.until(m.Commit)
-        error = await refusal(caller, m.Verify(1, bytes(16), 1, NodeBlock.of([]), b""))
-        assert error.code == ErrorCode.MALFORMED
-
-    play(scene)
-
-
-def test_a_stepped_pass_over_more_nodes_than_a_message_can_count_is_bounded() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        caller.post(opening(request, pacing=m.Pacing.STEPPED))
-        commit = await caller.until(m.Commit)
-        roots = NodeBlock.of([Node(BASE, token, 1.0) for token in range(64)])
-        caller.post(m.Tree(1, commit.digest, 1, roots, bytes([1] * 64)))
-        for token in range(5):
-            children = NodeBlock.of([Node(BASE, child, 1.0) for child in range(64)])
-            caller.post(m.Tree(1, roll_digest(commit.digest, [token]), 2, children, bytes([1] * 64)))
-        caller.post(m.Verify(1, commit.digest, 1, NodeBlock.of([]), b""))
-        answer = await caller.until(m.Verified)
-        stream = expected_output(request, bench.engine)
-        assert answer.tokens == stream[1 : 1 + len(answer.tokens)]
-        assert 0 < answer.stats.nodes <= 256
-
-    play(scene)
-
-
 def test_a_cancelled_request_ends_with_its_account() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
@@ -524,24 +453,10 @@ def test_requests_that_do_not_fit_together_take_their_pages_in_turns(pacing: m.P
         requests = [request_of(c.peer_id, prompt=(place, 7), max_new_tokens=38) for place, c in enumerate(callers)]
         for each, request in zip(callers, requests, strict=True):
             each.post(opening(request, pacing=pacing))
-        streams = await asyncio.gather(*(paced(each, pacing) for each in callers))
+        streams = await asyncio.gather(*(collected(each) for each in callers))
         assert streams == [expected_output(request, bench.engine) for request in requests]
 
     play(scene, ScriptedEngine(pool_tokens=64))
-
-
-async def paced(caller: Caller, pacing: m.Pacing) -> tuple[int, ...]:
-    """A stream to its end; a stepped one asks for pass after pass, without drafts."""
-    tokens: list[int] = []
-    while True:
-        message = await caller.next()
-        assert not isinstance(message, m.Error), message
-        if isinstance(message, m.Commit | m.Verified):
-            tokens += message.tokens
-            if pacing is m.Pacing.STEPPED:
-                caller.post(m.Verify(1, message.digest, len(tokens), NodeBlock.of([]), b""))
-        elif isinstance(message, m.Final):
-            return tuple(tokens)
 
 
 class CountingEngine(ScriptedEngine):
@@ -691,31 +606,16 @@ def test_many_clients_share_passes_and_each_has_its_own_stream() -> None:
     play(scene)
 
 
-async def widest_pass(bench: Bench, caller: Caller, *, guesses: int) -> int:
-    """Nodes of the largest pass where the fourth token is followed by many unlikely guesses."""
-    request = request_of(caller.peer_id)
-    before = roll_digest(request_digest(request), expected_output(request, bench.engine)[:4])
-    nodes = NodeBlock.of([Node(BASE, token, 0.001) for token in range(guesses)])
-    caller.post(opening(request), m.Tree(1, before, 4, nodes, bytes([1] * guesses)))
-    await collected(caller)
-    return max(message.stats.nodes for message in caller.heard if isinstance(message, m.Commit))
-
-
-@pytest.mark.parametrize(("drops_costly_nodes", "nodes"), [(True, 0), (False, 20)])
-def test_without_the_policy_to_drop_costly_nodes_a_pass_takes_all_there_are(
-    drops_costly_nodes: bool, nodes: int
-) -> None:
+def test_guesses_that_do_not_pay_enter_no_pass() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
-        assert await widest_pass(bench, caller, guesses=20) == nodes
+        request = request_of(caller.peer_id)
+        before = roll_digest(request_digest(request), expected_output(request, bench.engine)[:4])
+        nodes = NodeBlock.of([Node(BASE, token, 0.001) for token in range(20)])
+        caller.post(opening(request, pacing=m.Pacing.PLAIN), m.Tree(1, before, 4, nodes, bytes([1] * 20)))
+        await collected(caller)
+        assert max(message.stats.nodes for message in caller.heard if isinstance(message, m.Commit)) == 0
 
-    play(scene, policy=Policy(uses_prompt_lookup=False, drops_costly_nodes=drops_costly_nodes))
-
-
-def test_all_there_are_still_fit_in_the_budget() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        assert await widest_pass(bench, caller, guesses=20) == 9
-
-    play(scene, policy=Policy(drops_costly_nodes=False), budget_tokens=10)
+    play(scene)
 
 
 # A pass over two tokens, those of two requests, costs what one token costs; a third makes it 1.45 times as long,
@@ -737,24 +637,18 @@ async def send_wrong_drafts(bench: Bench, caller: Caller, request: Request) -> N
             caller.post(m.Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
 
 
-def seconds_beside_wrong_drafts(*, keeps_account: bool) -> float:
-    """How long 60 tokens of an honest client take beside a client whose drafts are all wrong, in virtual time."""
-    seconds: list[float] = []
+def test_wrong_drafts_of_one_client_do_not_slow_the_others() -> None:
+    """Sixty tokens of an honest client beside one whose drafts are all wrong."""
 
     async def scene(bench: Bench, caller: Caller) -> None:
         honest = await bench.caller()
-        wrong = request_of(caller.peer_id, max_new_tokens=100)
-        sending = asyncio.ensure_future(send_wrong_drafts(bench, caller, wrong))
+        sending = asyncio.ensure_future(
+            send_wrong_drafts(bench, caller, request_of(caller.peer_id, max_new_tokens=100))
+        )
         began_s = asyncio.get_running_loop().time()
         await finished(honest, request_of(honest.peer_id, prompt=(9, 8), max_new_tokens=60))
-        seconds.append(asyncio.get_running_loop().time() - began_s)
+        plain_s = 60 * STEEP_AT_THREE.seconds(2)
+        assert asyncio.get_running_loop().time() - began_s < 1.1 * plain_s
         await sending
 
-    play(scene, curve=STEEP_AT_THREE, policy=Policy(keeps_account=keeps_account))
-    return seconds[0]
-
-
-def test_wrong_drafts_of_one_client_do_not_slow_the_others() -> None:
-    plain_s = 60 * STEEP_AT_THREE.seconds(2)
-    assert seconds_beside_wrong_drafts(keeps_account=False) > 1.35 * plain_s
-    assert seconds_beside_wrong_drafts(keeps_account=True) < 1.1 * plain_s
+    play(scene, curve=STEEP_AT_THREE)

@@ -13,7 +13,7 @@ from tests.scenes import in_real_time
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        ("protocols not supported: [/cosine/draft/1.0.0]", "it does not serve /cosine/draft/1.0.0"),
+        ("protocols not supported: [/cosine/draft/2.0.0]", "it does not serve /cosine/draft/2.0.0"),
         ("routing: not found", "no address of it is known in the network"),
         ("failed to dial: peer id mismatch: expected A, got B", "another peer answers at its address"),
         ("dial tcp4: connect: connection refused", "nothing listens at its address any more"),
