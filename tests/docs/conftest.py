@@ -51,7 +51,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("documentation")
     environment = {**os.environ, **QUIET, **_home(folder), "COSINE_HOST_MADDR": HOST}
     environment["PATH"] = os.pathsep.join((str(_programs(folder)), environment["PATH"]))
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (*(ROOT / n for n in ("node", "protocol", "tui")), ROOT)))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        map(str, (*(ROOT / n for n in ("lab", "node", "protocol", "tui")), ROOT))
+    )
     nodes: list[Node] = []
 
     def started(name: str, *arguments: Any) -> Node:
