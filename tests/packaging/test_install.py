@@ -130,7 +130,7 @@ def test_it_brings_no_machine_learning(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "extra"), [(("cosine-node", "serve"), "gateway"), (("cosine-tui", "--demo"), "tui")]
+    ("arguments", "extra"), [(("cosine-node", "serve"), "gateway"), (("cosine-tui", "--demo"), "./lab")]
 )
 def test_what_needs_an_extra_names_it(
     arguments: tuple[str, ...], extra: str, installed: Path, tmp_path: Path

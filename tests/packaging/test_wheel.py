@@ -1,5 +1,7 @@
 """The wheel holds the four packages, what they need to run, the licence, and nothing else."""
 
+import subprocess
+import sys
 import tarfile
 import tomllib
 from configparser import ConfigParser
@@ -29,6 +31,7 @@ MAX_WHEEL_BYTES: Final = 100_000_000
 """The largest file that PyPI takes without asking."""
 MAX_REST_BYTES: Final = 1_250_000
 """All but weights, compressed; a choice, half as much again as it was."""
+LAB: Final = ROOT / "lab"
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 
 
@@ -127,3 +130,16 @@ def test_the_sdist_can_be_built_and_tested(built: Built) -> None:
     ):
         assert name in names
     assert not [name for name in names if Path(name).parts[:1] in ((".venv",), ("dist",), ("site",), (".git",))]
+
+
+def test_the_laboratory_is_a_wheel_of_its_own(built: Built, tmp_path: Path) -> None:
+    """With the notice that its recorded texts need."""
+    del built
+    command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(LAB))
+    subprocess.run(command, capture_output=True, check=True)
+    [wheel] = tmp_path.glob("cosine_lab-*.whl")
+    with ZipFile(wheel) as packed:
+        names = {name for name in packed.namelist() if name.startswith("cosine_lab/")}
+    modules = {f"cosine_lab/{path.relative_to(LAB / 'cosine_lab').as_posix()}" for path in LAB.rglob("*.py")}
+    data = {f"cosine_lab/simulation/data/{path.name}" for path in (LAB / "cosine_lab").rglob("*.npz")}
+    assert modules | data | {"cosine_lab/LICENSE", "cosine_lab/NOTICE", "cosine_lab/report/page.md"} <= names

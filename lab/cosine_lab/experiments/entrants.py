@@ -3,7 +3,7 @@
 A table of option values names, beside the fields of a strategy's own options:
 
 - `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
-  "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it. `own` leaves it to the strategy.
+  "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it.
 - `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.simulation.trace_engine.Law`).
 - `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`; `ours`
   and `published` leave prompt lookup to the drafter that every strategy has for it.
@@ -38,7 +38,6 @@ OptionValues = Mapping[str, Any]
 
 # Values of `drafter`, `law` and `policy`, as they stand in the JSON files.
 BY_LABEL: Final = "by-label"
-OWN: Final = "own"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
 SHIPS: Final = "ships"

@@ -21,7 +21,7 @@ DRAWN: Final = ("rtt", "near", "ring")
 MAX_COLUMNS: Final = 116
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""
-_PLACE: Final = re.compile(r"\{([^{}]+)\}")
+PLACE: Final = re.compile(r"\{([^{}]+)\}")
 _NAMED: Final = re.compile(r"\]\(benchmarks/(\w+)\.json\)")
 _FOLDER: Final = "](benchmarks/"
 """Links of the template into the folder of results."""
@@ -69,7 +69,7 @@ def page_of(results: Mapping[str, Row], folder: str) -> str:
     introduction, *sections = re.split(r"(?m)^(?=## )", template())
     known = [section for section in sections if set(_NAMED.findall(section)) <= results.keys()]
     text = "".join([introduction, *known]).replace(_FOLDER, f"]({folder}/")
-    filled = _PLACE.sub(lambda place: shown(figure_at(place[1].replace("\n", " "), results)), text)
+    filled = PLACE.sub(lambda place: shown(figure_at(place[1].replace("\n", " "), results)), text)
     return (
         "\n\n".join(block if block[0] in "#!" else _wrapped(block) for block in filled.strip().split("\n\n")) + "\n"
     )

@@ -57,15 +57,6 @@ def learned_tokens(traces: TraceSet, model: str) -> tuple[int, ...]:
     return (0, *sorted(map(int, versions)))
 
 
-def learning_domain(traces: TraceSet) -> str:
-    """The expertise of the drafter that learns in traces. Raises `UsageError` where none does."""
-    for name in next(iter(traces)).drafters:
-        model, learned, _ = name.partition(LEARNED)
-        if learned:
-            return model.partition("-")[2]
-    raise UsageError("No drafter of these traces learns.")
-
-
 def hits_along(trace: Trace, model: str) -> int:
     """The number of tokens of a trace that are the first choice of a drafter."""
     return int((trace.drafters[model].candidate_tokens[:, 0] == trace.stream).sum())

@@ -23,7 +23,7 @@ def test_the_page_is_what_the_results_make_it() -> None:
 
 def test_every_place_of_the_page_has_a_figure() -> None:
     results = page.read_results(RESULTS)
-    places = page._PLACE.findall(page.template())
+    places = page.PLACE.findall(page.template())
     assert len(places) > 80
     assert [place for place in places if page.figure_at(" ".join(place.split("\n")), results) is None] == []
 

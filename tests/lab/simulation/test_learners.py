@@ -13,7 +13,6 @@ from cosine_lab.simulation.learners import (
     SimulatedLearner,
     hits_along,
     learned_tokens,
-    learning_domain,
     learning_traces,
     version_name,
 )
@@ -48,15 +47,12 @@ def test_the_shipped_version_has_the_drafters_own_name() -> None:
 
 
 def test_who_learns_is_told_by_the_names_of_versions() -> None:
-    assert learning_domain(TRACES) == "math"
     assert learned_tokens(TRACES, "draft-math") == (0, 2000, 5000, 10_000, 20_000)
     assert learned_tokens(TRACES, "draft-code") == (0,)
 
 
 def test_where_nobody_learns_nothing_is_found() -> None:
     shipped = TraceSet.load_shipped()
-    with pytest.raises(UsageError, match="No drafter of these traces learns"):
-        learning_domain(shipped)
     with pytest.raises(UsageError, match="know no drafter draft-history"):
         learned_tokens(shipped, "draft-history")
 
