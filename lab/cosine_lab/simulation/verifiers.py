@@ -19,10 +19,11 @@ from cosine_protocol.request import Request
 class Policy:
     """What a verifier does of its own accord under free pacing; by default all that the product's does.
 
-    With `uses_prompt_lookup` it drafts what followed the same words before. With `keeps_account` a request whose
-    drafts cost more than they bring gets plain passes. With `drops_costly_nodes` only drafts that raise the expected
-    tokens per second enter a pass, else all live ones up to the token budget. With `only_best_path` only the most
-    probable child of each node does, with `max_nodes` no more than so many for each request.
+    With `uses_prompt_lookup` it drafts what followed the same words before. With `keeps_account` a request
+    whose drafts cost more than they bring gets plain passes. With `drops_costly_nodes` only drafts that raise
+    the expected tokens per second enter a pass, else all live ones up to the token budget. With
+    `only_best_path` only the most probable child of each node does, with `max_nodes` no more than so many for
+    each request.
     """
 
     uses_prompt_lookup: bool = True
