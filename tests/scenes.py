@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 
 Scene = Callable[..., Coroutine[Any, Any, None]]
 Test = Callable[..., None]

@@ -11,13 +11,13 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
-from cosine_lab.simulation.links import seeded
+from cosine_lab.emulation.links import seeded
+from cosine_lab.emulation.traces import Trace, TraceSet
+from cosine_lab.emulation.virtual_loop import PacedLoop, run_virtual
 from cosine_lab.simulation.participants import Participants, identity_of
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import EngineSource, Scenario
-from cosine_lab.simulation.traces import Trace, TraceSet
-from cosine_lab.simulation.virtual_loop import PacedLoop, run_virtual
 from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload, chosen_traces
 from cosine_node import zoo
 from cosine_p2p.client import AsyncClient

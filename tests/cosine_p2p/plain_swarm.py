@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.serving.status_service import StatusService
 from cosine_p2p.directory.directory import Directory, MemoryDirectory
 from cosine_p2p.text.tokenizer import TextCodec

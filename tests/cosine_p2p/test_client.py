@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import UsageError
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.rivals import RIVALS
-from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory.discover import DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.session.job import Job

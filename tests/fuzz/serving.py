@@ -14,8 +14,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.runner import InlineRunner

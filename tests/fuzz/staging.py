@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from cosine_lab.simulation.virtual_loop import VirtualLoop
+from cosine_lab.emulation.virtual_loop import VirtualLoop
 from cosine_protocol.errors import CosineError, LocalProtocolError
 
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
 from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.transport.base import Stream, Transport

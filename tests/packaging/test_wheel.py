@@ -141,5 +141,5 @@ def test_the_laboratory_is_a_wheel_of_its_own(built: Built, tmp_path: Path) -> N
     with ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if name.startswith("cosine_lab/")}
     modules = {f"cosine_lab/{path.relative_to(LAB / 'cosine_lab').as_posix()}" for path in LAB.rglob("*.py")}
-    data = {f"cosine_lab/simulation/data/{path.name}" for path in (LAB / "cosine_lab").rglob("*.npz")}
+    data = {f"cosine_lab/emulation/data/{path.name}" for path in (LAB / "cosine_lab").rglob("*.npz")}
     assert modules | data | {"cosine_lab/LICENSE", "cosine_lab/NOTICE", "cosine_lab/report/page.md"} <= names

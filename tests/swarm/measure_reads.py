@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.transport.channel import READ_PLACES, READ_RATE
 from cosine_p2p.trust.call_budget import CallBudget

@@ -4,9 +4,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation import workload
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_protocol.request import Sampling
 

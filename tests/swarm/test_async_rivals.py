@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.results import Generation
 from cosine_p2p.strategy.base import (

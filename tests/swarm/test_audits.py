@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import Logits, ScriptedEngine
+from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.tree import SequenceTree

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_protocol.records import Role

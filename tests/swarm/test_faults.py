@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import InlineRunner, Pass

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel

@@ -10,8 +10,8 @@ import transformers as tf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.torch.loading import load_engine

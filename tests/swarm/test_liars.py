@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.liars import LIES, Liar, LiarRequest, Lie, no_such_token, silence
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel, serve_channel

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.request.results import Generation

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService

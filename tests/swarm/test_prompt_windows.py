@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from cosine_protocol.request import Sampling
 from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.curve import CostCurve
 from cosine_node.learning.streams import VerifiedStream

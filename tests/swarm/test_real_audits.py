@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import is_installed

@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.decoding import Decoded, decoded
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve

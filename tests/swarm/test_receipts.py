@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterService
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.request.results import Generation

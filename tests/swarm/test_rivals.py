@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.cosine_paper import BatchDirector, CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.rounds import SteppedKind
@@ -14,7 +15,6 @@ from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.request import Sampling

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.stall import COUNTING, LONE_S, SLOW_AFTER_S, STALL_S
 from cosine_p2p.transport.base import Stream

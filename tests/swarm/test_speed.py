@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import Generation
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 from tests.thoroughness import quick_first

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.session.warm_spare import EVERY_TOKENS, LEAST_TOKENS
 

@@ -4,7 +4,7 @@ A table of option values names, beside the fields of a strategy's own options:
 
 - `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
   "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it.
-- `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.simulation.trace_engine.Law`).
+- `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.emulation.trace_engine.Law`).
 - `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`; `ours`
   and `published` leave prompt lookup to the drafter that every strategy has for it.
 - `shares`: all requests of a run share one director, where the strategy has one.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from cosine_lab.emulation.traces import Trace
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
@@ -26,7 +27,6 @@ from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.scenario import Scenario
-from cosine_lab.simulation.traces import Trace
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
 from cosine_p2p.strategy.cosine import Cosine, CosineOptions

@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from multiprocessing import get_context
 from typing import Any, Final, Self, TypeVar
 
+from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.experiments.entrants import (
     COUPLED,
     OURS,
@@ -29,7 +30,6 @@ from cosine_lab.simulation.report import SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_lab.simulation.swarm import numbered_nonces
-from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_node import zoo
 from cosine_node.engine.ngram import FollowerIndex

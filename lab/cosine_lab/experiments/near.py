@@ -12,6 +12,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from cosine_lab.emulation.cities import rtt_s
 from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS, OptionValues
 from cosine_lab.experiments.experiment import (
     RECORDED_TOKENS,
@@ -31,7 +32,6 @@ from cosine_lab.experiments.rtt import ALONE
 from cosine_lab.experiments.tuning import Place, Search, tune
 from cosine_lab.report.intervals import speedup_fields
 from cosine_lab.report.plots import LinePlot, rows_where
-from cosine_lab.simulation.cities import rtt_s
 from cosine_lab.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
 from cosine_p2p.trust.mandates import Coordination

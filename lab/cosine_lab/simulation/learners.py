@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.simulation.report import LearnerUse, Switch
-from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine

@@ -7,14 +7,14 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
+from cosine_lab.emulation.links import LinkModel, LinkTable, Partition, seeded
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_lab.simulation.learners import SimulatedLearner
 from cosine_lab.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
-from cosine_lab.simulation.links import LinkModel, LinkTable, Partition, seeded
-from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_lab.simulation.report import EventLog, LearnerUse, NodeUse
 from cosine_lab.simulation.scenario import Discovery, Scenario
 from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts

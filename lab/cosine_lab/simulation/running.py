@@ -8,13 +8,13 @@ from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.links import seeded
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.participants import Participants
 from cosine_lab.simulation.report import EventLog, RequestEnding, RequestResult, SimulationReport, speedup
 from cosine_lab.simulation.scenario import Scenario
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from cosine_lab.simulation.cities import check_city, rtt_s
-from cosine_lab.simulation.devices import deploy
+from cosine_lab.emulation.cities import check_city, rtt_s
+from cosine_lab.emulation.devices import deploy
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.family import Family
@@ -89,7 +89,7 @@ class Scenario:
     """A swarm and its load. Raises `UsageError` for values that mean nothing.
 
     `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`), or
-    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.simulation.devices`). Drafter i is
+    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.emulation.devices`). Drafter i is
     `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from their
     start. `rtt_ms` is that of every pair, `jitter_ms` the mean exponential delay of each write on top,
     `rate_bytes_per_s` 0 for no limit.
@@ -107,7 +107,7 @@ class Scenario:
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
 
     `client_cities`, `verifier_cities` and `drafter_cities`, all or none, put everybody on a map instead of at one
-    RTT: client i is in `client_cities[i]`, and so on, read again from the start (`cosine_lab.simulation.cities`).
+    RTT: client i is in `client_cities[i]`, and so on, read again from the start (`cosine_lab.emulation.cities`).
     There the nodes have `settle_s` seconds to find their network coordinates before the first request; with 0 they
     have none.
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cosine_lab.emulation.links import seeded
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.faults import RANDOM
-from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.report import RequestEnding
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario, curves

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from cosine_lab.simulation.machine import MachineUse
-from cosine_lab.simulation.memory_transport import MemoryTransport
+from cosine_lab.emulation.machine import MachineUse
+from cosine_lab.emulation.memory_transport import MemoryTransport
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool

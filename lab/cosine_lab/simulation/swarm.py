@@ -11,15 +11,15 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.links import seeded
+from cosine_lab.emulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.fused_prefix import FusedTree
 from cosine_lab.rivals.parallel_session import session_of
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.links import seeded
-from cosine_lab.simulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
-from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.receipt_ledger import ReceiptLedger

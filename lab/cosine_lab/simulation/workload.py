@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
 
+from cosine_lab.emulation.links import seeded
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.trace_engine import Law, TraceDrafter, TraceTarget
+from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.simulation.learners import LearningCurve, learned_tokens, learning_traces
-from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.scenario import EngineSource, Scenario
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.trace_engine import Law, TraceDrafter, TraceTarget
-from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.engine.ngram import NgramEngine

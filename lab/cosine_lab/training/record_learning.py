@@ -3,7 +3,7 @@
 python -m cosine_lab.training.record_learning --corpora DIR --work DIR --target zoo:target \
     --drafter zoo:draft-math --own math --new literature \
     --others zoo:draft-code zoo:draft-general zoo:draft-literature \
-    --out lab/cosine_lab/simulation/data/toy_learning.npz
+    --out lab/cosine_lab/emulation/data/toy_learning.npz
 
 The target answers questions of the corpora; a drafter learns from what it guessed along them, as `join --learn`
 does. Each version is one round from the shipped weights. Beside it stand drafters that do not learn, so that there
@@ -22,8 +22,8 @@ from typing import TypeVar
 
 import torch
 
+from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.simulation.learners import version_name
-from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_lab.simulation.workload import TEST_SPLIT
 from cosine_lab.training.record_smol_traces import recorded_in
 from cosine_lab.training.record_traces import NEAR_TIE, TEMPERATURES, Recorded, TargetOutput, choices_along, compose

@@ -1,6 +1,6 @@
 """Records SmolLM2's answers to the project's own prompts and the candidates of its drafters along them.
 
-python -m cosine_lab.training.record_smol_traces --out lab/cosine_lab/simulation/data/smol_traces.npz
+python -m cosine_lab.training.record_smol_traces --out lab/cosine_lab/emulation/data/smol_traces.npz
 
 Prompts are kept: they are the project's own, short ones of each domain, and long ones over passages of docs/.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cosine_lab.simulation.traces import Trace, TraceSet
+from cosine_lab.emulation.traces import Trace, TraceSet
 from cosine_lab.training.record_traces import POOL_TOKENS, TEMPERATURES, Recorded, RecordedModel, compose, write
 from cosine_node import zoo
 from cosine_node.engine.base import Engine

@@ -1,6 +1,6 @@
 """Records the target's text on held-out prompts and the candidates of every drafter along it, for simulations.
 
-python -m cosine_lab.training.record_traces --corpora DIR --out lab/cosine_lab/simulation/data/family_traces.npz
+python -m cosine_lab.training.record_traces --corpora DIR --out lab/cosine_lab/emulation/data/family_traces.npz
 """
 
 import argparse
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from cosine_lab.simulation.traces import CANDIDATES, EOS, DrafterTrace, Trace, TraceSet
+from cosine_lab.emulation.traces import CANDIDATES, EOS, DrafterTrace, Trace, TraceSet
 from cosine_lab.training.model import load_model
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row

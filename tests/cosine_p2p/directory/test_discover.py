@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import REUSE_S, DiscoverService
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.discover import KEEP_LINKS_S, MAX_ASKED, DiscoverCells

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.cities import CITIES, rtt_s
+from cosine_lab.emulation.cities import CITIES, rtt_s
 from cosine_p2p.directory.vivaldi import (
     LEAST_ERROR,
     MAX_RTT_S,

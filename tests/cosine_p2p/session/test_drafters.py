@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.drafters import START_TIMEOUT_S, DrafterLedger, Drafters
 from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived

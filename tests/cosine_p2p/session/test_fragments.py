@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.fragments import MAX_WAITING_FRAGMENTS, FragmentGate
 from cosine_p2p.transport.link import Delivery
 from cosine_protocol import messages as m

@@ -3,10 +3,10 @@
 import random
 from contextlib import aclosing
 
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.request.results import TARGET_SOURCE, Chunk, Generation, Progress
 from cosine_p2p.text.token_effects import TokenEffect
 from tests.swarm.reference import draft_engine, prompt_of, target_engine

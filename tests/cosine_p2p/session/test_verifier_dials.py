@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials, VerifierQueue
 from cosine_p2p.transport.link import Links, PeerLink
 from cosine_protocol.errors import PeerLost

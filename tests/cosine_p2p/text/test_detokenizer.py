@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_p2p.text.detokenizer import SETTLED_AFTER_TOKENS, Codec, Detokenizer, TextAssembler
 from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextCodec

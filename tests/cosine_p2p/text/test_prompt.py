@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt
 from cosine_protocol.errors import PromptRefused

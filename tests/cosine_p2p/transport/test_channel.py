@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import (
     FLOOD_S,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_p2p.transport.delay import DelayedTransport
 from cosine_protocol.errors import PeerLost

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.delay import DelayedTransport, delayed
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import FEATURES, Channel, serve_channel
 from cosine_p2p.transport.link import Delivery, Links

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.experiments.decoding import Agreement, Decoded, PackedBatch, alternately, decoded
 from cosine_lab.experiments.engine import (
     ALONE_REQUESTS,
@@ -31,7 +32,6 @@ from cosine_lab.experiments.engine_transformers import (
     measured_model,
 )
 from cosine_lab.experiments.texts import embedded_prompts, mixed, random_prompts, spread
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.workload import plain_stream
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling

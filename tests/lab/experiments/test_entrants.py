@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
+from cosine_lab.emulation.traces import TraceSet
 from cosine_lab.experiments.entrants import (
     ENTRANTS,
     POLICIES,
@@ -16,7 +17,6 @@ from cosine_lab.experiments.entrants import (
 )
 from cosine_lab.rivals.spin import SpinDirector
 from cosine_lab.simulation.scenario import Scenario
-from cosine_lab.simulation.traces import TraceSet
 from cosine_protocol.errors import UsageError
 
 CASE = RequestCase(TraceSet.load_shipped().select(split="test", temperature=0.0)[0], (3, 1, 2, 4, 5, 6))

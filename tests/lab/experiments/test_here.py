@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.here import HereOptions, findings_of, measure, prompts_of, run, sentences
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.demo.race import Way
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_protocol.errors import UsageError

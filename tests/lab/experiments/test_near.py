@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.cities import rtt_s
 from cosine_lab.experiments.experiment import Cell, Prompts, run_cell
 from cosine_lab.experiments.near import (
     BESIDE_ROUNDS,
@@ -20,7 +21,6 @@ from cosine_lab.experiments.near import (
     settings_of,
 )
 from cosine_lab.experiments.rtt import ALONE
-from cosine_lab.simulation.cities import rtt_s
 from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result
 

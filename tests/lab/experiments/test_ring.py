@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cosine_lab.emulation.traces import DrafterTrace, Trace
 from cosine_lab.experiments.entrants import POLICIES
 from cosine_lab.experiments.experiment import Prompts, run_cell
 from cosine_lab.experiments.ring import (
@@ -20,7 +21,6 @@ from cosine_lab.experiments.ring import (
     planned,
     tuned_policies,
 )
-from cosine_lab.simulation.traces import DrafterTrace, Trace
 from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result, silent
 

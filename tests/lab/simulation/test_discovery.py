@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.records import LIFETIME_S, TARGET
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_protocol.limits import MAX_CELL_OWNERS
 from cosine_protocol.records import Role
 

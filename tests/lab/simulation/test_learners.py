@@ -6,6 +6,9 @@ from itertools import count
 
 import pytest
 
+from cosine_lab.emulation.trace_engine import TraceDrafter
+from cosine_lab.emulation.traces import Trace, TraceSet
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.learners import (
     ROUND_S,
     ROUND_S_PER_TOKEN,
@@ -17,9 +20,6 @@ from cosine_lab.simulation.learners import (
     version_name,
 )
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.trace_engine import TraceDrafter
-from cosine_lab.simulation.traces import Trace, TraceSet
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import curve_of
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.service import DrafterService

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_lab.simulation.cities import rtt_s
+from cosine_lab.emulation.cities import rtt_s
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.participants import Participants, identity_of, population_of
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import Scenario
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import workload_of
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import Role

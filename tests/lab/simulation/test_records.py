@@ -2,8 +2,8 @@
 
 import pytest
 
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST, facts_of, record_of
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import GenerationDefaults, Role, open_record, seal_record

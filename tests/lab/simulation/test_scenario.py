@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.cities import rtt_s
+from cosine_lab.emulation.cities import rtt_s
 from cosine_lab.simulation.report import RequestEnding, speedup
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of, with_nodes

@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
+from cosine_lab.emulation.links import seeded
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.faults import FaultKind, plan_faults
-from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.participants import population_of
 from cosine_lab.simulation.soak import run_soak, soak_scenario
 from cosine_p2p.strategy.base import Action, Event, StrategyKind

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity, numbered_nonces
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import GenerationFailed
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.emulation.traces import TraceSet
 from cosine_lab.simulation.learners import learned_tokens
-from cosine_lab.simulation.traces import TraceSet
 from cosine_lab.training import record_learning
 from cosine_node.learning.finetuning import RoundSettings
 

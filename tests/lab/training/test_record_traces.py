@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from cosine_lab.simulation.traces import CANDIDATES, EOS, TraceSet
+from cosine_lab.emulation.traces import CANDIDATES, EOS, TraceSet
 from cosine_lab.training import record_traces
 from cosine_lab.training.record_traces import RecordedModel, TargetOutput, compose, write
 from cosine_node import zoo

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.cli import main
 from cosine_node.cli.audit import check, judged
 from cosine_node.terminal.printing import json_safe

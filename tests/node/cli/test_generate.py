@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli import asking, main
 from cosine_node.cli.generate import config_lines, stage_of

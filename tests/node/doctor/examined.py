@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.doctor.checks import DoctorOptions, Facts, checks_of, run_checks
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.machine import find_daemon

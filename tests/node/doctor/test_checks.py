@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node import zoo
 from cosine_node.doctor import checks as facts_module
 from cosine_node.doctor.addresses import Dialled, DialOutcome

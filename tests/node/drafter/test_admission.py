@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.service import check_start
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Choice, Row

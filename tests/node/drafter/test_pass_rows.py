@@ -7,7 +7,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.request import BUDGET_TOKENS, IDLE_S, DraftRows, FollowedRequest
 from cosine_node.engine.curve import CostCurve

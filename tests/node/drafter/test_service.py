@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (

@@ -3,7 +3,7 @@ from itertools import count
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve, measure_curve, rising
 from cosine_protocol.errors import UsageError

@@ -3,9 +3,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.trace_engine import TraceDrafter, TraceTarget
-from cosine_lab.simulation.traces import DIGITS, TraceSet
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.trace_engine import TraceDrafter, TraceTarget
+from cosine_lab.emulation.traces import DIGITS, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.ngram import NgramEngine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Row
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_protocol.errors import LocalProtocolError

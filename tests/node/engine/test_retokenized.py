@@ -11,9 +11,9 @@ import transformers as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
 from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens

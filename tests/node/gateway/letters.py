@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.client import AsyncClient

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission, Tickets
 from cosine_node.gateway.api_errors import ApiError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import internal, of_failure
 from cosine_node.gateway.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
 from cosine_protocol.errors import (

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.simulation.letter_codec import LetterCodec
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run

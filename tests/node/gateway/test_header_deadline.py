@@ -8,7 +8,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.server import HEADER_S, DeadlineProtocol
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.middleware import REQUEST_ID, KeyRing, is_own_name, name_of, request_id
 from tests.node.gateway.asgi import Reply, gateway
 from tests.node.gateway.letters import MODEL

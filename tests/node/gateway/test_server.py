@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from openai import APIConnectionError, APIError, OpenAI
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.server import JOIN_PATIENCE_S, join_patiently, listening, url_of
 from cosine_protocol.errors import PeerLost, UsageError
 from tests.node.gateway.letters import MODEL, PROMPT, SLOW, text_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Row

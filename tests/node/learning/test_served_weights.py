@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold

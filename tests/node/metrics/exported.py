@@ -5,9 +5,9 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.app import count_requests
 from cosine_node.metrics import GenerationMetrics

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from typer.main import get_command
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.cli.app import app
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, NodeCollector, ObservedNode, node_registry, serving_metrics

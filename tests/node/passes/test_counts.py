@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter import service as drafter_service
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve

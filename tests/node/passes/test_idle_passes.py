@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.idle_passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, IdlePasses

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import (
     MAX_CELLS,
     QUESTION_BURST,

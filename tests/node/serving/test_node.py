@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.model import NGRAM, ModelSource
 from cosine_node.serving.node import identity_files, run_nodes, together

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.channel import Channel

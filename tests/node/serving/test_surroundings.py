@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from cosine_lab.simulation.links import LinkTable
-from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.links import LinkTable
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
 from cosine_p2p.directory.directory import MemoryDirectory

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import transformers as tf
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageModel

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import torch
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel

@@ -6,7 +6,7 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.training.distilling import (

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.channel import READ_BURST, READ_RATE
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode

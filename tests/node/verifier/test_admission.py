@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import admitted, check_claim
 from cosine_protocol.audits import sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest

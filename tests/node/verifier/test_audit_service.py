@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.audit_service import AHEAD_S, MAX_AUDITS, TOKENS_PER_S, AuditService
 from cosine_node.verifier.service import VerifierConfig, VerifierService

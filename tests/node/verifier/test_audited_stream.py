@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
 from cosine_node.verifier.audited_stream import CANDIDATES, SCORED_TOKENS, gap_of
 from cosine_protocol.audits import open_verdict

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import InlineRunner

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import OutOfPages
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.results import HOME_SOURCE, Generation

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import transformers as tf
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.scheduler import MAX_CHUNK_TOKENS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_protocol.errors import ErrorCode, PeerError

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.request import (
     TARGET_AUTHOR,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.learning.decision import LearningState
 from cosine_node.learning.home import write_about
 from cosine_p2p.client import Swarm

@@ -5,9 +5,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_protocol.request import Sampling
 from cosine_tui.sources.running_requests import RunningRequests

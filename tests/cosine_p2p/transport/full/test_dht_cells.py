@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.postings import Posting, PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import node_id_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.postings import (
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,

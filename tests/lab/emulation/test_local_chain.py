@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_lab.simulation.local_chain import LocalChain
+from cosine_lab.emulation.local_chain import LocalChain
 from cosine_node.engine.base import BadLogits, Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.chain_engine import ChainEngine

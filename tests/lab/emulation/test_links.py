@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.cities import rtt_s
-from cosine_lab.simulation.links import (
+from cosine_lab.emulation.cities import rtt_s
+from cosine_lab.emulation.links import (
     PACKET_BYTES,
     FifoServer,
     LinkModel,
@@ -23,8 +23,8 @@ from cosine_lab.simulation.links import (
     SeededRoute,
     seeded,
 )
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import PeerLost, UsageError
 
@@ -176,7 +176,7 @@ def test_two_streams_between_the_same_peers_do_not_share_their_luck() -> None:
 
 
 def test_seeds_are_the_same_in_every_process() -> None:
-    code = "from cosine_lab.simulation.links import seeded; print(seeded(5, 'a', 'b').random())"
+    code = "from cosine_lab.emulation.links import seeded; print(seeded(5, 'a', 'b').random())"
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],

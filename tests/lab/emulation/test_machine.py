@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_lab.simulation.machine import SimulatedMachine, WatchedTransport
-from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_lab.simulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.virtual_loop import run_virtual
+from cosine_lab.emulation.machine import SimulatedMachine, WatchedTransport
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, BadLogits, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.transport.base import Stream

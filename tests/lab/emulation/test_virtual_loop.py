@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.virtual_loop import Deadlock, PacedLoop, run_virtual
+from cosine_lab.emulation.virtual_loop import Deadlock, PacedLoop, run_virtual
 
 
 def test_an_hour_passes_at_once_and_exactly() -> None:

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores, scripted_logits
+from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores, scripted_logits
 from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.torch.sampling import choose
@@ -138,6 +138,6 @@ def test_bad_fidelity() -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    modules = "cosine_lab.simulation.scripted_engine, cosine_node.engine.curve"
+    modules = "cosine_lab.emulation.scripted_engine, cosine_node.engine.curve"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

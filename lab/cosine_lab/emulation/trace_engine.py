@@ -8,7 +8,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from cosine_lab.simulation.traces import BASE, CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
+from cosine_lab.emulation.traces import BASE, CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine

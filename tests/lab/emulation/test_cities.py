@@ -4,7 +4,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from cosine_lab.simulation.cities import ACCESS_S, CITIES, rtt_s
+from cosine_lab.emulation.cities import ACCESS_S, CITIES, rtt_s
 from cosine_protocol.errors import UsageError
 
 

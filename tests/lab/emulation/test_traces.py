@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.traces import (
+from cosine_lab.emulation.traces import (
     CANDIDATES,
     DIGITS,
     EOS,

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
-from cosine_lab.simulation.cities import rtt_s
+from cosine_lab.emulation.cities import rtt_s
 from cosine_protocol.errors import UsageError
 
 PACKET_BYTES: Final = 1200

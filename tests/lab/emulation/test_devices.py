@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.devices import (
+from cosine_lab.emulation.devices import (
     CURVE_TOKENS,
     DEVICES,
     MODELS,

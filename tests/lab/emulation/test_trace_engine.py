@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_lab.simulation.trace_engine import (
+from cosine_lab.emulation.trace_engine import (
     NEAR_TIE_MARGIN,
     OFF_STREAM_TOKEN,
     ORACLE_HIT,
@@ -21,7 +21,7 @@ from cosine_lab.simulation.trace_engine import (
     TraceTarget,
     ranked,
 )
-from cosine_lab.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet
+from cosine_lab.emulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling
@@ -367,5 +367,5 @@ def test_both_are_engines_of_the_targets_kind() -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import sys, cosine_lab.simulation.trace_engine; sys.exit('torch' in sys.modules)"
+    code = "import sys, cosine_lab.emulation.trace_engine; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
