@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
+from tests.rooms_picture import PICTURE, draw
 
 PAGE: Final = (DOCS / "architecture.md").read_text("utf-8")
 STEPS: Final = [
@@ -37,3 +38,7 @@ def test_every_step_of_the_walks_is_read() -> None:
 @pytest.mark.parametrize(("path", "names"), STEPS)
 def test_a_step_names_what_there_is(path: str, names: list[str]) -> None:
     assert set(names) <= names_of(path)
+
+
+def test_the_picture_shows_the_rooms_as_they_are() -> None:
+    assert PICTURE.read_text("utf-8") == draw(), "draw it again: python -m tests.rooms_picture"

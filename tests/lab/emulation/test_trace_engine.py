@@ -25,7 +25,7 @@ from cosine_lab.emulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSe
 from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling
-from tests.lab.simulation.test_traces import MODELS, a_trace
+from tests.lab.emulation.test_traces import MODELS, a_trace
 
 MODEL = MODELS[0]
 WRONG = 64

@@ -14,7 +14,7 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.lab.simulation.test_traces import MODELS, a_trace
+from tests.lab.emulation.test_traces import MODELS, a_trace
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.tiny_models import (
     LATENT,
