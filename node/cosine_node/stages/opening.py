@@ -12,7 +12,7 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import check_options, first_line, read_config, resolve_device, resolve_dtype
 from cosine_node.engine.torch.partial_model import decoder_layers
 from cosine_node.engine.torch.support import context_tokens, model_class_of, refuse_by_config

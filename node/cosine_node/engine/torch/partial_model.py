@@ -96,7 +96,7 @@ class LayerAfter(AbsentLayer):
 
 
 class StandInEmbedding(nn.Module):
-    """Stands for the embedding: in the load trial each token needs activations of its own, any will do."""
+    """Stands for the embedding: in the self-test each token needs activations of its own, any will do."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
