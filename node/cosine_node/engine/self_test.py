@@ -26,13 +26,13 @@ FIRST_TOKEN: Final = 5
 TOKEN_STEP: Final = 7
 """The ids of one attempt lie apart, and those of the next lie between them."""
 CYCLE: Final = 3
-"""A choice: words of each part of the long prompt, so that no token stands beside itself."""
+"""Words of each part of the long prompt, so that no token stands beside itself."""
 FIRST_PART: Final = 13
 SECOND_PART: Final = 10
-"""A choice: together more than a page of the KV pool, which can then be shared, and cut inside it."""
+"""Together more than a page of the KV pool, which can then be shared, and cut inside it."""
 BRANCH_TOKENS: Final = 3
 SIBLINGS: Final = 5
-"""A choice: more than twice as many as the tokens of the short prompt."""
+"""More than twice as many as the tokens of the short prompt."""
 FAR_DEPTH: Final = 5
 """Tokens of each of the two texts that end where the context does, of which they share the first two."""
 

@@ -116,12 +116,12 @@ class StageRehearsal:
 WIDE_TOKENS: Final = 64
 """The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
 MEMORY_PART: Final = 0.5
-"""A choice: of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
+"""Of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
 a quarter, but the weights of a stage count as well, and they are chosen to fit."""
 WEIGHTS_PART: Final = 0.75
-"""A choice: with `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
+"""With `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
 HEADS: Final = 2
-"""A choice: a stage's pool has room for so many heads with as many requests as a verifier has by default."""
+"""A stage's pool has room for so many heads with as many requests as a verifier has by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

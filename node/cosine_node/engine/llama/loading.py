@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float32]
 MOST_ERROR: Final = 1e-4
 """In standard deviations of the logits, for weights and KV cache in float32: as in `load_self_test`."""
 MOST_ROUNDED_ERROR: Final = 0.5
-"""A choice for all others: 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise."""
+"""For all others: 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise."""
 
 
 def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
@@ -98,13 +98,13 @@ def error_of(found: Floats, expected: Floats) -> float:
 
 
 LANES: Final = 128
-"""A choice: branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
+"""Branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
 PASS_TOKENS: Final = 63
 """On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
 CARD_PASS_TOKENS: Final = 512
 """On a card, which is slow with small passes: llama.cpp's own default."""
 SMALL_MODEL_WEIGHTS: Final = 100_000_000
-"""A choice: smaller models are what several nodes on one machine run, which else wait for each other's threads."""
+"""Smaller models are what several nodes on one machine run, which else wait for each other's threads."""
 METAL: Final = ("metal", "mtl")
 DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
 """How the names of ggml's devices begin, by the name that a user gives."""

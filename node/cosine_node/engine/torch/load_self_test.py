@@ -134,15 +134,15 @@ SELF_TEST_WINDOW: Final = 4
 MOST_UNITS: Final = 4.0
 """In units of rounding: 16-bit rows of dense models reached 2.5 (trained, 7M weights) and 1.9 (tiny)."""
 LEAST_TOLERANCE: Final = 1e-4
-"""A choice for float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
+"""For float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
 MOST_TOLERANCE: Final = 2.0
-"""A choice, in the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
+"""In the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
 OUTLIERS_ALLOWED: Final = 3.0
-"""A choice: rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
+"""Rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
 MOST_OUTLIERS: Final = 0.5
-"""A choice: faults strike all rows of a group or nearly all."""
+"""Faults strike all rows of a group or nearly all."""
 ATTEMPTS: Final = 4
-"""A choice: a group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
+"""A group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
 
 FAILURES: Final = (
     TypeError,

@@ -62,7 +62,7 @@ LOG = logging.getLogger(__name__)
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
 INT4_GROUP: Final = 64
-"""A choice among the sizes of torchao's int4 kernel: weights of a row that share a scale."""
+"""One of the sizes of torchao's int4 kernel: weights of a row that share a scale."""
 
 
 class Quantisation(StrEnum):

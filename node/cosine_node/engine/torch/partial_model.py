@@ -24,7 +24,7 @@ from cosine_protocol.stage_messages import LayerRange
 
 
 MOST_COPIED: Final = 0.05
-"""A choice: copying takes time, and so small a part of the weights may be held twice."""
+"""Copying takes time, and so small a part of the weights may be held twice."""
 
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
