@@ -452,7 +452,7 @@ def _resident_bytes() -> int:
 
 def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     """The engine's own word about the model in a folder."""
-    from cosine_node.engine.torch.load_trial import token_bytes_of
+    from cosine_node.engine.torch.load_self_test import token_bytes_of
     from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
     from cosine_node.engine.torch.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
 

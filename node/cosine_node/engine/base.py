@@ -1,4 +1,23 @@
-"""The interface of engines: one forward pass over several sequences, each a kept prefix and a tree of tokens."""
+"""The contract of engines: one forward pass over several sequences, each a kept prefix and a tree of tokens.
+
+*Trees.* A sequence is a prefix, which only grows, and a tree of named nodes below it. `forward` adds nodes, `keep`
+moves a chain of them into the prefix and drops what does not descend from its end, `prune` drops nodes and what
+descends from them. Names are the caller's; one is free again as soon as its node is kept or dropped.
+
+*Pages.* Each token of a prefix or a tree takes a slot of a pool whose size never changes. Slots come in pages: a
+page belongs to one sequence, or as part of a prefix to all of its scope that begin alike. Pages of released
+prefixes stay cached and are evicted before anything is refused, so `free_tokens` counts them. Engines without a
+model only count.
+
+*A pass* feeds all rows or, if it raises, none: the sequences then stand as before it. Only bad logits fail a row
+alone (`RowResult.error`), and that row's tokens are not fed. A choice depends on nothing but the tokens of its own
+path, the request's sampling and the numerics: siblings, other rows, the order of passes and the place of pages
+move the last digits of logits at most, which can decide a near-tie, and in deterministic mode not even those.
+
+*What can never happen*: that a token of one scope is seen by another; that a node sees a token that is not on its
+path; that a pool grows. `LocalProtocolError` says that the caller broke the rules: a sequence that is not open, a
+name in use, a parent that is not alive.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,19 +13,19 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
-"""A choice: from plain decoding to a wide token tree; between them the curve is taken to be straight."""
+"""From plain decoding to a wide token tree; between them the curve is taken to be straight."""
 
 PROMPT_TOKENS: Final = (128, 256, 512, 1024, 2048)
-"""A choice: beyond a token tree, to what keeps a large card busy."""
+"""Beyond a token tree, to what keeps a large card busy."""
 
 LONGEST_PROMPT_PASS_S: Final = 0.25
-"""A choice: who comes during a pass over prompts alone waits at most so long for the first of its own."""
+"""Who comes during a pass over prompts alone waits at most so long for the first of its own."""
 
 CONTEXT_CHUNK_TOKENS: Final = 32
-"""A choice: so many tokens more of the context before the time is looked at."""
+"""Tokens of the context that are fed before the time is looked at again."""
 
 CONTEXT_SHARE: Final = 0.25
-"""A choice: the context is there to be attended to, which costs a pass little."""
+"""The context is there to be attended to, which costs a pass little."""
 
 
 @dataclass(frozen=True, slots=True)

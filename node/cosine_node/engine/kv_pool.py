@@ -79,7 +79,7 @@ def halving(number: int, pages: int) -> int:
 
 
 PAGE_TOKENS: Final = 16
-"""A choice, and vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
+"""vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
 
 
 class _Allocation:

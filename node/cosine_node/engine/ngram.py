@@ -15,7 +15,7 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 4
-"""A choice: the longest suffix that is looked up."""
+"""The longest suffix that is looked up."""
 RECENT: Final = 16
 """Bounds the time a frequent token takes: the latest occurrences of a suffix, which are all that are counted."""
 DECAY: Final = 0.9

@@ -39,13 +39,13 @@ def free_memory_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | N
 
 
 USUAL_TOKENS: Final = 2048
-"""A choice: prompt and text of a request; longer ones take the room of others."""
+"""Prompt and text of a request; longer ones take the room of others."""
 SHARED_MEMORY_PART: Final = 0.25
-"""A choice: of a machine's free memory, which its user and other programs want too."""
+"""Of a machine's free memory, which its user and other programs want too."""
 CARD_MEMORY_PART: Final = 0.85
-"""A choice: of a verifier's card; the rest is for passes, whose activations and logits come and go."""
+"""Of a verifier's card; the rest is for passes, whose activations and logits come and go."""
 WINDOW_SPARE_TOKENS: Final = 256
-"""A choice: what a request holds in layers with a window besides the window, in pages that are not used up."""
+"""What a request holds in layers with a window besides the window, in pages that are not used up."""
 PASS_TOKENS: Final = 2560
 """What all requests together feed in a pass at most: 2,048 tokens of prompts, 512 that decode and drafts."""
 BYTES: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}

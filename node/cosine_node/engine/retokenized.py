@@ -71,7 +71,7 @@ class TargetText(TokenTree[PlannedNode]):
 MAX_CONTINUATION_TOKENS: Final = 64
 """Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
 HELD_TOKENS: Final = 8
-"""A choice: tokens at the end of a text that are not kept yet, since text that follows may change them."""
+"""Tokens at the end of a text that are not kept yet, since text that follows may change them."""
 
 
 @dataclass(slots=True)
@@ -345,7 +345,7 @@ class TextDrafting:
 
 
 SETTLE_TOKENS: Final = 64
-"""A choice: inner nodes from which on those of certain text are kept and others dropped."""
+"""Inner nodes from which on those of certain text are kept and others dropped."""
 
 
 @dataclass(slots=True)

@@ -116,11 +116,11 @@ COLUMN_TOKENS: Final = 64
 WORTH_SPLITTING: Final = 1 << 14
 """Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
 FEW_TOKENS: Final = 1 << 11
-"""A choice: the noise of so few tokens is drawn sooner than it is found out which of them may win."""
+"""The noise of so few tokens is drawn sooner than it is found out which of them may win."""
 FAINTEST: Final = -40.0
 """Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
 ROUNDING: Final = 1.001
-"""A choice, a thousand times what float32 rounds: a token that is in doubt is a contender."""
+"""A thousand times what float32 rounds: a token that is in doubt is a contender."""
 
 
 def choose(

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from cosine_p2p.text.token_effects import REPLACEMENT
 
 CONTEXT_TOKENS: Final = 16
-"""A choice: tokens before a boundary that are looked at to see how text after it is tokenised."""
+"""Tokens before a boundary that are looked at to see how text after it is tokenised."""
 MAX_HALF_TOKENS: Final = 3
 """Bound: a character has at most four bytes, and a token at least one."""
 SAMPLED_TOKENS: Final = 1024

@@ -32,7 +32,7 @@ NGRAM: Final = "ngram"
 """The model of a drafter that has no weights: it counts what followed in the text so far."""
 
 MEASURE_S: Final = 4.0
-"""A choice: a volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
+"""A volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
 WARM_UP_S: Final = 0.3
 """The same for an emulated device, whose speed is given: a first pass is slower than all others."""
 

@@ -13,14 +13,14 @@ from typing import Final
 from cosine_node.engine.curve import CostCurve
 
 CROWD: Final = 1.25
-"""How many times longer passes may take, on average, than those of one client's share alone. A choice: under the
+"""How many times longer passes may take, on average, than those of one client's share alone. Under the
 twice that a text may take beside a crowd, for there is more that slows it down."""
 MAX_JOINED: Final = 16
-"""A choice: after so many passes with a crowd one goes without it, which shows anew how long those take."""
+"""After so many passes with a crowd one goes without it, which shows anew how long those take."""
 MAX_OWED: Final = 32.0
-"""A choice: passes whose time a crowd owes at most, whatever one that it joined took."""
+"""Passes whose time a crowd owes at most, whatever one that it joined took."""
 LAST_ALONE: Final = 7
-"""A choice: passes without a crowd whose median counts, so that one that waited for the processor does not."""
+"""Passes without a crowd whose median counts, so that one that waited for the processor does not."""
 
 
 class Shares:

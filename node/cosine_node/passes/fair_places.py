@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 IDLE_WANTED_S: Final = 4.0
-"""A choice: where others want its place, an idle request has as long as a peer may be silent."""
+"""Where others want its place, an idle request has as long as a peer may be silent."""
 MAX_WAITING: Final = 64
 """Bounds memory: requests that wait, of all clients."""
 MAX_WAITING_EACH: Final = 8
-"""A choice: requests of one client that wait."""
+"""Requests of one client that wait."""
 MAX_CLIENTS: Final = 1024
 """Bounds memory: clients whose share is remembered; those given something longest ago are forgotten first."""
 

@@ -8,13 +8,13 @@ from typing import Final, Protocol
 from cosine_node.engine.curve import CostCurve
 
 REMEMBERED_PASSES: Final = 64
-"""A choice: the way is as long as the fastest of so many passes says; it changes seldom."""
+"""The way is as long as the fastest of so many passes says; it changes seldom."""
 QUEUED_PERIODS: Final = 1.5
-"""A choice: a pass that waited longer than the slowest stage takes for so many tells that stages are slower."""
+"""A pass that waited longer than the slowest stage takes for so many tells that stages are slower."""
 SLOWER: Final = 1.1
-"""A choice: so much slower stages are taken to be after a pass that waited."""
+"""So much slower stages are taken to be after a pass that waited."""
 FASTER: Final = 0.98
-"""A choice: what one pass that did not wait takes back of it."""
+"""What one pass that did not wait takes back of it."""
 MAX_SLOWNESS: Final = 16.0
 """Bounds what stages that stand still for a moment do."""
 

@@ -10,9 +10,9 @@ from cosine_node.passes.runner import MIN_PASSES, PassSpeed, Runner
 from cosine_protocol.request import Sampling
 
 FIRST_PAUSE_S: Final = 60.0
-"""A choice: a node that looks slower than it is loses no more than its first minutes."""
+"""A node that looks slower than it is loses no more than its first minutes."""
 LONGEST_PAUSE_S: Final = 3600.0
-"""A choice: pauses double up to it, so that a volunteer's card stays cool."""
+"""Pauses double up to it, so that a volunteer's card stays cool."""
 
 LOG = logging.getLogger(__name__)
 

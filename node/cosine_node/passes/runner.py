@@ -16,15 +16,15 @@ from cosine_node.engine.curve import CostCurve
 
 
 WINDOW_PASSES: Final = 256
-"""A choice: some seconds of work on a fast device, half a minute on a slow one."""
+"""Some seconds of work on a fast device, half a minute on a slow one."""
 MIN_PASSES: Final = 32
-"""A choice: fewer say nothing, for the first passes of every shape take longer."""
+"""Fewer say nothing, for the first passes of every shape take longer."""
 MIN_CHANGE: Final = 0.2
 """A smaller part of what is told is no news: a client prefers no verifier for it."""
 MIN_CHANGE_S: Final = 1e-4
-"""A choice: less is lost in every link."""
+"""Less is lost in every link."""
 MIN_INTERVAL_S: Final = 30.0
-"""A choice: a record is stored by several nodes, each time."""
+"""A record is stored by several nodes, each time."""
 
 
 class PassSpeed:

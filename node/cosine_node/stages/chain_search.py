@@ -15,7 +15,7 @@ from cosine_node.stages.operations import NoChain
 from cosine_node.stages.remote_chain import StagePlace
 
 USUAL_RTT_S: Final = 0.05
-"""A choice between machines of one city and of one continent, for peers of which nothing is known."""
+"""Between machines of one city and of one continent, for peers of which nothing is known."""
 
 Rtt = Callable[[str, str], float | None]
 """The round-trip time in seconds between two peers as far as known."""

@@ -21,13 +21,13 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 10.0
-"""A choice: a spare that has come is known soon, and a look-up costs others little."""
+"""A spare that has come is known soon, and a look-up costs others little."""
 OPEN_S: Final = 4.5
-"""A choice: whoever waits for a chain hears within 5 s that there is none."""
+"""Whoever waits for a chain hears within 5 s that there is none."""
 JOIN_S: Final = 4.0
-"""A choice: longer than a dial over a slow link; what takes longer is no place for a chain that is waited for."""
+"""Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for."""
 GONE_S: Final = 10.0
-"""A choice: a stage that failed is not asked again for so long, though its record lives on, unless it has announced
+"""A stage that failed is not asked again for so long, though its record lives on, unless it has announced
 itself since. Afterwards it is asked where nobody else holds its layers."""
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from cosine_protocol.stage_messages import LayerRange
 
 FULL_BAR = 8
-"""A choice: so many stages of a layer are drawn as a full bar, the eighths of a character."""
+"""So many stages of a layer are drawn as a full bar, the eighths of a character."""
 BARS = " ▁▂▃▄▅▆▇█"
 
 

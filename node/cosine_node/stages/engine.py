@@ -17,7 +17,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, read_config
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
@@ -189,7 +189,7 @@ class StageModel:
         slots: int,
         window_slots: int | None = None,
     ) -> "StageModel":
-        """These layers of the model in a folder, or by a Hugging Face id, if a trial finds that they run exactly.
+        """These layers of the model in a folder, or by a Hugging Face id, if a self-test finds them exact.
 
         Raises `UsageError`, and its kind `UnsupportedModel` for a model that cannot be run in parts.
         """

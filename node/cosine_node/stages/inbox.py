@@ -25,7 +25,7 @@ from cosine_protocol.stage_messages import (
 
 
 WINDOW_S: Final = 30.0
-"""A choice: as long as a few requests; a record is renewed when its load has changed."""
+"""As long as a few requests; a record is renewed when its load has changed."""
 
 
 class BusyShare:

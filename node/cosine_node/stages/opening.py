@@ -12,7 +12,7 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import check_options, first_line, read_config, resolve_device, resolve_dtype
 from cosine_node.engine.torch.partial_model import decoder_layers
 from cosine_node.engine.torch.support import context_tokens, model_class_of, refuse_by_config
@@ -116,12 +116,12 @@ class StageRehearsal:
 WIDE_TOKENS: Final = 64
 """The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
 MEMORY_PART: Final = 0.5
-"""A choice: of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
+"""Of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
 a quarter, but the weights of a stage count as well, and they are chosen to fit."""
 WEIGHTS_PART: Final = 0.75
-"""A choice: with `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
+"""With `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
 HEADS: Final = 2
-"""A choice: a stage's pool has room for so many heads with as many requests as a verifier has by default."""
+"""A stage's pool has room for so many heads with as many requests as a verifier has by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

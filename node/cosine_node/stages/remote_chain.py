@@ -125,11 +125,11 @@ def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
 
 
 JOIN_S: Final = 3 * SILENCE_S
-"""A choice: a stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
+"""A stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
 ANSWER_S: Final = 60.0
-"""A choice: far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
+"""Far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
 CAUSE_S: Final = 0.5
-"""A choice: for so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
+"""For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,17 +135,17 @@ async def listen(following: Channel) -> None:
 
 LOG = logging.getLogger(__name__)
 INBOX_BYTES: Final = 8 << 20
-"""A choice: a chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
+"""A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
 MAX_CHAINS: Final = 64
-"""A choice far above the heads that one stage has time for."""
+"""Far above the heads that one stage has time for."""
 MAX_PEER_CHAINS: Final = 4
-"""A choice: a head has one, and for a moment the one before."""
+"""A head has one, and for a moment the one before."""
 PEER_PART: Final = 0.5
-"""A choice: one peer's chains hold at most this part of the pool, so that another one finds room."""
+"""One peer's chains hold at most this part of the pool, so that another one finds room."""
 RETRY_AFTER_S: Final = 0.5
-"""A choice: a chain that was lost gives its slots back once the pass under way has ended."""
+"""A chain that was lost gives its slots back once the pass under way has ended."""
 READ_FACTOR: Final = 32
-"""A choice: 125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
+"""125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
 _T = TypeVar("_T")
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work in the engine's thread, one piece at a time."""

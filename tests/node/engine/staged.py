@@ -10,7 +10,7 @@ from torch import Tensor
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
@@ -42,7 +42,7 @@ def load_stages(
 
 
 def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
-    """Parts of a model that runs with packed passes, without the load trial, which takes seconds."""
+    """Parts of a model that runs with packed passes, without the self-test, which takes seconds."""
     return [
         StageModel(load_part(str(source), part, dtype=torch.float32), part, slots=slots, way=PassWay.PACKED)
         for part in parts

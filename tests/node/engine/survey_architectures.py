@@ -1,6 +1,6 @@
 """Writes docs/architectures.md: which causal language models of the installed transformers the engine runs exactly.
 
-A tiny model of each kind is put through the load trial; what passes it then serves requests, whose texts are
+A tiny model of each kind is put through the self-test; what passes it then serves requests, whose texts are
 compared with those of `generate`. It takes some minutes: `python -m tests.node.engine.survey_architectures`. With a
 file to keep rows in, it goes on where it was stopped.
 """
@@ -20,7 +20,7 @@ import transformers as tf
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
 from tests.node.engine.generated_text import write_with_generate
 from tests.node.engine.random_serving import draw_requests, serve_together
@@ -135,14 +135,14 @@ def write_page(rows: dict[str, Row]) -> str:
         *(f"| {outcome.lower()} | {len(of(outcome))} |" for outcome in Outcome if outcome not in EXACT),
         "",
         _paragraph(
-            "**Exact** says two things. The [load trial](join.md#with-a-gpu) accepts the model, in float32. And "
+            "**Exact** says two things. The [self-test](join.md#with-a-gpu) accepts the model, in float32. And "
             f"{REQUESTS} requests, greedy and sampled, get the text that `generate` of transformers writes, token "
             f"for token, each chosen by the same margin within {MARGIN_TOLERANCE:g}. They are served side by side, "
             "their prompts in pieces or from a shared prefix, with trees of right and wrong drafts, and again "
             "after their pages were taken away. Sliding windows are shorter than these texts."
         ),
         "",
-        "Every real model goes through the load trial at each start, in the dtype that will serve.",
+        "Every real model goes through the self-test at each start, in the dtype that will serve.",
     ]
     for outcome in EXACT:
         names = of(outcome)
@@ -154,7 +154,7 @@ def write_page(rows: dict[str, Row]) -> str:
         lines += [_paragraph(", ".join(f"`{name}`" for name in names))]
     lines += ["", "## In bfloat16", ""]
     sixteen_bits = {name: row.reason_in_bfloat16 for name, row in rows.items() if row.reason_in_bfloat16}
-    lines += ["The load trial accepts all of these in bfloat16 as well" + ("; but not:" if sixteen_bits else ".")]
+    lines += ["The self-test accepts all of these in bfloat16 as well" + ("; but not:" if sixteen_bits else ".")]
     lines += _reasons(sixteen_bits)
     for outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.NOT_TRIED):
         lines += ["", f"## {outcome}"]

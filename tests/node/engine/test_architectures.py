@@ -8,7 +8,7 @@ import transformers as tf
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.torch.load_trial import check_exactness
+from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.support import (
     UnsupportedModel,
@@ -119,7 +119,7 @@ def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> Non
 
 @pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
 @pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
-def test_the_trial_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
+def test_the_self_test_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
     check_exactness(build(make()).to(dtype))
 
 
@@ -202,15 +202,17 @@ def _with_stray_window(config: Any) -> Any:
 
 
 @pytest.mark.parametrize("model_type", TRIED_AND_REFUSED)
-def test_the_trial_refuses_what_configurations_hide(model_type: str) -> None:
+def test_the_self_test_refuses_what_configurations_hide(model_type: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"'{model_type}'"):
         check_exactness(build(TRIED_AND_REFUSED[model_type]()))
 
 
 @pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
 @pytest.mark.parametrize("model_type", WRITE_OTHER_TEXT)
-def test_the_trial_refuses_models_that_load_and_would_write_other_text(model_type: str, dtype: torch.dtype) -> None:
-    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*in a trial"):
+def test_the_self_test_refuses_models_that_load_and_would_write_other_text(
+    model_type: str, dtype: torch.dtype
+) -> None:
+    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*in a self-test"):
         check_exactness(build(WRITE_OTHER_TEXT[model_type]()).to(dtype))
 
 

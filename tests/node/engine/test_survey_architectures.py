@@ -49,7 +49,7 @@ def test_a_page_is_read_as_it_is_written() -> None:
         f"kind-{number}": Row(outcome, "`fields` | <class 'a.b.Kind'> are missing")
         for number, outcome in enumerate(Outcome)
     }
-    rows["another_kind"] = Row(Outcome.PACKED, "", "in a trial it was off")
+    rows["another_kind"] = Row(Outcome.PACKED, "", "in a self-test it was off")
     assert read_page(write_page(rows)) == {name: row.outcome for name, row in rows.items()}
 
 

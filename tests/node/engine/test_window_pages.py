@@ -14,7 +14,7 @@ from cosine_node.engine.base import OutOfPages, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import SPARE_PAGES, PagedEngine
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_trial import find_row_tiles
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import SHARING, VOCAB, WINDOWED, build

@@ -45,7 +45,7 @@ def test_models_that_cannot_be_cut_are_refused(tmp_path: Path, kind: str) -> Non
         load_stages(tmp_path, ranges(layers // 2, layers), slots=64)
 
 
-def test_a_stage_whose_passes_are_wrong_is_found_by_the_trial(
+def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=256)).save_pretrained(
@@ -58,5 +58,5 @@ def test_a_stage_whose_passes_are_wrong_is_found_by_the_trial(
         return hidden_states.roll(1, -1) if "plan" in kwargs else hidden_states
 
     monkeypatch.setattr(LayerBefore, "forward", forward)
-    with pytest.raises(UnsupportedModel, match="in a trial a prompt gave other logits"):
+    with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
         StageModel.load(str(tmp_path), part, dtype=torch.float32, device=CPU, slots=64)

@@ -17,14 +17,14 @@ from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
-from cosine_node.engine.trial import POOL_TOKENS, Group, Text, TrialTexts, trial_rows
+from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 # --------------------
-# A trial at load time: do passes of llama.cpp over token trees and shared prefixes give what plain decoding gives?
+# A self-test at load: do passes of llama.cpp over token trees and shared prefixes give what plain decoding gives?
 #
 # Plain decoding is one token a pass in a sequence of its own. Weights and KV cache are those that will serve, so
 # the
@@ -36,9 +36,9 @@ from cosine_protocol.request import Sampling
 Floats = npt.NDArray[np.float32]
 
 MOST_ERROR: Final = 1e-4
-"""In standard deviations of the logits, for weights and KV cache in float32: as in `load_trial`."""
+"""In standard deviations of the logits, for weights and KV cache in float32: as in `load_self_test`."""
 MOST_ROUNDED_ERROR: Final = 0.5
-"""A choice for all others: 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise."""
+"""For all others: 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise."""
 
 
 def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
@@ -46,10 +46,10 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
 
     `is_exact` says that nothing is rounded below float32. 52 passes over one token, and six over several.
     """
-    texts = TrialTexts.of(vocab_tokens=engine.vocab_tokens, context_tokens=0, has_window=False, attempt=0)
+    texts = SelfTestTexts.of(vocab_tokens=engine.vocab_tokens, context_tokens=0, has_window=False, attempt=0)
     expected = plain_logits(engine, texts)
     errors: dict[Group, list[float]] = {}
-    for row in trial_rows(engine, engine.logits, texts):
+    for row in self_test_rows(engine, engine.logits, texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
     engine.forget_prefixes()
     allowed = MOST_ERROR if is_exact else MOST_ROUNDED_ERROR
@@ -57,13 +57,13 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
         # Written so that NaN is off.
         if not median(of_rows) <= allowed:
             raise UsageError(
-                f"{name} cannot be served exactly with llama.cpp: in a trial {group} gave other logits than plain "
-                f"decoding of the same file, {median(of_rows):.2g} standard deviations off."
+                f"{name} cannot be served exactly with llama.cpp: in a self-test {group} gave other logits than "
+                f"plain decoding of the same file, {median(of_rows):.2g} standard deviations off."
             )
 
 
-def plain_logits(engine: LlamaEngine, texts: TrialTexts) -> dict[Text, Floats]:
-    """The logits after each text of the trial and after all that it begins with, one token a pass."""
+def plain_logits(engine: LlamaEngine, texts: SelfTestTexts) -> dict[Text, Floats]:
+    """The logits after each text of the self-test and after all that it begins with, one token a pass."""
     first, second = texts.branches
     paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
     return {
@@ -98,13 +98,13 @@ def error_of(found: Floats, expected: Floats) -> float:
 
 
 LANES: Final = 128
-"""A choice: branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
+"""Branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
 PASS_TOKENS: Final = 63
 """On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
 CARD_PASS_TOKENS: Final = 512
 """On a card, which is slow with small passes: llama.cpp's own default."""
 SMALL_MODEL_WEIGHTS: Final = 100_000_000
-"""A choice: smaller models are what several nodes on one machine run, which else wait for each other's threads."""
+"""Smaller models are what several nodes on one machine run, which else wait for each other's threads."""
 METAL: Final = ("metal", "mtl")
 DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
 """How the names of ggml's devices begin, by the name that a user gives."""
@@ -121,8 +121,8 @@ def load_llama(
     """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
 
     `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
-    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a trial, an unknown
-    device, and too little memory.
+    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a self-test, an
+    unknown device, and too little memory.
     """
     library = llama_library()
     handle = find_device(library, device)

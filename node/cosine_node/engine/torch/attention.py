@@ -211,7 +211,7 @@ def _of_shared_rows(product: Callable[[Tensor], Tensor], heads: int, rows: Tenso
 ATTENTION_NAME: Final = "cosine_packed"
 """The name under which a model's configuration asks for this attention."""
 MOST_SCORES: Final = 1 << 24
-"""A choice: 64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
+"""64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
 32,768 keys have 4 GiB."""
 
 

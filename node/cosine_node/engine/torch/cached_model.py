@@ -355,13 +355,13 @@ def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[in
 
 
 TOKENS_A_STATE: Final = 256
-"""A choice: the pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
+"""The pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
 LEAST_STATES: Final = 16
-"""A choice: a node serves so many requests at once unless told otherwise."""
+"""A node serves so many requests at once unless told otherwise."""
 MOST_PIECE_TOKENS: Final = 512
 """Bounds memory where tokens are fed again to regain a state: a piece attends to all before it at once."""
 MOST_STEPS: Final = 16
-"""A choice: more tokens than this are fed with all before them in one forward rather than one by one."""
+"""More tokens than this are fed with all before them in one forward rather than one by one."""
 
 
 class CachedModel:

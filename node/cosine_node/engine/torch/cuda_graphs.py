@@ -20,7 +20,7 @@ from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indice
 MAX_BUCKETS: Final = 48
 """Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
 WARM_UPS: Final = 2
-"""A choice: runs on a side stream before a capture, in which libraries initialise themselves, as PyTorch asks."""
+"""Runs on a side stream before a capture, in which libraries initialise themselves, as PyTorch asks."""
 
 
 class CudaGraphs:

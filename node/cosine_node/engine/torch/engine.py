@@ -21,7 +21,7 @@ class TorchEngine(PagedEngine):
 
     Memory for the keys and values of `pool_tokens` tokens is allocated at construction and never grows; a sequence
     cannot be longer. The model's attention is switched and it must not be used elsewhere.
-    `cosine_node.engine.torch.load_trial` finds the way in which passes are exact for a model;
+    `cosine_node.engine.torch.load_self_test` finds the way in which passes are exact for a model;
     `cosine_node.engine.torch.loading.load_engine` asks it.
     """
 

@@ -2,7 +2,7 @@
 
 In a pass over one token of a small model the modules around the tensor code take longer than the tensor code. This
 is the same computation with the same weights: query, key and value projections are one product, and so are gate and
-up; normalisation and rotation are one call each. `load_trial` compares it with the model's own.
+up; normalisation and rotation are one call each. `load_self_test` compares it with the model's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class _Linear:
     def joining(cls, *modules: nn.Linear) -> "_Linear":
         """The modules' weights become views of the joined matrix: memory holds them once."""
         weights = [module.weight.detach() for module in modules]
-        # A model is wrapped for its trial, and again to serve.
+        # A model is wrapped for its self-test, and again to serve.
         matrix = _joined_before(weights)
         if matrix is None:
             matrix = torch.cat([weight.t() for weight in weights], 1).contiguous()

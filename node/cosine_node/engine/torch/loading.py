@@ -18,8 +18,8 @@ from transformers.utils.logging import disable_progress_bar
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_trial import find_row_tiles
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.partial_model import copy_out_of_files
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
@@ -62,7 +62,7 @@ LOG = logging.getLogger(__name__)
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
 INT4_GROUP: Final = 64
-"""A choice among the sizes of torchao's int4 kernel: weights of a row that share a scale."""
+"""One of the sizes of torchao's int4 kernel: weights of a row that share a scale."""
 
 
 class Quantisation(StrEnum):

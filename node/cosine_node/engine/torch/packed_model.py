@@ -35,7 +35,7 @@ class PackedModel:
 
     Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which allocates
     the pool and shows the width of the vocabulary. With `pads_rows` short rows are computed as one rectangle, and
-    those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_trial`) it is
+    those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_self_test`) it is
     deterministic: a token's logits depend on its own path only, bit for bit. Rows are then padded as these say, and
     never to rectangles. With `keeps_latents` the pool holds the latents of layers that make keys and values from
     some, else what they make. Layers with a sliding window have the pages of `windows`, if given. Raises

@@ -24,7 +24,7 @@ from cosine_protocol.stage_messages import LayerRange
 
 
 MOST_COPIED: Final = 0.05
-"""A choice: copying takes time, and so small a part of the weights may be held twice."""
+"""Copying takes time, and so small a part of the weights may be held twice."""
 
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
@@ -96,7 +96,7 @@ class LayerAfter(AbsentLayer):
 
 
 class StandInEmbedding(nn.Module):
-    """Stands for the embedding: in the load trial each token needs activations of its own, any will do."""
+    """Stands for the embedding: in the self-test each token needs activations of its own, any will do."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

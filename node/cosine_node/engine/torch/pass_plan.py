@@ -147,13 +147,13 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
 
 
 ALIGNED_KEYS: Final = 64
-"""A choice: kernels want the width of a mask to be a multiple of some power of two."""
+"""Kernels want the width of a mask to be a multiple of some power of two."""
 MAX_PADDED_QUERIES: Final = 16
-"""A choice: rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
+"""Rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
 MAX_BUCKET_TOKENS: Final = 64
 """Passes of more tokens are bound by arithmetic; launching them costs little beside it."""
 LEAST_KEYS: Final = 128
-"""A choice: shorter contexts share a bucket."""
+"""Shorter contexts share a bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

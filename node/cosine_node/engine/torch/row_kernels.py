@@ -13,9 +13,9 @@ from cosine_node.engine.torch.pass_plan import KEY_QUANTUM
 from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles, measure_tiles
 
 TRIED_KEYS: Final = (16, 496, 1040)
-"""A choice: few, nearly one block of PyTorch's kernel on CPUs, of 512 keys, and more than two."""
+"""Few, nearly one block of PyTorch's kernel on CPUs, of 512 keys, and more than two."""
 TRIED_PADDING: Final = (KEY_QUANTUM, 512)
-"""A choice: the least padding, and so much that it fills another block of that kernel."""
+"""The least padding, and so much that it fills another block of that kernel."""
 TRIED_SOFTCAP: Final = 50.0
 """That of Gemma 2; any number selects attention step by step."""
 

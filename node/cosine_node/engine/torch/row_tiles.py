@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MOST_ROWS: Final = 512
-"""A choice: the most rows that are tried out, and so the most that are computed at once."""
+"""The most rows that are tried out, and so the most that are computed at once."""
 TRIED_ROWS: Final = (*range(1, 18), 20, 24, 28, 31, 32, 33, 40, 48, 64, 96, 128, 160, 192, 256, 320, 384, MOST_ROWS)
-"""A choice: all small numbers, and around those at which kernels are known to change, which are powers of two."""
+"""All small numbers, and around those at which kernels are known to change, which are powers of two."""
 COMPARED_NUMBERS: Final = 1 << 18
 """Of two orders of float32 sums about one in 4,000 shows in bfloat16: 2^-23 beside its 2^-9, and a few times."""
 QUANTA: Final = (1, 2, 4, 8, 16, 32)
-"""A choice: beyond these, tiles of one fixed height waste no more."""
+"""Beyond these, tiles of one fixed height waste no more."""
 FIXED_ROWS: Final = 32
 """The height of tiles where no numbers are alike; PyTorch's attention on CPUs takes up to 32 queries at a time."""
 

@@ -16,7 +16,7 @@ STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 
 UNBOUNDED_TOKENS: Final = 1 << 20
-"""A choice: the context of a model whose configuration names none. The pool bounds it sooner."""
+"""The context of a model whose configuration names none. The pool bounds it sooner."""
 
 LOADED_SCHEMES: Final = {"Int8WeightOnlyConfig": "int8", "Int4WeightOnlyConfig": "int4"}
 """The names that torchao has for the quantisations that `cosine_node.engine.torch.loading` applies."""

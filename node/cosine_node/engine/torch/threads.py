@@ -8,7 +8,7 @@ import torch
 from cosine_node.gguf.file import GgufFile
 
 SMALL_MODEL_BYTES: Final = 400_000_000
-"""A choice: some 100 million weights in float32. Smaller models are what several nodes on one machine run."""
+"""Some 100 million weights in float32. Smaller models are what several nodes on one machine run."""
 
 
 def limit_threads(threads: int | None, folder: Path) -> None:

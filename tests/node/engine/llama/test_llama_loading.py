@@ -32,7 +32,7 @@ def test_the_cache_takes_what_memory_was_given_to_it() -> None:
         load_llama(tiny_gguf(), device="cpu", pool_tokens=PoolSize(size_bytes=100 * 512))
 
 
-def test_a_pool_smaller_than_the_trial_serves_what_it_holds() -> None:
+def test_a_pool_smaller_than_the_self_test_serves_what_it_holds() -> None:
     assert load_llama(tiny_gguf(), device="cpu", pool_tokens=64).free_tokens == 64
 
 

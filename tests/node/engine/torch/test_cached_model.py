@@ -12,7 +12,7 @@ from cosine_node.engine.torch import cached_model
 from cosine_node.engine.torch import cached_model as gathered_cache
 from cosine_node.engine.torch.cached_model import PathBatch, StateStore, layer_kinds
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.load_trial import check_exactness, find_way
+from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.request import Sampling
@@ -230,7 +230,7 @@ def test_layers_that_forget_their_state_are_fed_few_tokens_one_by_one_and_many_f
 
 @pytest.mark.parametrize("dtype", quick_first([torch.float32, torch.bfloat16, torch.float16]), ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_trial_finds_the_way_in_which_a_model_is_exact(name: str, dtype: torch.dtype) -> None:
+def test_the_self_test_finds_the_way_in_which_a_model_is_exact(name: str, dtype: torch.dtype) -> None:
     model = build(MODELS[name]()).to(dtype)
     assert find_way(model) is WAYS[name]
 
@@ -279,7 +279,7 @@ def _forgets_the_first_token(patch: pytest.MonkeyPatch) -> None:
         ("mamba", _takes_the_state_of_another_token),
     ],
 )
-def test_the_trial_refuses_every_fault(
+def test_the_self_test_refuses_every_fault(
     name: str, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = MODELS[name]()
@@ -288,13 +288,13 @@ def test_the_trial_refuses_every_fault(
     model = build(config)
     check_exactness(model, WAYS[name])
     plant(monkeypatch)
-    with pytest.raises(UnsupportedModel, match="in a trial"):
+    with pytest.raises(UnsupportedModel, match="in a self-test"):
         check_exactness(model, WAYS[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_layers_that_forget_their_state_are_not_run_several_tokens_at_once(dtype: torch.dtype) -> None:
-    with pytest.raises(UnsupportedModel, match=r"'mamba'.*in a trial several tokens at once forgot the state"):
+    with pytest.raises(UnsupportedModel, match=r"'mamba'.*in a self-test several tokens at once forgot the state"):
         check_exactness(build(STEPPED["mamba"]()).to(dtype), PassWay.CACHED)
 
 

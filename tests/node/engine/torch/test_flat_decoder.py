@@ -8,7 +8,7 @@ import transformers as tf
 
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
-from cosine_node.engine.torch.load_trial import check_exactness
+from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.packed_model import PackedModel
 from tests.node.engine.tiny_models import VOCAB, build, tiny_llama
 

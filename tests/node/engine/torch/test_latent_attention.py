@@ -14,7 +14,7 @@ from cosine_node.engine.torch.attention import (
     keep_latents,
     latent_attention_of,
 )
-from cosine_node.engine.torch.load_trial import find_way
+from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_way import PassWay
 from tests.node.engine.tiny_models import LATENT, build, tiny_llama
@@ -86,7 +86,7 @@ def test_copies_of_a_model_compute_for_themselves() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_models_with_latents_pass_the_trial_with_them(dtype: torch.dtype) -> None:
+def test_models_with_latents_pass_the_self_test_with_them(dtype: torch.dtype) -> None:
     assert find_way(deepseek().to(dtype)) is PassWay.PACKED
 
 

@@ -142,7 +142,7 @@ def test_numerics_name_the_dtype_and_how_weights_are_held(stored: object, name: 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", ["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"])
-def test_int8_weights_pass_the_trial_and_stand_in_the_numerics(
+def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
     tmp_path: Path, architecture: str, dtype: str
 ) -> None:
     pytest.importorskip("torchao")
@@ -179,7 +179,7 @@ def test_what_is_stored_quantised_is_not_quantised_again(
 
 
 @pytest.mark.gpu
-def test_int4_weights_pass_the_trial_on_a_gpu(llama_folder: str) -> None:
+def test_int4_weights_pass_the_self_test_on_a_gpu(llama_folder: str) -> None:
     pytest.importorskip("torchao")
     pytest.importorskip("accelerate")
     if not torch.cuda.is_available():

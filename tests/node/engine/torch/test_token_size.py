@@ -7,7 +7,7 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.load_trial import find_way, token_bytes_of
+from cosine_node.engine.torch.load_self_test import find_way, token_bytes_of
 from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import ARCHITECTURES, OWN_ATTENTION, RECURRENT, STEPPED, WINDOWED, build
 from tests.thoroughness import quick_first

@@ -1,4 +1,4 @@
-"""The trial refuses every fault put into the engine on purpose, in the dtype that serves, and no sound model."""
+"""The self-test refuses every fault put into the engine, in the dtype that serves, and no sound model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.prefix_cache import PrefixCache
+from cosine_node.engine.self_test import Group, SelfTestTexts
 from cosine_node.engine.torch import attention, pass_plan
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
-from cosine_node.engine.torch.load_trial import ATTEMPTS, check_exactness, error_of, find_way, short_windows
+from cosine_node.engine.torch.load_self_test import ATTEMPTS, check_exactness, error_of, find_way, short_windows
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_plan import (
     AttentionCall,
@@ -27,7 +28,6 @@ from cosine_node.engine.torch.pass_plan import (
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import FedNode, SequenceTree
-from cosine_node.engine.trial import Group, TrialTexts
 from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import COMMON, VOCAB, WINDOWED, build, tiny_llama
 from tests.thoroughness import quick_first
@@ -243,7 +243,7 @@ def test_every_fault_is_refused(
     model = build(FAMILIES[family]()).to(dtype)
     plant(monkeypatch)
     with pytest.raises(
-        UnsupportedModel, match=r"in a trial .* gave other logits|trial pass failed .index out of range"
+        UnsupportedModel, match=r"in a self-test .* gave other logits|self-test pass failed .index out of range"
     ):
         check_exactness(model)
 
@@ -257,7 +257,7 @@ def test_a_wrong_window_is_refused(
     model = build(make()).to(dtype)
     within = AttentionMask.within
     monkeypatch.setattr(AttentionMask, "within", lambda mask, right: within(mask, window if right == 4 else right))
-    with pytest.raises(UnsupportedModel, match=r"in a trial .* gave other logits"):
+    with pytest.raises(UnsupportedModel, match=r"in a self-test .* gave other logits"):
         check_exactness(model)
 
 
@@ -297,7 +297,7 @@ def test_a_faulty_decoding_kernel_is_refused(dtype: torch.dtype, monkeypatch: py
         check_exactness(model)
 
 
-def test_windows_are_short_during_the_trial_only() -> None:
+def test_windows_are_short_during_the_self_test_only() -> None:
     model = build(WINDOWED["Gemma3"]())
     with short_windows(model) as has_window:
         assert (has_window, model.config.sliding_window) == (True, 4)
@@ -307,7 +307,7 @@ def test_windows_are_short_during_the_trial_only() -> None:
         assert not has_window
 
 
-def test_a_trial_is_twenty_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_self_test_is_twenty_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model, passes = tiny_llama(), list[int]()
     logits, forward = PackedModel.logits, model.forward
 
@@ -340,9 +340,9 @@ def test_a_model_that_gives_nan_is_refused() -> None:
         check_exactness(model)
 
 
-def test_a_model_whose_context_is_shorter_than_the_trial_is_refused() -> None:
+def test_a_model_whose_context_is_shorter_than_the_self_test_is_refused() -> None:
     model = build(tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=16))
-    with pytest.raises(UnsupportedModel, match="a trial pass failed"):
+    with pytest.raises(UnsupportedModel, match="a self-test pass failed"):
         check_exactness(model)
 
 
@@ -360,13 +360,13 @@ def test_a_constant_added_to_all_logits_is_no_error() -> None:
 def test_some_tokens_stand_at_the_end_of_the_context(
     context_tokens: int, has_window: bool, positions: tuple[int, ...]
 ) -> None:
-    texts = TrialTexts.of(vocab_tokens=VOCAB, context_tokens=context_tokens, has_window=has_window, attempt=0)
+    texts = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=context_tokens, has_window=has_window, attempt=0)
     assert texts.far_positions == positions
 
 
 def test_the_texts_of_every_attempt_differ() -> None:
     texts = [
-        TrialTexts.of(vocab_tokens=50_000, context_tokens=256, has_window=False, attempt=attempt)
+        SelfTestTexts.of(vocab_tokens=50_000, context_tokens=256, has_window=False, attempt=attempt)
         for attempt in range(ATTEMPTS)
     ]
     assert len({token for text in texts for token in (*text.long, *text.siblings)}) == ATTEMPTS * (6 + 5)

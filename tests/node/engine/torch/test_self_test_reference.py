@@ -1,4 +1,4 @@
-"""The reference of the trial is what `generate` computes; the other own way differs from it by rounding alone."""
+"""The reference of the self-test is what `generate` computes; the other own way differs by rounding alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from cosine_node.engine.torch.load_trial import cached_logits, cacheless_logits
+from cosine_node.engine.self_test import SelfTestTexts
+from cosine_node.engine.torch.load_self_test import cached_logits, cacheless_logits
 from cosine_node.engine.torch.support import UnsupportedModel
-from cosine_node.engine.trial import TrialTexts
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, WINDOWED, build, tiny_llama
 
-TEXTS = TrialTexts.of(vocab_tokens=VOCAB, context_tokens=256, has_window=True, attempt=0)
+TEXTS = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=256, has_window=True, attempt=0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from cosine_node.engine.llama.loading import check_exactness, error_of, plain_logits
 from cosine_node.engine.llama.model import LlamaContext
-from cosine_node.engine.trial import TrialTexts
+from cosine_node.engine.self_test import SelfTestTexts
 from cosine_protocol.errors import UsageError
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.random_walk import fresh_logits
@@ -21,7 +21,7 @@ def test_an_exact_engine_passes_and_is_left_empty(weights: str) -> None:
 
 
 def test_plain_decoding_is_the_models_own() -> None:
-    texts = TrialTexts.of(vocab_tokens=VOCAB, context_tokens=0, has_window=False, attempt=0)
+    texts = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=0, has_window=False, attempt=0)
     found = plain_logits(llama_engine(tiny_llama(), pool_tokens=256), texts)
     assert len(found) == 52
     for text, logits in found.items():

@@ -1,4 +1,10 @@
-"""The trial's texts as an engine serves them, over pages that are shared and reused; for every kind of logits."""
+"""The self-test of a model before it is served: its texts, and the passes in which an engine serves them.
+
+The texts are few tokens, chosen so that every fault changes what most of them attend to. A long prompt stands in
+two parts of different words: an engine that loses one of them reads another text; below it are two branches. A
+short prompt has many siblings: one that saw the others would see more of them than of its own text. The passes go
+over pages that are shared and reused. Logits are of any kind: whoever gives them compares them with a reference.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,35 +18,27 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.paged import PagedEngine
 from cosine_protocol.request import Sampling
 
-# --------------------
-# The texts of the load-time trial: few tokens, chosen so that every fault changes what most of them attend to.
-#
-# A long prompt in two parts of different words: whoever loses one of them reads another text. Below it two
-# branches.
-# A short prompt with many siblings: one that saw the others would see more of them than of its own text.
-
-
 Text = tuple[int, ...]
-"""Token ids from a beginning on; the trial compares the logits after them."""
+"""Token ids from a beginning on; the self-test compares the logits after them."""
 
 FIRST_TOKEN: Final = 5
 """Most tokenisers keep the ids before it for padding and the like."""
 TOKEN_STEP: Final = 7
-"""A choice: ids of one trial lie apart, and the next trial's lie between them."""
+"""The ids of one attempt lie apart, and those of the next lie between them."""
 CYCLE: Final = 3
-"""A choice: words of each part of the long prompt, so that no token stands beside itself."""
+"""Words of each part of the long prompt, so that no token stands beside itself."""
 FIRST_PART: Final = 13
 SECOND_PART: Final = 10
-"""A choice: together more than a page of the KV pool, which can then be shared, and cut inside it."""
+"""Together more than a page of the KV pool, which can then be shared, and cut inside it."""
 BRANCH_TOKENS: Final = 3
 SIBLINGS: Final = 5
-"""A choice: more than twice as many as the tokens of the short prompt."""
+"""More than twice as many as the tokens of the short prompt."""
 FAR_DEPTH: Final = 5
 """Tokens of each of the two texts that end where the context does, of which they share the first two."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrialTexts:
+class SelfTestTexts:
     """`long` is cut at `FIRST_PART`; `branches` follow it, `after_branch` follows the first of them.
 
     Each of `siblings`, `children` and `grandchildren` follows `short` and those of its own number;
@@ -60,7 +58,7 @@ class TrialTexts:
     far_positions: tuple[int, ...]
 
     @classmethod
-    def of(cls, *, vocab_tokens: int, context_tokens: int, has_window: bool, attempt: int) -> "TrialTexts":
+    def of(cls, *, vocab_tokens: int, context_tokens: int, has_window: bool, attempt: int) -> "SelfTestTexts":
         """The texts of one attempt, in ids of a vocabulary of that size; a window must see all of `far`."""
         ids = iter((FIRST_TOKEN + attempt + TOKEN_STEP * i) % vocab_tokens for i in count())
 
@@ -85,12 +83,9 @@ class TrialTexts:
         )
 
 
-# --------------------
-
-
 POOL_TOKENS: Final = 16 * PAGE_TOKENS
 """Bounds memory: more than the tokens of one attempt, whose sequences begin far apart in it."""
-SCOPE: Final = "trial"
+SCOPE: Final = "self-test"
 
 
 class Group(StrEnum):
@@ -113,7 +108,7 @@ Logits = TypeVar("Logits")
 
 
 @dataclass(frozen=True, slots=True)
-class TrialRow(Generic[Logits]):
+class SelfTestRow(Generic[Logits]):
     """The logits [vocab] of a pass after a text."""
 
     group: Group
@@ -127,11 +122,11 @@ Pass = Callable[[Sequence[Row]], Iterable[Logits]]
 
 def _take_parts(
     engine: PagedEngine, take: Pass[Logits], *parts: tuple[Row, Group, Group]
-) -> list[TrialRow[Logits]]:
+) -> list[SelfTestRow[Logits]]:
     """Feed rows; the first group of each is that of the tokens below the prefix, the second that of others."""
     logits = iter(take([row for row, _, _ in parts]))
     return [
-        TrialRow(
+        SelfTestRow(
             first if parent == PREFIX else below, tuple(engine.tree(row.sequence).tokens_to(name)), next(logits)
         )
         for row, first, below in parts
@@ -139,10 +134,10 @@ def _take_parts(
     ]
 
 
-def trial_rows(
-    engine: PagedEngine, take: Pass[Logits], texts: TrialTexts, *, far: int | None = None
-) -> list[TrialRow[Logits]]:
-    """The rows of the trial, in six passes over an empty pool of at least `POOL_TOKENS`.
+def self_test_rows(
+    engine: PagedEngine, take: Pass[Logits], texts: SelfTestTexts, *, far: int | None = None
+) -> list[SelfTestRow[Logits]]:
+    """The rows of the self-test, in six passes over an empty pool of at least `POOL_TOKENS`.
 
     `far` is an open sequence whose tokens stand at the far positions; without it these are left out.
     """

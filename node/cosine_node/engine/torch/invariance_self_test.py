@@ -1,6 +1,6 @@
-"""A trial for deterministic mode: does every token come out bit for bit as in a pass over its own path alone?
+"""A self-test for deterministic mode: does every token come out bit for bit as in a pass over its own path alone?
 
-The row tiles of the model's computations are measured first; the trial then takes the passes of the load trial,
+The row tiles of the model's computations are measured first; then come the passes of the self-test at load,
 which differ in all that may differ while serving, and the whole model as it will serve.
 """
 
@@ -14,18 +14,15 @@ from torch import Tensor
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.row_kernels import attention_tiles, hides_padding, product_kernels
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet, measure_tiles
 from cosine_node.engine.torch.support import UNBOUNDED_TOKENS, context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.engine.trial import POOL_TOKENS, Group, Text, TrialRow, TrialTexts, trial_rows
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-
-# --------------------
-# The passes of the trial with a model of torch.
 
 
 class _FarTree(SequenceTree):
@@ -41,7 +38,7 @@ class _FarTree(SequenceTree):
         return self.positions[len(self.path(parent))]
 
 
-class TrialPasses(PagedEngine):
+class SelfTestPasses(PagedEngine):
     """A model of at least `POOL_TOKENS` slots over an empty pool: good for one `run`."""
 
     def __init__(self, passes: PassModel) -> None:
@@ -49,16 +46,16 @@ class TrialPasses(PagedEngine):
         super().__init__(
             PagePool(tokens=POOL_TOKENS),
             vocab_tokens=passes.vocab_tokens,
-            # A model whose context is shorter than the trial says so itself.
+            # A model whose context is shorter than the self-test says so itself.
             context_tokens=max(context_tokens(passes.model.config), POOL_TOKENS),
             numerics=numerics(passes.model),
         )
 
-    def run(self, texts: TrialTexts) -> list[TrialRow[Tensor]]:
-        """The rows of the trial, in six passes."""
+    def run(self, texts: SelfTestTexts) -> list[SelfTestRow[Tensor]]:
+        """The rows of the self-test, in six passes."""
         far = self.open(sampling=Sampling(), prompt_tokens=0)
         self._trees[far] = _FarTree(texts.far_positions)
-        return trial_rows(self, self._logits, texts, far=far)
+        return self_test_rows(self, self._logits, texts, far=far)
 
     def _logits(self, rows: Sequence[Row]) -> list[Tensor]:
         trees = self.feed(rows)
@@ -67,13 +64,10 @@ class TrialPasses(PagedEngine):
         return list(logits.float())
 
 
-# --------------------
-
-
 VECTOR_NUMBERS: Final = 64
 """PyTorch's CPU code takes up to so many numbers at a time, the rest one by one, with another cosine for those."""
 ATTEMPT: Final = 0
-"""A choice: the texts of the load trial's first attempt."""
+"""The texts of the first attempt of the self-test at load."""
 
 
 def find_row_tiles(model: Any) -> RowTileSet:
@@ -85,19 +79,19 @@ def find_row_tiles(model: Any) -> RowTileSet:
             raise UsageError(f"{refused}: hidden keys change the rounding of its attention; leave the option out.")
         packed = PackedModel(model, slots=POOL_TOKENS, tiles=tiles)
         longest = context_tokens(model.config)
-        texts = TrialTexts.of(
+        texts = SelfTestTexts.of(
             vocab_tokens=packed.vocab_tokens,
             context_tokens=0 if longest == UNBOUNDED_TOKENS else longest,
             has_window=True,
             attempt=ATTEMPT,
         )
         # Tokens at the end of the context follow none that could be fed before them.
-        rows = [row for row in TrialPasses(packed).run(texts) if row.group is not Group.FAR]
+        rows = [row for row in SelfTestPasses(packed).run(texts) if row.group is not Group.FAR]
         alone = _logits_alone(packed, [row.text for row in rows])
     for row in rows:
         if not torch.equal(row.logits, alone[row.text]):
             raise UsageError(
-                f"{refused}: in a trial {row.group} came out otherwise than alone; leave the option out."
+                f"{refused}: in a self-test {row.group} came out otherwise than alone; leave the option out."
             )
     return tiles
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_trial import find_row_tiles
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.tiny_models import ARCHITECTURES, LATENT, VOCAB, WINDOWED, build
 from tests.thoroughness import THOROUGH

@@ -1,4 +1,4 @@
-"""A trial at load time: do passes over token trees and shared pages give the logits of the model's own way?
+"""A self-test at load: do passes over token trees and shared pages give the logits of the model's own way?
 
 That way is `generate`'s: a prompt into the model's cache, then token by token. Configurations cannot be trusted to
 say everything, so a few texts are run both ways, in the dtype that will serve. How far rounding moves logits in it
@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import has_latents
 from cosine_node.engine.torch.cached_model import CachedModel
-from cosine_node.engine.torch.invariance_trial import TrialPasses
+from cosine_node.engine.torch.invariance_self_test import SelfTestPasses
 from cosine_node.engine.torch.partial_model import part_of
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_way import PassWay
@@ -33,17 +34,14 @@ from cosine_node.engine.torch.support import (
     context_tokens,
     packed_obstacle,
 )
-from cosine_node.engine.trial import POOL_TOKENS, Group, Text, TrialTexts
 
-# --------------------
-# The model's own logits after the texts of the trial: as `generate` computes them, and without a cache.
-
+LOG = logging.getLogger(__name__)
 
 Logits = dict[Text, Tensor]
 """Float32 logits [vocab] after each text."""
 
 
-def cached_logits(model: Any, texts: TrialTexts) -> Logits:
+def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
     """Those of `generate`: a prompt fills the model's own cache, then token by token. `far` needs no cache."""
     first, second = texts.branches
     branches = [(*branch, texts.after_branch) for branch in (first, second)]
@@ -61,7 +59,7 @@ def cached_logits(model: Any, texts: TrialTexts) -> Logits:
     }
 
 
-def cacheless_logits(model: Any, texts: TrialTexts) -> Logits:
+def cacheless_logits(model: Any, texts: SelfTestTexts) -> Logits:
     """The same after some of the texts by another exact way, whole texts without a cache, and with other rounding.
 
     Each element of the embeddings is moved to a neighbouring number of the dtype. From there on the two ways round
@@ -131,23 +129,20 @@ def _ids(model: Any, texts: Sequence[Text]) -> Tensor:
     return torch.tensor(texts, dtype=torch.int64, device=model.device)
 
 
-# --------------------
-
-
-TRIAL_WINDOW: Final = 4
-"""Shorter than every text of the trial, so that a model that ignores its window is noticed."""
+SELF_TEST_WINDOW: Final = 4
+"""Shorter than every text of the self-test, so that a model that ignores its window is noticed."""
 MOST_UNITS: Final = 4.0
 """In units of rounding: 16-bit rows of dense models reached 2.5 (trained, 7M weights) and 1.9 (tiny)."""
 LEAST_TOLERANCE: Final = 1e-4
-"""A choice for float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
+"""For float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
 MOST_TOLERANCE: Final = 2.0
-"""A choice, in the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
+"""In the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
 OUTLIERS_ALLOWED: Final = 3.0
-"""A choice: rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
+"""Rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
 MOST_OUTLIERS: Final = 0.5
-"""A choice: faults strike all rows of a group or nearly all."""
+"""Faults strike all rows of a group or nearly all."""
 ATTEMPTS: Final = 4
-"""A choice: a group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
+"""A group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
 
 FAILURES: Final = (
     TypeError,
@@ -200,7 +195,9 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
         with short_windows(model) as has_window, torch.inference_mode():
             passes = way.pass_model(model, slots=POOL_TOKENS)
             if way is PassWay.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
-                raise UnsupportedModel(model_type, "in a trial several tokens at once forgot the state of a layer")
+                raise UnsupportedModel(
+                    model_type, "in a self-test several tokens at once forgot the state of a layer"
+                )
             for attempt in range(ATTEMPTS):
                 off = off_groups(passes, attempt, way, has_window=has_window)
                 suspects = {group: units for group, units in off.items() if not attempt or group in suspects}
@@ -210,11 +207,11 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
         raise
     except FAILURES as failure:
         said = next(iter(str(failure).splitlines()), type(failure).__name__)
-        raise UnsupportedModel(model_type, f"a trial pass failed ({said})") from failure
+        raise UnsupportedModel(model_type, f"a self-test pass failed ({said})") from failure
     group, units = next(iter(suspects.items()))
     raise UnsupportedModel(
         model_type,
-        f"in a trial {group} gave other logits than its own passes with a cache, "
+        f"in a self-test {group} gave other logits than its own passes with a cache, "
         f"{units:,.0f} times as far off as rounding in {_name(model.dtype)} takes them",
     )
 
@@ -226,7 +223,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     """
     model = passes.model
     longest = context_tokens(model.config)
-    texts = TrialTexts.of(
+    texts = SelfTestTexts.of(
         vocab_tokens=passes.vocab_tokens,
         # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
         # stand where its cache ends, and nowhere else.
@@ -239,7 +236,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     own_errors = [error_of(logits, expected[text]) for text, logits in cacheless_logits(model, texts).items()]
     model.set_attn_implementation(passes.attention_name)
     errors: dict[Group, list[float]] = {}
-    for row in TrialPasses(passes).run(texts):
+    for row in SelfTestPasses(passes).run(texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
 
     unit = max(median(own_errors), LEAST_TOLERANCE / MOST_UNITS)
@@ -247,7 +244,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     if not MOST_UNITS * unit <= MOST_TOLERANCE:
         raise UnsupportedModel(
             model.config.model_type,
-            f"in a trial its own passes with and without a cache differed in {_name(model.dtype)} "
+            f"in a self-test its own passes with and without a cache differed in {_name(model.dtype)} "
             f"by {unit:.2g} standard deviations of the logits, so that no fault could be told from rounding",
         )
     outliers = sum(not error <= MOST_UNITS * unit for error in own_errors) / len(own_errors)
@@ -275,7 +272,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[bool]:
-    """Make every sliding window `TRIAL_WINDOW` tokens long for a while, wherever it stands; is there one?"""
+    """Make every sliding window `SELF_TEST_WINDOW` tokens long for a while, wherever it stands; is there one?"""
     windowed: dict[int, tuple[Any, int]] = {}
     for holder in (model.config, model.config.get_text_config(), *model.modules()):
         window = vars(holder).get("sliding_window")
@@ -284,18 +281,11 @@ def short_windows(model: Any) -> Iterator[bool]:
             windowed[id(holder)] = (holder, window)
     try:
         for holder, _ in windowed.values():
-            holder.sliding_window = TRIAL_WINDOW
+            holder.sliding_window = SELF_TEST_WINDOW
         yield bool(windowed)
     finally:
         for holder, window in windowed.values():
             holder.sliding_window = window
-
-
-# --------------------
-# The memory that a token takes in a model's pool, before any weights are read.
-
-
-LOG = logging.getLogger(__name__)
 
 
 def token_bytes_of(config: Any, dtype: torch.dtype) -> TokenBytes | None:
