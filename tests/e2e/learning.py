@@ -1,7 +1,6 @@
 """A drafter that learns as a process beside a verifier, and what it says and keeps."""
 
 import json
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from cosine_p2p import Client
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy
 
-COMMAND: Final = (sys.executable, "-m", "tests.e2e.quick_learner")
 NEW_TOKENS: Final = 64
 MODEL: Final = "zoo:draft-code"
 PATIENCE_S: Final = 600.0
@@ -42,8 +40,7 @@ class Learning:
     def start_drafter(self, name: str) -> Node:
         place = ("--initial-peers", self.verifier.maddr, "--identity", str(self.folder / "key"))
         join = ("join", "--role", "drafter", "--model", MODEL, "--threads", "1", "--dtype", "float32", *place)
-        state = {"XDG_STATE_HOME": str(self.state)}
-        return Node.start(name, (*join, "--learn"), self.folder, command=COMMAND, **state).wait_ready()
+        return Node.start(name, (*join, "--learn"), self.folder, XDG_STATE_HOME=str(self.state)).wait_ready()
 
     def asked(self, command: str, *arguments: str) -> Any:
         """What a command says to machines, run as the user of the drafter."""
