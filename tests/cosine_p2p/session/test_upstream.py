@@ -64,7 +64,7 @@ def test_the_end_is_in_the_tokens() -> None:
 def noted(verifier: Upstream, *, rtt_s: float = 0.1) -> PeerSpeeds:
     speeds = PeerSpeeds()
     cast("SimpleNamespace", verifier.link).rtt_s = rtt_s
-    verifier.note_pace(speeds, 10.0)
+    verifier.note_pace(speeds, verifier.watch.since_s)
     return speeds
 
 
