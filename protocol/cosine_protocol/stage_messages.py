@@ -25,7 +25,6 @@ from cosine_protocol.fields import (
 )
 from cosine_protocol.request import Sampling
 
-# --------------------
 # A part of a model: layers that follow each other. Pure.
 
 
@@ -89,9 +88,6 @@ class LayerRange:
     def precedes(self, other: "LayerRange") -> bool:
         """True if the other begins where this one ends, in one model."""
         return self.layers == other.layers and self.end == other.first
-
-
-# --------------------
 
 
 ChainId = Annotated[bytes, exactly(limits.CHAIN_ID_BYTES)]

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from cosine_node.engine.base import OutOfPages
 from cosine_protocol.errors import LocalProtocolError
 
-# --------------------
 # Which of a number of pages are free, and which of them is best taken next. Pure.
 
 
@@ -73,9 +72,6 @@ def halving(number: int, pages: int) -> int:
     bits = (pages - 1).bit_length()
     reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
     return reverse * pages >> bits
-
-
-# --------------------
 
 
 PAGE_TOKENS: Final = 16
@@ -303,7 +299,6 @@ def _bit(slot: int) -> int:
     return 1 << slot % PAGE_TOKENS
 
 
-# --------------------
 # The pages of layers with a sliding window: where each page of the pool is in their own, smaller pool. Pure.
 #
 # Such a layer looks back so many tokens and no further (Longformer, arXiv 2004.05150). A page of the pool has a

@@ -8,7 +8,6 @@ from typing import Final
 
 from cosine_protocol.errors import UsageError
 
-# --------------------
 # The memory of this machine that programs could still get.
 
 
@@ -33,9 +32,6 @@ def free_memory_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | N
         used_bytes -= int(counts["inactive_file"])
         free_bytes = min(free_bytes, max(0, limit_bytes - used_bytes))
     return free_bytes
-
-
-# --------------------
 
 
 USUAL_TOKENS: Final = 2048

@@ -25,7 +25,6 @@ from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_protocol.errors import CosineError, LocalProtocolError
 from cosine_protocol.request import Sampling
 
-# --------------------
 # A sequence in target tokens, as a drafter of another tokenizer keeps it: no pages, but plans. Pure.
 
 
@@ -64,7 +63,6 @@ class TargetText(TokenTree[PlannedNode]):
         self._prefix_plan = kept[-1].plan
 
 
-# --------------------
 # A sequence in the tokens of a model that is asked to go on with texts: what it was fed, and its answers. Pure.
 
 
@@ -223,7 +221,6 @@ class OwnText(TokenTree[OwnNode]):
         return name
 
 
-# --------------------
 # Drafting for a target of another tokenizer: passes of the inner model until each text has a next target token.
 
 
@@ -339,9 +336,6 @@ class TextDrafting:
             if result.nll is not None:
                 results[row.sequence].nats = result.nll * (len(row.tokens) - 1)
         return True
-
-
-# --------------------
 
 
 SETTLE_TOKENS: Final = 64

@@ -19,7 +19,6 @@ from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling
 
-# --------------------
 # The parameters of a choice, without any library of tensors: samplers over several of them read the same ones.
 
 
@@ -100,9 +99,6 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
             query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
         queries.append(query)
     return queries
-
-
-# --------------------
 
 
 Floats = npt.NDArray[np.float32]

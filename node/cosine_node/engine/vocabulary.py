@@ -12,7 +12,6 @@ from cosine_node.engine.base import Choice, Engine, Row, RowResult
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-# --------------------
 # The reduced vocabulary of a drafter: the target's tokens that it knows, in the order of its own ids.
 #
 # A small drafter spends most of its weights on a large target's vocabulary, of which its domain uses a part.
@@ -71,9 +70,6 @@ class DraftVocabulary:
     @cached_property
     def _own_ids(self) -> dict[int, int]:
         return {token: own for own, token in enumerate(self.target_ids)}
-
-
-# --------------------
 
 
 class ReducedVocabularyEngine:

@@ -31,7 +31,6 @@ from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_node.gguf.pre_tokenizers import name_of
 from cosine_protocol.errors import UsageError
 
-# --------------------
 # A model of transformers as its folder stores it, read without torch: configuration, weights, tokenizer.
 
 
@@ -116,9 +115,6 @@ def _read_tensors(file: Path) -> dict[str, npt.NDArray[np.float32]]:
         values = (raw.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else raw
         tensors[name] = np.asarray(values.reshape(entry["shape"]), dtype=np.float32)
     return tensors
-
-
-# --------------------
 
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {

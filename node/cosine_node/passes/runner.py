@@ -11,7 +11,6 @@ from typing import Final, Protocol
 from cosine_node.engine.base import Engine, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 
-# --------------------
 # The time of a pass that a node tells: measured at its start, then moved by its real passes. Pure.
 
 
@@ -55,9 +54,6 @@ class PassSpeed:
             return False
         self.pass_s, self._told_at_s = moved_s, now_s
         return True
-
-
-# --------------------
 
 
 @dataclass(frozen=True, slots=True)

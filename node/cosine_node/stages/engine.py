@@ -39,7 +39,6 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 
-# --------------------
 # Loading a part of a model: only its tensors are read, of the files that have some of them.
 
 
@@ -138,7 +137,6 @@ def _file(source: str, name: str) -> str | None:
     return found
 
 
-# --------------------
 # Some layers of a model, with the keys and values of the tokens that they are fed.
 
 
@@ -235,9 +233,6 @@ class StageModel:
         tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
         tree.add(row, [0])
         return tuple(self._packed.logits([(tree, row)], wanted=[0]).shape)
-
-
-# --------------------
 
 
 class StageEngine(PagedEngine):

@@ -20,7 +20,6 @@ from cosine_protocol.stage_messages import (
     ReusePrefix,
 )
 
-# --------------------
 # The share of the time that a device was at work lately. Pure.
 
 
@@ -56,7 +55,6 @@ class BusyShare:
             self._passes.popleft()
 
 
-# --------------------
 # Which feeds a stage need not compute: those that operations behind them in its inbox drop. Pure.
 #
 # PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early that are not wanted any more.
@@ -94,9 +92,6 @@ def _with_descendants(alive: Mapping[int, int], names: Iterable[int]) -> set[int
         if parent in found:
             found.add(name)
     return found
-
-
-# --------------------
 
 
 NUMBER_BYTES: Final = 40

@@ -23,7 +23,6 @@ from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 
-# --------------------
 # The memory that the weights of a part of a model take, known before any is read.
 
 
@@ -69,7 +68,6 @@ def _bytes_of(weights: Iterable[torch.Tensor], dtype: torch.dtype) -> int:
     return sum(weight.numel() for weight in weights) * dtype.itemsize
 
 
-# --------------------
 # A part of a model that is fed by nobody: as an engine, to measure its passes before any chain uses it.
 
 
@@ -108,9 +106,6 @@ class StageRehearsal:
         # A card computes on until somebody asks for a number.
         _ = found[-1, -1].item()
         return [RowResult(()) for _ in rows]
-
-
-# --------------------
 
 
 WIDE_TOKENS: Final = 64

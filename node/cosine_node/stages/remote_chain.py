@@ -34,7 +34,6 @@ from cosine_protocol.stage_messages import (
     TokenEstimate,
 )
 
-# --------------------
 # Rows of a pass and their results as they travel between a head and stages. Pure.
 
 
@@ -119,9 +118,6 @@ def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
         for token, margin, of_choice in zip(answer.tokens, margins, candidates, strict=True)
     )
     return RowResult(choices, nll=answer.nll)
-
-
-# --------------------
 
 
 JOIN_S: Final = 3 * SILENCE_S

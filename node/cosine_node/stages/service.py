@@ -40,7 +40,6 @@ from cosine_protocol.stage_messages import (
     Results,
 )
 
-# --------------------
 # A chain as one of its stages serves it: what it runs on, and how its streams are read.
 
 
@@ -128,9 +127,6 @@ async def listen(following: Channel) -> None:
         raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage is gone: {error}") from None
     sentence = message.message if isinstance(message, m.Error) else f"unexpected {type(message).__name__}"
     raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage: {sentence}")
-
-
-# --------------------
 
 
 LOG = logging.getLogger(__name__)

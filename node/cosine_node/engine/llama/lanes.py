@@ -174,7 +174,6 @@ class Lanes:
         self.free(lane.number)
 
 
-# --------------------
 # The lanes that hold cached prefixes after their sequences were released. Pure, no tensors.
 
 

@@ -23,7 +23,6 @@ from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-# --------------------
 # A self-test at load: do passes of llama.cpp over token trees and shared prefixes give what plain decoding gives?
 #
 # Plain decoding is one token a pass in a sequence of its own. Weights and KV cache are those that will serve, so
@@ -92,9 +91,6 @@ def error_of(found: Floats, expected: Floats) -> float:
     """The largest error of logits [vocab], in standard deviations of what was expected, but for a constant."""
     error = found - expected
     return float(np.abs(error - error.mean()).max() / max(float(expected.std()), float(np.finfo(np.float32).tiny)))
-
-
-# --------------------
 
 
 LANES: Final = 128

@@ -19,7 +19,6 @@ from cosine_node.engine.torch.pass_plan import AttentionCall, AttentionPlan
 from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles
 from cosine_node.engine.torch.support import UnsupportedModel
 
-# --------------------
 # Attention of queries over keys and values that are laid out already: PyTorch's kernel, or step by step.
 
 
@@ -93,7 +92,6 @@ class AttentionKernel:
         return torch.cat(outputs, 2)[:, :, :rows]
 
 
-# --------------------
 # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) over the latents themselves.
 #
 # Such layers make the keys and values of all heads from one latent of a token and one rotated part of its key.
@@ -203,9 +201,6 @@ def _matrix(projection: Any) -> Tensor:
 def _of_shared_rows(product: Callable[[Tensor], Tensor], heads: int, rows: Tensor) -> Tensor:
     """[rows, width] as the rows of every head, to [rows, heads * outputs]."""
     return product(rows.expand(heads, -1, -1)).transpose(0, 1).flatten(1)
-
-
-# --------------------
 
 
 ATTENTION_NAME: Final = "cosine_packed"

@@ -29,7 +29,6 @@ from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_protocol.request import Sampling
 
-# --------------------
 # Recurrent states of a model, each as it was after the token in one slot of the KV pool. Pure.
 #
 # A state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969). What has lost its
@@ -73,7 +72,6 @@ class StateStore(Generic[State]):
             self._states.pop(slot, None)
 
 
-# --------------------
 # A row of a pass as batches of equally begun paths, for models that know sequences only, and no trees. Pure.
 #
 # A token that several paths share is computed in each of them, and written to the pool once.
@@ -176,7 +174,6 @@ def _path(tree: SequenceTree, name: int, numbers: dict[int, int]) -> tuple[PathT
     return tuple(reversed(steps))
 
 
-# --------------------
 # A cache of transformers that begins with keys and values from the KV pool, and with a recurrent state if any.
 #
 # Models read and extend it as any other; what they add is written to the pool once their forward has ended.
@@ -349,9 +346,6 @@ def _restore(layer: LinearAttentionLayer, state: LayerState, *, rows: int) -> No
 
 def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[int, Any]:
     return {number: change(value) if isinstance(value, Tensor) else value for number, value in values.items()}
-
-
-# --------------------
 
 
 TOKENS_A_STATE: Final = 256

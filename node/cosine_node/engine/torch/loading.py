@@ -29,7 +29,6 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import refuse_others, rope_factors, transformers_weights
 from cosine_protocol.errors import UsageError
 
-# --------------------
 # The weights of a GGUF file in a model of transformers, dequantised once, in the engine's dtype.
 
 
@@ -52,9 +51,6 @@ def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **option
         rotary = model.get_decoder().rotary_emb
         rotary.inv_freq = rotary.inv_freq / torch.from_numpy(factors).to(rotary.inv_freq)
     return model
-
-
-# --------------------
 
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from transformers.cache_utils import Cache
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.stage_messages import LayerRange
 
-# --------------------
 # Weights in the memory of the file they were read from: all of it stays there as long as one of them does.
 #
 # Read on a CPU, tensors are parts of a mapping of their file. Where copies took the place of some of them, joined
@@ -40,9 +39,6 @@ def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -
     if sum(weight.nbytes for weight in mapped) < (1 - MOST_COPIED) * sum(weight.nbytes for weight in weights):
         for weight in mapped:
             weight.data = weight.data.clone()
-
-
-# --------------------
 
 
 GOLDEN_ANGLE: Final = 2.399963

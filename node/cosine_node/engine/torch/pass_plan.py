@@ -21,7 +21,6 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.tree import FedNode, SequenceTree
 
-# --------------------
 # The attention mask of a row: which slots of the pool it reads, and which of them each token may see.
 #
 # A token of a tree sees the kept prefix, its ancestors and itself (tree attention, SpecInfer, arXiv 2305.09781).
@@ -138,7 +137,6 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
     return found
 
 
-# --------------------
 # Rows of a pass padded to one rectangle of sequences, queries and keys, and the shape buckets of such rectangles.
 #
 # A kernel takes a rectangle at once, and a CUDA graph one of a fixed shape only. So a pass of few tokens is padded
@@ -234,9 +232,6 @@ def padded_indices(masks: Sequence[AttentionMask], shape: BatchShape) -> Integer
     """Where in [sequences * queries] of a shape the tokens of these rows are."""
     rows = [np.arange(len(mask.query_indices)) + number * shape.queries for number, mask in enumerate(masks)]
     return np.concatenate(rows)
-
-
-# --------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +502,6 @@ class PassPlan(RowsPlan):
         return np.arange(self._starts[number], self._starts[number + 1], dtype=np.int64)
 
 
-# --------------------
 # A pass in which a token's result depends on its own path only, bit for bit: the plan of deterministic mode.
 #
 # Every query finds its keys in the order of their positions, as if its path were alone, followed by none or by

@@ -18,7 +18,6 @@ from cosine_node.engine.sampling import COLDEST, NOTHING_KNOWN, Query, Recipe, c
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
-# --------------------
 # Keyed Gumbel noise of a whole vocabulary at once; `cosine_protocol.noise` is the reference it must equal.
 #
 # The 64-bit words live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with
@@ -127,9 +126,6 @@ def drawn_together(
         for start in range(0, len(keys), DRAWN_ROWS)
     ]
     return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]
-
-
-# --------------------
 
 
 # Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
