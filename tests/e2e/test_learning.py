@@ -53,6 +53,7 @@ def learning(verifier: Node, tmp_path: Path) -> Iterator[Learning]:
 
 # Minutes: texts for a round, and the round. Without weights `test_learner` switches, `test_worker` learns a little.
 @pytest.mark.soak
+@pytest.mark.timeout(1500)
 def test_it_learns_switches_and_serves_the_same_after_a_kill(learning: Learning) -> None:
     # The drafter, an expert for code, knows little of these.
     asked = texts("dialogue", "medical", "math")
