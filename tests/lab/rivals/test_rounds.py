@@ -192,7 +192,6 @@ class Storm:
                 ) == len(tree)
                 assert len(tree) == len(action.block.nodes)
                 self.is_awaited = True
-            assert not isinstance(action, SendTree)
             if isinstance(action, SendAssign | SendAdvance):
                 assert action.author in self.following
 
