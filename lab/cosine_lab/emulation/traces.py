@@ -25,6 +25,9 @@ VOCAB_TOKENS: Final = 4096
 EOS: Final = (0,)
 BASE: Final = VOCAB_TOKENS
 """Stand-in prompts spell numbers in digits below this, which are tokens of every family."""
+DATA: Final = Path(str(resources.files(__package__))) / "data"
+"""The recorded texts that come with the laboratory."""
+
 SHIPPED: Final = {Family.TOY: "family_traces.npz", Family.SMOL: "smol_traces.npz"}
 """The files of recorded generations that the node comes with."""
 CANDIDATES: Final = 8
@@ -182,7 +185,7 @@ class TraceSet:
     @classmethod
     def load_shipped(cls, family: Family = Family.TOY) -> "TraceSet":
         """The traces of a family. Raises `UsageError` where this installation has none of it."""
-        return cls.load(Path(str(resources.files(__package__))) / "data" / SHIPPED[family])
+        return cls.load(DATA / SHIPPED[family])
 
 
 _OF_TRACE: Final = {

@@ -12,12 +12,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cosine_lab.emulation.traces import Trace, TraceSet
+from cosine_lab.emulation.traces import DATA, Trace, TraceSet
 from cosine_lab.simulation.report import LearnerUse, Switch
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
@@ -45,7 +43,7 @@ def version_name(name: str, tokens: int) -> str:
 @cache
 def learning_traces(family: Family) -> TraceSet:
     """The traces of a family with a drafter that learns. Raises `UsageError` where this installation has none."""
-    return TraceSet.load(Path(str(resources.files(__package__))) / "data" / RECORDED[family])
+    return TraceSet.load(DATA / RECORDED[family])
 
 
 def learned_tokens(traces: TraceSet, model: str) -> tuple[int, ...]:
