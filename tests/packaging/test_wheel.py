@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from cosine_node import zoo
-from cosine_protocol import __version__
+from cosine_p2p import __version__
 from tests.packaging.conftest import ROOT, Built
 
 pytestmark = pytest.mark.thorough
@@ -69,7 +69,7 @@ def test_a_package_is_whole(package: str, sizes: dict[str, int]) -> None:
     packed = {name for name in sizes if name.startswith(f"{package}/")}
     assert packed == source_files(package)
     assert f"{package}/py.typed" in packed
-    assert not [name for name in packed if "test" in PurePosixPath(name).name]
+    assert not [name for name in packed if PurePosixPath(name).name.startswith("test_")]
 
 
 def test_the_embedded_models_come_along(sizes: dict[str, int]) -> None:
