@@ -100,7 +100,7 @@ class Entrant:
     @property
     def verifiers(self) -> int:
         """Verifiers that serve one request at once."""
-        return self.kind.verifiers if isinstance(self.kind, SteppedKind) else 1
+        return (self.kind.verifiers or 1) if isinstance(self.kind, SteppedKind) else 1
 
     def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
         """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""

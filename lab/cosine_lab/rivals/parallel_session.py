@@ -22,8 +22,8 @@ from cosine_protocol.errors import RemoteProtocolError
 
 
 def session_of(job: Job, *args: Any, **options: Any) -> Session:
-    """The session of a job: one in parallel where its strategy wants several verifiers."""
-    is_parallel = isinstance(job.strategy, SteppedKind) and job.strategy.verifiers > 1
+    """The session of a job: one in parallel where its strategy names a number of verifiers."""
+    is_parallel = isinstance(job.strategy, SteppedKind) and job.strategy.verifiers is not None
     return (ParallelSession if is_parallel else Session)(job, *args, **options)
 
 
@@ -39,7 +39,7 @@ class ParallelSession(Session):
 
     def __init__(self, job: Job, *args: Any, **options: Any) -> None:
         super().__init__(job, *args, **options)
-        assert isinstance(job.strategy, SteppedKind)
+        assert isinstance(job.strategy, SteppedKind) and job.strategy.verifiers is not None
         self._verifiers = job.strategy.verifiers
         self._slots: dict[int, Upstream] = {}
         self.signed = SharedStreams()
