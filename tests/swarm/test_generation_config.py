@@ -66,7 +66,7 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
 def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
     async def run() -> Generation:
         async with SimulatedSwarm(eos=made.facts.eos, generation_defaults=made.facts.generation_defaults) as swarm:
-            await swarm.verifier(made.engine, curve=CURVE)
+            await swarm.verifier(made.engine, curve=CURVE, is_stepped=options.get("strategy") == "speculative")
             if drafts:
                 await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
                 # The target itself as a drafter is right wherever it goes by the penalty.
