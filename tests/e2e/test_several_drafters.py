@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_lab.rivals import RIVALS
+from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from tests.e2e.conftest import Swarm
@@ -45,7 +45,7 @@ def test_each_is_ready_under_an_identity_of_its_own(
 
 async def asked(swarm: Swarm, trust: tuple[str, ...]) -> Generation:
     """A text whose drafter drafts all the way, however little it gains."""
-    async with AsyncClient([swarm.boot.maddr], dtype="float32", trust=trust, strategies=RIVALS) as client:
+    async with AsyncClient([swarm.boot.maddr], dtype="float32", trust=trust, strategies=ALL_STRATEGIES) as client:
         return await client.generate(PROMPT, strategy="speculative", max_new_tokens=NEW_TOKENS)
 
 

@@ -227,15 +227,16 @@ async def test_a_prompt_is_sent_with_the_options_typed_before(screen: Screen) ->
 
 @on_screen()
 async def test_an_error_is_wrapped_above_the_line_which_stays_to_be_mended(screen: Screen) -> None:
-    await screen.burst(*"/strategy magic", "enter")
-    assert screen.notice.startswith("✗ There is no strategy 'magic'; choose one of cosine, ")
+    line = "/strategy magic-that-nobody-has-thought-of"
+    await screen.burst(*line, "enter")
+    assert screen.notice.startswith("✗ There is no strategy 'magic-that-nobody-has-thought-of'")
     box, shown = screen.app.query_one(PromptBox), screen.app.query_one("#notice").region
     assert shown.width * shown.height >= len(screen.notice) > shown.width
     assert (
         box.region.bottom == screen.app.size.height - 1
         and screen.app.query_one(PromptInput).region.y >= shown.bottom
     )
-    assert screen.line == "/strategy magic" and screen.feed.asked == []
+    assert screen.line == line and screen.feed.asked == []
     await screen.press("backspace")
     assert screen.notice == ""
 

@@ -163,7 +163,7 @@ def test_commands_have_names_and_keys_of_their_own_and_people_write_them_so() ->
         ("--top", "--top-", ("--top-p", "--top-k")),
         ("--temperature 0.8 --str", "--temperature 0.8 --strategy ", ("--strategy",)),
         ("--chat --se", "--chat --seed ", ("--seed",)),
-        ("--strategy cosine-p", "--strategy cosine-paper", ("cosine-paper",)),
+        ("--strategy pl", "--strategy plain", ("plain",)),
         ("--seed=7 --tok", "--seed=7 --tokens ", ("--tokens",)),
         ("/qu", "/quit", ("/quit",)),
         ("/fil", "/filter ", ("/filter",)),

@@ -40,5 +40,5 @@ def test_help(snap_compare: Compare) -> None:
 
 @pytest.mark.thorough
 def test_error_on_the_prompt_line(snap_compare: Compare) -> None:
-    keys = [*"/strategy magic", "enter"]
+    keys = [*"/strategy magic-that-nobody-has-thought-of", "enter"]
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=keys)
