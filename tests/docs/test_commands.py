@@ -117,7 +117,7 @@ def find_extras(text: str) -> None:
 
 def test_every_scenario_of_the_guide_can_be_read() -> None:
     blocks = [block for block in blocks_of(ROOT / "docs" / "simulate.md") if block.language == "toml"]
-    assert len([scenario_of(tomllib.loads(block.text)) for block in blocks]) == 4
+    assert len([scenario_of(tomllib.loads(block.text)) for block in blocks]) == 3
 
 
 CHECKS: Final[dict[Check, Callable[[str], None]]] = {

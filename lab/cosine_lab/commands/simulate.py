@@ -25,7 +25,7 @@ def simulate(
         typer.Option(
             metavar="SCENARIO",
             envvar="COSINE_SCENARIO",
-            help="A TOML file, or default, home, busy, strangers, family, learners, soak.",
+            help="A TOML file, or default, home, busy, strangers, family, soak.",
         ),
     ] = "default",
     nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Verifiers and drafters together.")] = None,
@@ -111,7 +111,6 @@ def print_report(report: "SimulationReport") -> None:
         "traffic": f"{report.bytes_per_token:.0f} bytes a token",
         "machines": f"{1e3 * report.seconds_per_token:.1f} ms busy a token",
         "faults": ", ".join(f"{count} {kind}" for kind, count in report.fault_counts.items()) or "none",
-        **_learning_rows(report),
         "time": f"{report.virtual_seconds:.2f} s virtual, {report.wall_seconds:.2f} s real",
         "digest": report.digest,
     }
@@ -119,19 +118,6 @@ def print_report(report: "SimulationReport") -> None:
     _print_violations(
         report.violations(), else_say="Every finished text is the target's own; nothing hung, nothing leaked."
     )
-
-
-def _learning_rows(report: "SimulationReport") -> dict[str, str]:
-    """What came of learning, where anybody learned."""
-    if not report.learners:
-        return {}
-    parts = report.as_json()["parts"]
-    rows = {"by quarters": ", ".join(f"{part['tokens_per_s']:.1f}" for part in parts) + " tokens/s a request"}
-    for learner in report.learners:
-        versions = ", ".join(f"{one.tokens:,} tokens at {one.at_s:.0f} s" for one in learner.switches) or "nothing"
-        live = " → ".join(f"{100 * one.share:.0f} %" for one in (*(s.live for s in learner.switches), learner.live))
-        rows[f"{learner.domain} learned"] = f"{versions}; right at {live}"
-    return rows
 
 
 def print_soak(report: "SoakReport") -> None:

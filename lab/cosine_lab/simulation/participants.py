@@ -13,15 +13,12 @@ from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
-from cosine_lab.simulation.learners import SimulatedLearner
 from cosine_lab.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
-from cosine_lab.simulation.report import EventLog, LearnerUse, NodeUse
+from cosine_lab.simulation.report import EventLog, NodeUse
 from cosine_lab.simulation.scenario import Discovery, Scenario
 from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
-from cosine_node.drafter.service import DrafterService
-from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
@@ -71,7 +68,6 @@ class Participants:
     _nodes: dict[int, Member] = field(default_factory=dict)
     _stages: list[SimulatedStage] = field(default_factory=list)
     _clients: dict[int, Identity] = field(default_factory=dict)
-    _learners: list[tuple[str, SimulatedLearner]] = field(default_factory=list)
     _overheard: Overheard = field(default_factory=Overheard)
 
     def __post_init__(self) -> None:
@@ -137,7 +133,6 @@ class Participants:
             max_drafters=scenario.max_drafters,
             prompt_window_tokens=scenario.prompt_window_tokens,
             coordination=scenario.coordination,
-            share_feedback=scenario.learners > 0,
             # What leaves after the last token would count for the client's next request.
             share_receipts=False,
         )
@@ -166,10 +161,6 @@ class Participants:
             )
             for member in self.swarm.members
         )
-
-    def learners(self) -> tuple[LearnerUse, ...]:
-        """What became of each drafter that learns; one restarted began anew and is there twice."""
-        return tuple(learner.use(peer_id) for peer_id, learner in self._learners)
 
     def _links(self) -> LinkTable:
         scenario = self.scenario
@@ -258,23 +249,13 @@ class Participants:
             return
         index = node - scenario.verifiers
         is_overheard = "replay" in self.plan.lies
-        is_learner = index >= scenario.drafters - scenario.learners
-        curve = self.workload.learning(index) if is_learner else None
-        learner = SimulatedLearner(curve) if curve is not None else None
-        keep = _forget if learner is None else learner.keep
-        member = self._nodes[node] = await self.swarm.drafter(
-            self.workload.drafter(index) if learner is None else learner.engine,
+        self._nodes[node] = await self.swarm.drafter(
+            self.workload.drafter(index),
             curve=scenario.curve(Role.DRAFTER, index=index),
             identity=OverheardIdentity(identity, self._overheard) if is_overheard else identity,
             domain=scenario.domain(index),
-            keep_stream=keep if is_learner else None,
             max_requests=0 if self.plan.affects(FaultKind.BUSY, node) else scenario.max_requests,
         )
-        if learner is not None:
-            assert isinstance(member.service, DrafterService)
-            learner.attach(member.service)
-            member.tasks += (asyncio.ensure_future(learner.run()),)
-            self._learners.append((identity.peer_id, learner))
 
     async def _start_liar(self, index: int, lie: str) -> None:
         identity, domain = identity_of("liar", index), f"liar-{index}"
@@ -332,7 +313,3 @@ class Participants:
             case _:
                 # Partitions, overload and busy drafters hold from the start: links and nodes are made with them.
                 return
-
-
-def _forget(stream: VerifiedStream) -> None:
-    """Keep nothing: simulated drafters know all that they will ever know."""

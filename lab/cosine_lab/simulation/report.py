@@ -4,16 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from cosine_node.learning.decision import Acceptance
 from cosine_protocol.records import Role
 
-QUARTERS: Final = 4
-"""The parts of a run that are told apart, so that what changes over it is seen."""
 DIGEST_BYTES: Final = 16
 """Enough that two different runs never have one digest by chance."""
 
@@ -88,51 +84,6 @@ class NodeUse:
     home_busy_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A version that went live, how often it and the one before were right along what was held out, and since when.
-
-    `live` is of all requests that the version before served.
-    """
-
-    at_s: float
-    tokens: int
-    before: Acceptance
-    after: Acceptance
-    live: Acceptance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerUse:
-    """What became of one learner: texts that it kept, rounds, switches, and live acceptance since the last one."""
-
-    peer_id: str
-    domain: str
-    kept_tokens: int
-    rounds: int
-    switches: tuple[Switch, ...]
-    live: Acceptance
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON object of a learner in `cosine-node simulate`."""
-        return {
-            "peer_id": self.peer_id,
-            "domain": self.domain,
-            "kept_tokens": self.kept_tokens,
-            "rounds": self.rounds,
-            "switches": [
-                {
-                    "at_s": switch.at_s,
-                    "tokens": switch.tokens,
-                    "held_out_before": switch.before.share,
-                    "held_out_after": switch.after.share,
-                }
-                for switch in self.switches
-            ],
-            "live_acceptance": [one.share for one in (*(switch.live for switch in self.switches), self.live)],
-        }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationReport:
     """All results of a run.
@@ -155,7 +106,6 @@ class SimulationReport:
     fault_counts: dict[str, int]
     must_finish: bool
     speedup_vs_plain: float | None = None
-    learners: tuple[LearnerUse, ...] = ()
 
     @property
     def finished(self) -> tuple[RequestResult, ...]:
@@ -196,14 +146,6 @@ class SimulationReport:
         seconds = [result.seconds for result in self.finished]
         return 1e3 * float(np.percentile(seconds, percent)) if seconds else None
 
-    def parts(self, count: int = QUARTERS) -> tuple[tuple[RequestResult, ...], ...]:
-        """The finished requests by when they began, in so many equal parts; none if there are fewer."""
-        results = sorted(self.finished, key=lambda result: (result.began_s, result.number))
-        if len(results) < count:
-            return ()
-        ends = [len(results) * part // count for part in range(count + 1)]
-        return tuple(tuple(results[start:end]) for start, end in pairwise(ends))
-
     def violations(self) -> list[str]:
         """Sentences about what must never happen and did; empty for a good run."""
         wrong = [f"request {r.number} is not the target's stream" for r in self.results if not r.is_match]
@@ -237,20 +179,8 @@ class SimulationReport:
             "passes": {role.value: sum(node.passes for node in nodes) for role, nodes in by_role.items()},
             "tokens_fed": {role.value: sum(node.tokens_fed for node in nodes) for role, nodes in by_role.items()},
             "faults": self.fault_counts,
-            "parts": [part_fields(part) for part in self.parts()],
-            "learners": [learner.as_json() for learner in self.learners],
             "violations": self.violations(),
         }
-
-
-def part_fields(results: Sequence[RequestResult]) -> dict[str, float]:
-    """What a request got in a part of a run, each by its own time, and the share of its output that was drafted."""
-    tokens = sum(result.tokens for result in results)
-    return {
-        "requests": len(results),
-        "tokens_per_s": tokens / sum(result.seconds for result in results),
-        "drafted_share": sum(result.accepted for result in results) / max(1, tokens),
-    }
 
 
 def speedup(report: SimulationReport, plain: SimulationReport) -> float | None:

@@ -123,7 +123,6 @@ class _ScenarioRun:
             errors=(),
             fault_counts=participants.plan.counts(),
             must_finish=participants.must_finish,
-            learners=participants.learners(),
         )
 
     async def _ask_all(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:

@@ -35,8 +35,6 @@ class EngineSource(StrEnum):
     """Engines without weights: hashes of the last tokens."""
     TRACES = "traces"
     """Recorded generations of the embedded models, replayed."""
-    LEARNING = "learning"
-    """The same with a drafter that was recorded at each stage of its learning."""
     MODELS = "models"
     """The embedded models themselves."""
 
@@ -54,7 +52,6 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "seed": (0, 2**63),
     "verifiers": (1, MAX_NODES),
     "drafters": (0, MAX_NODES),
-    "learners": (0, MAX_NODES),
     "clients": (1, MAX_CLIENTS),
     "requests": (1, MAX_REQUESTS),
     "arrivals_per_s": (0, 1e6),
@@ -99,9 +96,6 @@ class Scenario:
     `cosine_lab.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
     `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
-    The last `learners` drafters say that they learn; where there are any, clients share feedback. With the source
-    `learning` those learn whose expertise was recorded so (`cosine_lab.simulation.learners`), what is not of
-    their domain. `prompt_domains` are those of what is asked, where drafters have others.
 
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
@@ -123,11 +117,9 @@ class Scenario:
     seed: int = 0
     verifiers: int = 1
     drafters: int = 4
-    learners: int = 0
     profile: str = "60/6"
     drafter_speeds: tuple[float, ...] = (1.0,)
     domains: tuple[str, ...] = ("code", "math", "medical", "dialogue", "literature")
-    prompt_domains: tuple[str, ...] = ()
     max_requests: int = 16
     max_drafters: int | None = None
     prompt_window_tokens: int = 0
@@ -294,20 +286,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             ),
             Scenario(name="family", source=EngineSource.TRACES, drafters=5, requests=10, max_new_tokens=128),
             Scenario(
-                name="learners",
-                source=EngineSource.LEARNING,
-                drafters=4,
-                learners=1,
-                domains=("code", "general", "lookup", "math"),
-                prompt_domains=("literature",),
-                coordination=Coordination.AUTO,
-                clients=8,
-                requests=8,
-                arrivals_per_s=0.05,
-                temperature=0.8,
-                max_new_tokens=96,
-            ),
-            Scenario(
                 name="ring",
                 source=EngineSource.TRACES,
                 drafters=5,
@@ -320,7 +298,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
         )
     }
 )
-"""Scenarios by name. `family`, `learners` and `ring` replay embedded models, the others have scripted engines."""
+"""Scenarios by name. `family` and `ring` replay embedded models, the others have scripted engines."""
 
 
 def read_scenario(name: str) -> Scenario:

@@ -1,6 +1,6 @@
 """The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -9,7 +9,6 @@ from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_lab.emulation.traces import Trace, TraceSet
-from cosine_lab.simulation.learners import LearningCurve, learned_tokens, learning_traces
 from cosine_lab.simulation.scenario import EngineSource, Scenario
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
@@ -80,10 +79,6 @@ class Workload(Protocol):
         """An empty engine for the drafter that a verifier holds itself, of the expertise `Scenario.home`."""
         ...
 
-    def learning(self, index: int) -> LearningCurve | None:
-        """What a drafter becomes that learns; None for one that knows all that it will ever know."""
-        ...
-
     def task(self, number: int) -> Task:
         """The request with that number, from 0."""
         ...
@@ -94,8 +89,6 @@ def workload_of(scenario: Scenario) -> Workload:
     family = zoo.Family(scenario.family)
     if scenario.source == EngineSource.TRACES:
         return TraceWorkload(scenario, chosen_traces(scenario, TraceSet.load_shipped(family)))
-    if scenario.source == EngineSource.LEARNING:
-        return TraceWorkload(scenario, chosen_traces(scenario, learning_traces(family)))
     return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
 
 
@@ -117,9 +110,6 @@ class ScriptedWorkload:
     def home(self, index: int) -> Engine:
         return self.drafter(self._scenario.drafters + index)
 
-    def learning(self, index: int) -> LearningCurve | None:
-        return None
-
     def _engine(self, **options: Any) -> Engine:
         scenario = self._scenario
         request_tokens = scenario.prompt_tokens + scenario.max_new_tokens + TREE_TOKENS
@@ -140,12 +130,12 @@ class ScriptedWorkload:
 
 def chosen_traces(scenario: Scenario, traces: TraceSet) -> Sequence[Trace]:
     """The traces of a scenario's domains in turn. Raises `UsageError` where there are none."""
-    asked = scenario.prompt_domains or scenario.domains
-    chosen = traces.select(split=TEST_SPLIT, temperature=scenario.temperature, domains=asked) or traces.select(
-        temperature=scenario.temperature, domains=asked
+    temperature, domains = scenario.temperature, scenario.domains
+    chosen = traces.select(split=TEST_SPLIT, temperature=temperature, domains=domains) or traces.select(
+        temperature=temperature, domains=domains
     )
     if not chosen:
-        raise UsageError(f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(asked)}.")
+        raise UsageError(f"No trace was recorded at temperature {temperature:g} in {', '.join(domains)}.")
     return chosen
 
 
@@ -168,9 +158,6 @@ class TraceWorkload:
     def home(self, index: int) -> Engine:
         return self._expert(self._scenario.home)
 
-    def learning(self, index: int) -> LearningCurve | None:
-        return curve_of(self.traces, self._scenario.domain(index), self._expert)
-
     def _expert(self, domain: str) -> Engine:
         scenario = self._scenario
         if domain == LOOKUP:
@@ -192,12 +179,6 @@ class TraceWorkload:
             max_new_tokens=tokens,
             stream=trace.stream[:tokens],
         )
-
-
-def curve_of(traces: TraceSet, domain: str, engine_of: Callable[[str], Engine]) -> LearningCurve | None:
-    """What the drafter of a domain becomes, where traces know more of it than how it was shipped."""
-    known = domain != LOOKUP and len(learned_tokens(traces, f"draft-{domain}")) > 1
-    return LearningCurve(traces=traces, domain=domain, engine_of=engine_of) if known else None
 
 
 def lookup_engine(vocab_tokens: int) -> Engine:
@@ -240,9 +221,6 @@ class ModelWorkload:
 
     def home(self, index: int) -> Engine:
         return self._expert(self._scenario.home, self._scenario.drafters + index)
-
-    def learning(self, index: int) -> LearningCurve | None:
-        return None
 
     def _expert(self, domain: str, index: int) -> Engine:
         return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.commands.simulate import print_report
 from cosine_lab.simulation import running
-from cosine_lab.simulation.report import LearnerUse, SimulationReport, Switch
+from cosine_lab.simulation.report import SimulationReport
 from cosine_node.cli import main
-from cosine_node.learning.decision import Acceptance
-from tests.lab.simulation.test_report import REPORT, result
 
 FIELDS = {
     *(
@@ -84,19 +81,6 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str], small: str) -> N
     shown = capsys.readouterr().out
     assert "nothing hung, nothing leaked" in shown
     assert "emulated" in shown
-
-
-def test_what_a_drafter_has_learned_is_told_by_quarters_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
-    switch = Switch(at_s=812.4, tokens=2000, before=Acceptance(3, 9), after=Acceptance(6, 9), live=Acceptance(1, 4))
-    learner = LearnerUse(
-        peer_id="p", domain="math", kept_tokens=2600, rounds=1, switches=(switch,), live=Acceptance(3, 4)
-    )
-    print_report(replace(REPORT, results=tuple(map(result, range(4))), learners=(learner,)))
-    shown = capsys.readouterr().out
-    assert "5.0, 5.0, 5.0, 5.0 tokens/s a request" in shown
-    assert "2,000 tokens at 812 s; right at 25 % → 75 %" in shown
-    print_report(REPORT)
-    assert "quarters" not in capsys.readouterr().out
 
 
 def test_the_soak_by_seed_and_by_seeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from cosine_lab.simulation.report import (
     RequestEnding,
     RequestResult,
     SimulationReport,
-    part_fields,
     speedup,
 )
 from cosine_protocol.records import Role
@@ -82,14 +81,6 @@ def test_a_request_may_fail_where_nobody_was_left_to_finish_it_or_its_client_lef
     failed = replace(REPORT, results=(result(0, RequestEnding.FAILED),), must_finish=False)
     left = replace(REPORT, results=(result(0, RequestEnding.LEFT),))
     assert failed.violations() == left.violations() == []
-
-
-def test_parts_are_of_the_requests_in_the_order_in_which_they_began() -> None:
-    results = tuple(replace(result(number, seconds=1.0 + number), began_s=9.0 - number) for number in range(5))
-    report = replace(REPORT, results=(*results, result(5, RequestEnding.HUNG)))
-    assert [[one.number for one in part] for part in report.parts(2)] == [[4, 3], [2, 1, 0]]
-    assert report.parts(6) == ()
-    assert part_fields(report.parts(2)[0]) == {"requests": 2, "tokens_per_s": 20 / 9, "drafted_share": 0.5}
 
 
 def test_a_speedup_is_of_the_requests_that_finished_in_both_runs() -> None:

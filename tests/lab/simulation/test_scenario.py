@@ -54,7 +54,7 @@ def test_every_named_scenario_reads_by_its_name() -> None:
         ({"fidelities": [0.5, 2]}, "fidelities lies between 0 and 1, not 2"),
         ({"fidelities": []}, "at least one"),
         ({"domains": [1]}, "domains cannot be"),
-        ({"source": "dreams"}, "scripted, traces, learning, models, not 'dreams'"),
+        ({"source": "dreams"}, "scripted, traces, models, not 'dreams'"),
         ({"discovery": "rumour"}, "dht, list, not 'rumour'"),
         ({"profile": "fast"}, "is no emulation profile"),
         ({"profile": "60/6@20"}, "is rtt_ms, not part of"),
