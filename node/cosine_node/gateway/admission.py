@@ -2,26 +2,26 @@
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 from cosine_node.gateway.api_errors import unavailable
 
-RESERVED: Final = 4
-"""Where there are several keys, one leaves a slot in so many to the others."""
+Slots = Callable[[], AbstractAsyncContextManager[None]]
+"""Gives each generation of a request a slot to run in, once one is free."""
 
 
 class Admission:
     """`max_running` generations run at a time; `max_waiting` more are kept, and at least `max_running` of each key.
 
-    Of those that wait, one of the key with the fewest running comes next. With several keys none has all slots. A
-    request of several choices comes in whole, even where that makes more wait than may.
+    Of those that wait, one of the key with the fewest running comes next. With several keys none has all slots: it
+    leaves a quarter of them to the others. A request of several choices comes in whole, even where that makes more
+    wait than may.
     """
 
     def __init__(self, *, max_running: int, max_waiting: int, keys: int = 1) -> None:
         self._max_running = max_running
-        self._max_running_each = max(1, max_running - max_running // RESERVED) if keys > 1 else max_running
+        self._max_running_each = max(1, max_running - max_running // 4) if keys > 1 else max_running
         self._max_admitted_each = max(max_running, (max_running + max_waiting) // max(1, keys))
         self._admitted: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
@@ -38,38 +38,37 @@ class Admission:
         return self._admitted.total() - self.running
 
     @contextmanager
-    def admitted(self, count: int, *, key: str = "") -> Iterator["Tickets"]:
-        """Tickets for `count` generations of a key. Raises `ApiError` if too many of its own wait already."""
+    def admitted(self, count: int, *, key: str = "") -> Iterator[Slots]:
+        """Slots for `count` generations of a key. Raises `ApiError` if too many of its own wait already."""
         if self._admitted[key] >= self._max_admitted_each:
             waiting = self._admitted[key] - self._running[key]
             raise unavailable(f"{waiting} generations wait already; try again later.", code="overloaded")
         self._admitted[key] += count
-        tickets = Tickets(self, key, count)
+        not_begun = count
+
+        @asynccontextmanager
+        async def slot() -> AsyncIterator[None]:
+            nonlocal not_begun
+            free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(key, deque()).append(free)
+            self._fill_slots()
+            try:
+                await free
+                not_begun -= 1
+                try:
+                    yield
+                finally:
+                    self._admitted[key] -= 1
+            finally:
+                # Also of who left in the instant in which the slot was given.
+                if free.done() and not free.cancelled():
+                    self._running[key] -= 1
+                    self._fill_slots()
+
         try:
-            yield tickets
+            yield slot
         finally:
-            self._admitted[key] -= tickets.left
-
-    async def take_slot(self, key: str) -> None:
-        """Return once a generation of the key may run; then `give_slot` must follow."""
-        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(free)
-        self._fill_slots()
-        try:
-            await free
-        except asyncio.CancelledError:
-            if free.done() and not free.cancelled():
-                self.give_slot(key)
-            raise
-
-    def give_slot(self, key: str) -> None:
-        """A generation has ended."""
-        self._running[key] -= 1
-        self._fill_slots()
-
-    def end(self, key: str) -> None:
-        """A generation that ran is no longer admitted."""
-        self._admitted[key] -= 1
+            self._admitted[key] -= not_begun
 
     def _fill_slots(self) -> None:
         while self.running < self._max_running:
@@ -86,23 +85,3 @@ class Admission:
             # Of keys that are alike, the one served last comes last.
             self._waiting.move_to_end(key)
             self._running[key] += 1
-
-
-class Tickets:
-    """The generations that one request may run; `left` are those not begun yet."""
-
-    def __init__(self, admission: Admission, key: str, count: int) -> None:
-        self.left = count
-        self._admission = admission
-        self._key = key
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """A slot to run one generation in, once one is free."""
-        await self._admission.take_slot(self._key)
-        self.left -= 1
-        try:
-            yield
-        finally:
-            self._admission.end(self._key)
-            self._admission.give_slot(self._key)

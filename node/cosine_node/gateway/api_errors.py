@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from cosine_protocol.errors import (
     CosineError,
@@ -13,12 +12,6 @@ from cosine_protocol.errors import (
     PromptRefused,
     PromptTooLong,
 )
-
-RETRY_AFTER_S: Final = 2
-"""A slot is free again, or a verifier found, within a few seconds or not for long."""
-
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-"""A default argument that cannot be changed by accident."""
 
 
 class ApiError(Exception):
@@ -31,14 +24,14 @@ class ApiError(Exception):
         *,
         code: str,
         param: str | None = None,
-        headers: Mapping[str, str] = NO_HEADERS,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
         self.param = param
-        self.headers = headers
+        self.headers = headers or {}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -59,7 +52,8 @@ def unsupported(param: str, message: str) -> ApiError:
 
 def unavailable(message: str, *, code: str) -> ApiError:
     """A request that nobody can serve now; it may be otherwise soon."""
-    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+    # A slot is free again, or a verifier found, within a few seconds or not for long.
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": "2"})
 
 
 def internal() -> ApiError:

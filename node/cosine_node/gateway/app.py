@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.middleware import HostCheck, KeyCheck, KeyRing, RequestLog
-from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
+from cosine_node.gateway.middleware import HostCheck, KeyCheck, RequestLog
+from cosine_node.gateway.replies import CHAT, COMPLETION, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.terminal.events import Emit
@@ -30,12 +30,6 @@ from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
-
-ALIAS: Final = "cosine"
-"""The name that always means the gateway's target."""
-
-WAITING_PER_RUNNING: Final = 4
-"""Who waits longer than for four generations of others is served sooner by another gateway."""
 
 # Probes come every few seconds, and each look-up asks several peers: between fresh news and little traffic.
 FRESH_S: Final = 15.0
@@ -97,13 +91,16 @@ def make_app(
 ) -> Starlette:
     """The application. Requests still under way when `closing` is set end with an error."""
     registry = CollectorRegistry()
-    max_waiting = WAITING_PER_RUNNING * options.max_requests
     admission = Admission(
-        max_running=options.max_requests, max_waiting=max_waiting, keys=len(set(options.api_keys)) or 1
+        max_running=options.max_requests,
+        # Who waits longer than for four generations of others is served sooner by another gateway.
+        max_waiting=4 * options.max_requests,
+        keys=len(set(options.api_keys)) or 1,
     )
     service = Service(
         client=client,
-        model_names=tuple(dict.fromkeys((options.model_name, ALIAS))),
+        # The second always means the gateway's target.
+        model_names=tuple(dict.fromkeys((options.model_name, "cosine"))),
         admission=admission,
         observer=GenerationMetrics(registry, model_name=options.model_name),
         closing=closing,
@@ -120,8 +117,10 @@ def make_app(
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    host_check = Middleware(HostCheck, names=options.host_names, origins=options.cors_origins)
-    key_check = Middleware(KeyCheck, keys=KeyRing(options.api_keys))
+    checks = [
+        Middleware(HostCheck, names=options.host_names, origins=options.cors_origins),
+        Middleware(KeyCheck, keys=options.api_keys),
+    ]
     count_response = count_requests(registry, admission, options.model_name)
     middleware = [Middleware(RequestLog, emit=emit, count_response=count_response)]
     if options.cors_origins:
@@ -135,7 +134,7 @@ def make_app(
         middleware.append(cors)
     return Starlette(
         routes=[
-            Mount("/v1", routes=_v1_routes(service, watch), middleware=[host_check, key_check]),
+            Mount("/v1", routes=_v1_routes(service, watch), middleware=checks),
             Route("/health", health),
             Route("/metrics", metrics),
         ],
@@ -172,8 +171,8 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         return JSONResponse(await describe(name))
 
     return [
-        Route("/chat/completions", Endpoint(service, parse_chat, ChatStyle()), methods=["POST"]),
-        Route("/completions", Endpoint(service, parse_completion, CompletionStyle()), methods=["POST"]),
+        Route("/chat/completions", Endpoint(service, parse_chat, CHAT), methods=["POST"]),
+        Route("/completions", Endpoint(service, parse_completion, COMPLETION), methods=["POST"]),
         Route("/models", models),
         Route("/models/{name:path}", model),
     ]

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cosine_node.gateway.admission import Tickets
+from cosine_node.gateway.admission import Slots
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
 from cosine_p2p.request.results import Generation, Observer
 from cosine_protocol.request import Request
@@ -42,71 +42,53 @@ class ChoiceFinished:
 ChoiceEvent = ChoiceStarted | ChoiceText | ChoiceFinished
 
 
-class ChoiceRuns:
-    """Runs choices from `async with` on; leaving the block cancels those that have not finished."""
+async def generated(
+    wanted: TextRequest,
+    choices: Sequence[RequestedChoice],
+    client: "AsyncClient",
+    slots: Slots,
+    observer: Observer,
+    *,
+    cache_scope: bytes | None = None,
+) -> AsyncGenerator[ChoiceEvent, None]:
+    """Events as they happen, until all choices have finished. Raises the error of the first that fails.
 
-    def __init__(
-        self,
-        wanted: TextRequest,
-        choices: Sequence[RequestedChoice],
-        client: "AsyncClient",
-        tickets: Tickets,
-        observer: Observer,
-        *,
-        cache_scope: bytes | None = None,
-    ) -> None:
-        self._wanted = wanted
-        self._choices = choices
-        self._client = client
-        self._tickets = tickets
-        self._observer = observer
-        self._cache_scope = cache_scope
-        self._events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
-        self._tasks: list[asyncio.Task[None]] = []
+    Closing the generator cancels those that have not finished.
+    """
+    events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
 
-    async def __aenter__(self) -> None:
-        for choice in self._choices:
-            task = asyncio.ensure_future(self._run(choice))
-            task.add_done_callback(self._events.put_nowait)
-            self._tasks.append(task)
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def events(self) -> AsyncGenerator[ChoiceEvent, None]:
-        """Events as they happen, until all choices have finished. Raises the error of the first that fails."""
-        open_tasks = len(self._tasks)
-        while open_tasks:
-            event = await self._events.get()
-            if isinstance(event, asyncio.Task):
-                event.result()
-                open_tasks -= 1
-            else:
-                yield event
-
-    async def _run(self, choice: RequestedChoice) -> None:
-        options: dict[str, Any] = {
-            **self._wanted.asked,
-            "seed": choice.seed,
-            "stop": self._wanted.stop,
-        }
-        async with self._tickets.slot():
-            run = await self._client.start(
-                choice.prompt, otherwise=self._wanted.otherwise, cache_scope=self._cache_scope, **options
-            )
-            self._events.put_nowait(ChoiceStarted(choice, run.request))
+    async def run(choice: RequestedChoice) -> None:
+        options: dict[str, Any] = {**wanted.asked, "seed": choice.seed, "stop": wanted.stop}
+        async with slots():
+            run = await client.start(choice.prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
+            events.put_nowait(ChoiceStarted(choice, run.request))
             if choice.echo:
-                self._events.put_nowait(ChoiceText(choice, choice.echo))
+                events.put_nowait(ChoiceText(choice, choice.echo))
             is_finished = False
             try:
                 async with aclosing(run.chunks()) as chunks:
                     async for chunk in chunks:
                         if chunk.text:
-                            self._events.put_nowait(ChoiceText(choice, chunk.text))
+                            events.put_nowait(ChoiceText(choice, chunk.text))
                 is_finished = True
             finally:
                 generation = run.result()
-                (self._observer.observe if is_finished else self._observer.observe_abandoned)(generation)
-            self._events.put_nowait(ChoiceFinished(choice, generation))
+                (observer.observe if is_finished else observer.observe_abandoned)(generation)
+            events.put_nowait(ChoiceFinished(choice, generation))
+
+    tasks = [asyncio.ensure_future(run(choice)) for choice in choices]
+    for task in tasks:
+        task.add_done_callback(events.put_nowait)
+    try:
+        open_tasks = len(tasks)
+        while open_tasks:
+            event = await events.get()
+            if isinstance(event, asyncio.Task):
+                event.result()
+                open_tasks -= 1
+            else:
+                yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

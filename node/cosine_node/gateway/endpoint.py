@@ -9,22 +9,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
-from cosine_node.gateway.choices import ChoiceRuns, ChoiceStarted
-from cosine_node.gateway.replies import (
-    Heading,
-    ReplyWriter,
-    StreamedReplyWriter,
-    Style,
-    WholeReplyWriter,
-    reason_of,
-)
+from cosine_node.gateway.choices import ChoiceStarted, generated
+from cosine_node.gateway.replies import ReplyWriter, StreamedReplyWriter, Style, WholeReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest, read_object
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
@@ -37,16 +30,13 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-SEED_BITS: Final = 63
-"""A seed drawn here is told to the client, whose JSON may know no larger whole number than 2**63 - 1."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """The parts that all endpoints share.
 
     `model_names` are those a request may use; `unix_s` tells the time of day. Requests still under way when
-    `closing` is set end with an error.
+    `closing` is set end with an error. The `secret` separates the cached prefixes of API keys.
     """
 
     client: "AsyncClient"
@@ -56,18 +46,6 @@ class Service:
     closing: asyncio.Event
     unix_s: Callable[[], float]
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
-
-    def cache_scope(self, key: bytes) -> bytes | None:
-        """The scope of the prefixes of a key's prompts, so that no other key's times tell of them; None without."""
-        return blake2b(key, key=self.secret, digest_size=CACHE_SCOPE_BYTES).digest() if key else None
-
-
-class Ending(Enum):
-    """The reason why work ended."""
-
-    DONE = "done"
-    HUNG_UP = "the client hung up"
-    CLOSING = "the gateway is closing"
 
 
 class Endpoint:
@@ -83,25 +61,22 @@ class Endpoint:
         wanted = self._parse(await read_object(request))
         if wanted.model not in self._service.model_names:
             raise no_such_model(wanted.model, self._service.model_names)
-        seed = secrets.randbits(SEED_BITS) if wanted.seed is None else wanted.seed
-        heading = Heading(
-            style=self._style,
-            request_id=request.state.request_id,
-            created_s=int(self._service.unix_s()),
-            model=wanted.model,
-            fingerprint="",
-        )
-        writer: ReplyWriter
+        fields: dict[str, Any] = {
+            "style": self._style,
+            "request_id": request.state.request_id,
+            "created_s": int(self._service.unix_s()),
+            "model": wanted.model,
+            # One drawn here is told to the client, whose JSON may know no larger whole number than 2**63 - 1.
+            "seed": secrets.randbits(63) if wanted.seed is None else wanted.seed,
+            "send": send,
+        }
+        writer: ReplyWriter = WholeReplyWriter(**fields)
         if wanted.is_streamed:
-            choices, includes_usage = len(wanted.prompts) * wanted.n, wanted.includes_usage
-            writer = StreamedReplyWriter(
-                heading, seed=seed, send=send, choices=choices, includes_usage=includes_usage
-            )
-        else:
-            writer = WholeReplyWriter(heading, seed=seed, send=send)
+            choices = len(wanted.prompts) * wanted.n
+            writer = StreamedReplyWriter(**fields, choices=choices, includes_usage=wanted.includes_usage)
         log_fields: dict[str, object] = request.state.log_fields
         try:
-            await self._reply(wanted, seed, writer, receive, log_fields, request.state.key)
+            await self._reply(wanted, writer, receive, log_fields, request.state.key)
         except CosineError as error:
             log_fields["error"] = str(error)
             await writer.fail(of_failure(error, param=wanted.prompt_field))
@@ -117,25 +92,20 @@ class Endpoint:
             await writer.fail(internal())
 
     async def _reply(
-        self,
-        wanted: TextRequest,
-        seed: int,
-        writer: ReplyWriter,
-        receive: Receive,
-        log_fields: dict[str, object],
-        key: bytes,
+        self, wanted: TextRequest, writer: ReplyWriter, receive: Receive, log_fields: dict[str, object], key: bytes
     ) -> None:
         """Generate and write until the reply is whole, its client has hung up, or the gateway closes."""
         service = self._service
         request_names: list[str] = []
         log_fields["requests"] = request_names
+        # A scope of its own for the prefixes of a key's prompts, so that no other key's times tell of them.
+        scope = blake2b(key, key=service.secret, digest_size=CACHE_SCOPE_BYTES).digest() if key else None
 
         async def generate() -> None:
-            choices = wanted.choices(seed)
-            with service.admission.admitted(len(choices), key=key.hex()) as tickets:
-                scope = service.cache_scope(key)
-                runs = ChoiceRuns(wanted, choices, service.client, tickets, service.observer, cache_scope=scope)
-                async with runs, aclosing(runs.events()) as events:
+            choices = wanted.choices(writer.seed)
+            with service.admission.admitted(len(choices), key=key.hex()) as slots:
+                events = generated(wanted, choices, service.client, slots, service.observer, cache_scope=scope)
+                async with aclosing(events):
                     async for event in events:
                         if isinstance(event, ChoiceStarted):
                             request_names.append(request_name(request_digest(event.request)))
@@ -156,7 +126,7 @@ class Endpoint:
             case Ending.DONE:
                 await writer.end()
             case Ending.HUNG_UP:
-                log_fields["error"] = ending.value
+                log_fields["error"] = "the client hung up"
             case Ending.CLOSING:
                 raise unavailable("The gateway is shutting down.", code="shutting_down")
 
@@ -165,6 +135,14 @@ def no_such_model(name: str, names: Sequence[str]) -> ApiError:
     """Another model than the gateway's target was named."""
     message = f"There is no model {name!r} here; there is {', '.join(names)}."
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
+
+
+class Ending(Enum):
+    """The reason why work ended: it is done, its client has hung up, or the gateway is closing."""
+
+    DONE = "done"
+    HUNG_UP = "hung up"
+    CLOSING = "closing"
 
 
 async def until_ended(work: Coroutine[Any, Any, None], *, receive: Receive, closing: asyncio.Event) -> Ending:

@@ -24,16 +24,16 @@ LOG = logging.getLogger(__name__)
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """Ids that fit into a header and a line of the log as they are: UUIDs and what tracing tools write."""
 
-ID_BYTES: Final = 12
-"""96 random bits: among a billion requests two are unlikely to get the same id."""
-
 NO_RESPONSE: Final = 499
 """The status in the log of a request whose client did not wait, as nginx has it."""
 
 
 def request_id(given: str) -> str:
-    """The caller's own id if it is short and plain, else a new one."""
-    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(ID_BYTES)
+    """The caller's own id if it is short and plain, else a new one.
+
+    It has 96 random bits: among a billion requests two are unlikely to get the same.
+    """
+    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
 
 
 class RequestLog:
@@ -82,35 +82,33 @@ class RequestLog:
             self._emit("request", fields | log_fields)
 
 
-class KeyRing:
-    """Accepted API keys, compared in constant time whatever their number and length."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [_digest(key) for key in keys]
-
-    def matched(self, authorization: str) -> bytes | None:
-        """The digest of the key in an `Authorization` header, None if it is none of them; `b""` without keys."""
-        scheme, _, given = authorization.partition(" ")
-        digest = _digest(given.strip())
-        matches = [compare_digest(digest, known) for known in self._digests]
-        if not self._digests:
-            return b""
-        return digest if scheme.lower() == "bearer" and any(matches) else None
-
-
-def _digest(key: str) -> bytes:
+def key_digest(key: str) -> bytes:
+    """An API key as it is kept and compared."""
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def matched_key(known: Sequence[bytes], authorization: str) -> bytes | None:
+    """The digest of the key in an `Authorization` header, None if it is none of those known; `b""` without any.
+
+    Keys are compared in constant time whatever their number and length.
+    """
+    scheme, _, given = authorization.partition(" ")
+    digest = key_digest(given.strip())
+    matches = [compare_digest(digest, each) for each in known]
+    if not known:
+        return b""
+    return digest if scheme.lower() == "bearer" and any(matches) else None
 
 
 class KeyCheck:
     """Raises `ApiError` for a request without one of the keys; `request.state.key` is the digest of the others'."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
-        self._keys = keys
+        self._known = [key_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self._keys.matched(Headers(scope=scope).get("authorization", ""))
+        key = matched_key(self._known, Headers(scope=scope).get("authorization", ""))
         if key is None:
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
@@ -138,7 +136,7 @@ class HostCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not is_own_name(name_of(host), self._names):
+        if not is_own_name(host, self._names):
             raise ApiError(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "The gateway is not asked under this name; its operator allows one with --host-name.",
@@ -154,23 +152,13 @@ class HostCheck:
         await self._app(scope, receive, send)
 
 
-def name_of(host: str) -> str:
-    """The name or address in a `Host` header, without port and brackets, in lower case; "" if there is none."""
+def is_own_name(host: str, names: Collection[str]) -> bool:
+    """True for a `Host` header that names `localhost`, any IP address, or one of `names`, at whatever port."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-def is_own_name(name: str, names: Collection[str]) -> bool:
-    """True for `localhost`, any IP address, and those of `names`."""
-    if name in names or name == "localhost":
-        return True
-    try:
-        ip_address(name)
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+        return name == "localhost" or name in names or bool(ip_address(name))
     except ValueError:
         return False
-    return True
 
 
 def _is_at(origin: str, host: str) -> bool:

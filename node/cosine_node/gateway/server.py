@@ -26,12 +26,6 @@ JOIN_PAUSE_S: Final = 2.0
 DRAIN_S: Final = 20.0
 """As long as a node drains, so that a generation on a node that stops too ends with it."""
 
-CLEAN_UP_S: Final = 3
-"""What is closed after the drain still writes its error."""
-
-BACKLOG: Final = 256
-"""Bounds the connections that wait to be accepted: more than a gateway admits by default."""
-
 HEADER_S: Final = 10.0
 """A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
 
@@ -79,7 +73,8 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 is any free one. Raises `UsageError` if it cannot."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # The backlog bounds the connections that wait to be accepted: more than a gateway admits by default.
+        return socket.create_server((host, port), family=family, backlog=256)
     except (OSError, OverflowError) as error:
         # What follows in parentheses says the address again.
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (")[0]
@@ -117,7 +112,8 @@ async def serve_app(
         http=DeadlineProtocol,
         ws="none",
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(drain_s) + CLEAN_UP_S,
+        # What is closed after the drain still writes its error.
+        timeout_graceful_shutdown=math.ceil(drain_s) + 3,
     )
     server = _SignalFreeServer(config, on_ready)
     stopping = asyncio.ensure_future(drain_when_stopped())

@@ -24,76 +24,45 @@ from cosine_protocol.request import MAX_SEED
 
 MAX_BODY_BYTES: Final = 4 << 20
 """Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
-
 BODY_TIMEOUT_S: Final = 30.0
 """The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
-
-Body = Mapping[str, Any]
-
 MAX_CHOICES: Final = 64
 """Bounds the work of one request: four times the generations that a gateway runs at once by default."""
-
 # OpenAI's reference bounds stops to 4; their length is ours, for each is searched for in all the text.
 MAX_STOPS: Final = 4
 MAX_STOP_CHARACTERS: Final = 1024
 
-DEFAULT_COMPLETION_TOKENS: Final = 16
-"""As OpenAI's reference has it."""
+# OpenAI's temperature is 1 by default. Its reference has no bound for a chat, but a model that never ends would
+# hold a slot for minutes; the 16 tokens of a completion are its own.
+CHAT_DEFAULTS: Final[GenerationOptions] = {**TEXT_DEFAULTS, "temperature": 1.0, "max_new_tokens": 1024}
+COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 16}
 
-DEFAULT_CHAT_TOKENS: Final = 1024
-"""OpenAI's reference has no bound, but a model that never ends would hold a slot for minutes."""
-
-CHAT_DEFAULTS: Final[GenerationOptions] = {
-    **TEXT_DEFAULTS,
-    "temperature": 1.0,
-    "max_new_tokens": DEFAULT_CHAT_TOKENS,
-}
-"""OpenAI's temperature is 1 by default."""
-
-COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": DEFAULT_COMPLETION_TOKENS}
-"""The same with OpenAI's length."""
-
-# The parameters that would change the text in ways the swarm cannot, and what is said of them.
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
 ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
-    "audio": NOTHING,
-    "bad_words": NOTHING,
+    **dict.fromkeys(("audio", "bad_words", "functions", "ignore_eos", "logit_bias", "stop_token_ids"), NOTHING),
+    **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), NOTHING),
+    **dict.fromkeys(("structured_outputs", "suffix", "tools", "use_beam_search"), NOTHING),
+    **dict.fromkeys(("frequency_penalty", "min_tokens", "presence_penalty", "top_logprobs"), (None, 0)),
+    **dict.fromkeys(("function_call", "tool_choice"), (None, "none", "auto")),
+    **dict.fromkeys(("logprobs", "prompt_logprobs"), (None, False)),
     "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "function_call": (None, "none", "auto"),
-    "functions": NOTHING,
-    "guided_choice": NOTHING,
-    "guided_grammar": NOTHING,
-    "guided_json": NOTHING,
-    "guided_regex": NOTHING,
-    "ignore_eos": NOTHING,
-    "logit_bias": NOTHING,
-    "logprobs": (None, False),
-    "min_tokens": (None, 0),
     "modalities": (*NOTHING, ["text"]),
-    "presence_penalty": (None, 0),
-    "prompt_logprobs": (None, False),
     "response_format": (None, {"type": "text"}),
-    "stop_token_ids": NOTHING,
-    "structured_outputs": NOTHING,
-    "suffix": NOTHING,
-    "tool_choice": (None, "none", "auto"),
-    "tools": NOTHING,
-    "top_logprobs": (None, 0),
-    "use_beam_search": NOTHING,
     "web_search_options": (None,),
 }
-"""The values of each parameter that ask for nothing; ignoring any other would answer another question."""
+"""The values that ask for nothing, of each parameter that would change the text in a way the swarm cannot.
 
-# Without a reason of its own, a parameter is refused as no such processor.
-NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
-NO_SUCH_PROCESSOR: Final = "every peer of a request applies the same few samplers, and this is none of them"
+Ignoring any other would answer another question.
+"""
 REASONS: Final[Mapping[str, str]] = {
-    "logprobs": NO_PROBABILITIES,
-    "top_logprobs": NO_PROBABILITIES,
-    "prompt_logprobs": NO_PROBABILITIES,
+    **dict.fromkeys(
+        ("logprobs", "top_logprobs", "prompt_logprobs"), "verifiers send tokens, not their probabilities"
+    ),
     "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
 }
+"""What is said of them; without a reason of its own, a parameter is refused as no such processor."""
+
+Body = Mapping[str, Any]
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -274,23 +243,36 @@ def _text_request(
     if n * len(prompts) > MAX_CHOICES:
         raise bad_value("n", f"One request may ask for at most {MAX_CHOICES} texts; send several.")
     is_streamed = flag(body, "stream")
+    model = text(required(body, "model"), "model")
+    asked = _asked(body, limit_field)
+    seed = None if body.get("seed") is None else whole(body, "seed", 0, low=0, high=MAX_SEED)
+    stop = body.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise bad_value("stop", f"stop must be a string or a list of at most {MAX_STOPS}.")
+    stops = [text(each, "stop") for each in stops]
+    if any(not 0 < len(each) <= MAX_STOP_CHARACTERS for each in stops):
+        raise bad_value("stop", f"Each stop must have 1 to {MAX_STOP_CHARACTERS} characters.")
+    stream_options = body.get("stream_options")
+    if stream_options is not None and not (isinstance(stream_options, dict) and is_streamed):
+        raise bad_value("stream_options", "stream_options is an object, and only for stream true.")
     return TextRequest(
-        model=text(required(body, "model"), "model"),
+        model=model,
         prompt_field=prompt_field,
         prompts=tuple(prompts),
         n=n,
-        asked=_asked(body, limit_field),
+        asked=asked,
         otherwise=otherwise,
-        seed=None if body.get("seed") is None else whole(body, "seed", 0, low=0, high=MAX_SEED),
-        stop=_stops(body.get("stop")),
+        seed=seed,
+        stop=tuple(stops),
         is_streamed=is_streamed,
-        includes_usage=_includes_usage(body.get("stream_options"), is_streamed=is_streamed),
+        includes_usage=stream_options is not None and flag(stream_options, "include_usage"),
     )
 
 
 def refuse_unsupported(body: Body) -> None:
     """Raises `ApiError` for the first parameter that cannot be honoured."""
-    for name, values in ASKING_FOR_NOTHING.items():
+    for name, values in sorted(ASKING_FOR_NOTHING.items()):
         value = body.get(name)
         # Equal as JSON, where false is not 0.
         if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values):
@@ -298,7 +280,8 @@ def refuse_unsupported(body: Body) -> None:
         # The best n of n are all of them.
         if name == "best_of" and value == body.get("n"):
             continue
-        raise unsupported(name, f"{name} is not supported here: {REASONS.get(name, NO_SUCH_PROCESSOR)}.")
+        no_processor = "every peer of a request applies the same few samplers, and this is none of them"
+        raise unsupported(name, f"{name} is not supported here: {REASONS.get(name, no_processor)}.")
 
 
 def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
@@ -320,24 +303,6 @@ def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
         limit = whole(body, limit_field, 1, low=1, high=MAX_TOKEN_ID)
         values["max_new_tokens"] = min(limit, MAX_NEW_TOKENS)
     return values
-
-
-def _stops(value: Any) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else value or []
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise bad_value("stop", f"stop must be a string or a list of at most {MAX_STOPS}.")
-    texts = tuple(text(stop, "stop") for stop in stops)
-    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in texts):
-        raise bad_value("stop", f"Each stop must have 1 to {MAX_STOP_CHARACTERS} characters.")
-    return texts
-
-
-def _includes_usage(options: Any, *, is_streamed: bool) -> bool:
-    if options is None:
-        return False
-    if not isinstance(options, dict) or not is_streamed:
-        raise bad_value("stream_options", "stream_options is an object, and only for stream true.")
-    return flag(options, "include_usage")
 
 
 def _message(message: Any, path: str) -> dict[str, str]:

@@ -1,16 +1,19 @@
-"""All around the endpoints: routes, keys, health, metrics, other origins."""
+"""All around the endpoints: routes, keys, hosts and origins, health, metrics, the log, and the shape of errors."""
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import internal, of_failure
 from cosine_node.gateway.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
+from cosine_node.gateway.middleware import REQUEST_ID, is_own_name, key_digest, matched_key, request_id
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -22,27 +25,11 @@ from cosine_protocol.errors import (
     UsageError,
 )
 from cosine_protocol.records import GenerationDefaults, NodeRecord
-from tests.node.gateway.asgi import Gateway, Reply, call, gateway
-from tests.node.gateway.letters import MODEL, PROMPT
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, asked, with_gateway
 
+BODY = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
 ORIGIN = {"Origin": "https://page.example"}
 BEARER = {"Authorization": "Bearer sesame"}
-
-
-def with_gateway(use: Callable[[Gateway], Awaitable[Any]], **options: Any) -> Any:
-    async def run() -> Any:
-        async with gateway(**options) as running:
-            return await use(running)
-
-    return run_virtual(run())
-
-
-def asked(
-    method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, **options: Any
-) -> Reply:
-    reply = with_gateway(lambda running: call(running.app, method, path, body, headers=headers), **options)
-    assert isinstance(reply, Reply)
-    return reply
 
 
 def test_the_gateway_brings_no_machine_learning_and_no_transport() -> None:
@@ -53,51 +40,127 @@ def test_the_gateway_brings_no_machine_learning_and_no_transport() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
+    ("method", "path", "body", "status", "code"),
     [
-        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("DELETE", "/v1/models", 405, "method_not_allowed"),
-        ("POST", "/health", 405, "method_not_allowed"),
-        ("GET", "/v1/embeddings", 404, "not_found"),
-        ("GET", "/nothing", 404, "not_found"),
-        ("GET", "/v1/models/gpt-5", 404, "model_not_found"),
+        ("GET", "/v1/chat/completions", None, 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", None, 405, "method_not_allowed"),
+        ("POST", "/health", None, 405, "method_not_allowed"),
+        ("GET", "/v1/embeddings", None, 404, "not_found"),
+        ("GET", "/nothing", None, 404, "not_found"),
+        ("GET", "/v1/models/gpt-5", None, 404, "model_not_found"),
+        ("POST", "/v1/completions", b"{", 400, "invalid_json"),
+        ("POST", "/v1/completions", bytes(5 << 20), 413, "body_too_large"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_shape(method: str, path: str, status: int, code: str) -> None:
-    reply = asked(method, path)
+def test_what_is_not_there_or_no_request_is_refused_in_one_shape(
+    method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    reply = asked(method, path, body)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (status, code, "invalid_request_error")
     assert ("allow" in reply.headers) is (status == 405)
 
 
-def test_bodies_that_are_no_json_are_refused() -> None:
-    reply = asked("POST", "/v1/completions", b"{")
-    assert (reply.status, reply.error["code"]) == (400, "invalid_json")
-    assert asked("POST", "/v1/completions", bytes(5 << 20)).status == 413
-
-
 def test_keys_guard_the_api_and_nothing_else() -> None:
-    body = {"model": MODEL, "prompt": PROMPT}
     for headers in (None, {"Authorization": "Bearer wrong"}):
-        reply = asked("POST", "/v1/completions", body, headers=headers, api_keys=("sesame",))
+        reply = asked("POST", "/v1/completions", BODY, headers=headers, api_keys=("sesame",))
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
         assert reply.headers["www-authenticate"] == "Bearer"
-    assert asked("POST", "/v1/completions", body, headers=BEARER, api_keys=("sesame",)).status == 200
-    assert [asked("GET", path, api_keys=("sesame",)).status for path in ("/v1/models", "/health", "/metrics")] == [
-        401,
-        200,
-        200,
-    ]
+    assert asked("POST", "/v1/completions", BODY, headers=BEARER, api_keys=("sesame",)).status == 200
+    statuses = {
+        path: asked("GET", path, api_keys=("sesame",)).status for path in ("/v1/models", "/health", "/metrics")
+    }
+    assert statuses == {"/v1/models": 401, "/health": 200, "/metrics": 200}
 
 
-def test_health_is_whether_somebody_serves() -> None:
+KNOWN = [key_digest(key) for key in ("one", "two")]
+
+
+def test_a_key_is_found_whatever_its_spelling_and_told_from_others() -> None:
+    assert matched_key(KNOWN, "Bearer one") == KNOWN[0]
+    assert matched_key(KNOWN, "bearer two") == matched_key(KNOWN, "BEARER  two ") == KNOWN[1]
+    for header in ("", "one", "Basic one", "Bearer", "Bearer ", "Bearer three", "Bearer one two"):
+        assert matched_key(KNOWN, header) is None
+        assert matched_key([], header) == b""
+
+
+@given(st.text(st.characters(max_codepoint=255)))
+def test_any_header_can_be_judged(header: str) -> None:
+    assert matched_key(KNOWN, header) is None
+    assert matched_key([], header) == b""
+    assert is_own_name(header, ()) in (True, False)
+    made = request_id(header)
+    assert REQUEST_ID.fullmatch(made)
+    assert (made == header) is bool(REQUEST_ID.fullmatch(header))
+    assert made == header or made != request_id(header)
+
+
+@pytest.mark.parametrize("given_id", ["a", "req-1:2.3_4", "x" * 128])
+def test_a_sane_id_is_kept_and_every_response_has_one(given_id: str) -> None:
+    for path in ("/health", "/nothing"):
+        assert asked("GET", path, headers={"X-Request-Id": given_id}).headers["x-request-id"] == given_id
+        assert len(asked("GET", path, headers={"X-Request-Id": given_id + "!"}).headers["x-request-id"]) == 24
+
+
+def test_only_localhost_addresses_and_names_of_the_operator_are_the_gateways_own() -> None:
+    """A name that a page lets point here is refused."""
+    own = ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5", "0.0.0.0")
+    assert all(is_own_name(host, ()) for host in own)
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[", "a b"):
+        assert not is_own_name(host, ("gateway.lan",))
+    reply = asked("POST", "/v1/completions", BODY, headers={"host": "evil.example"})
+    assert (reply.status, reply.error["code"]) == (421, "unknown_host")
+    assert "--host-name" in reply.error["message"]
+    named = asked("GET", "/v1/models", headers={"host": "Gateway.lan:8000"}, host_names=("gateway.LAN",))
+    assert named.status == 200
+    # Probes come under any name.
+    assert [asked("GET", path, headers={"host": "gateway"}).status for path in ("/health", "/metrics")] == [200] * 2
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:9999", "http://["])
+def test_pages_from_elsewhere_are_refused(origin: str) -> None:
+    reply = asked("POST", "/v1/completions", BODY, headers={"origin": origin})
+    assert (reply.status, reply.error["code"]) == (403, "unknown_origin")
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:8000", ()),
+        ("https://page.example", ("https://page.example",)),
+        ("https://page.example", ("*",)),
+    ],
+)
+def test_the_gateways_own_pages_and_those_that_the_operator_allows_may_ask(
+    origin: str, allowed: tuple[str, ...]
+) -> None:
+    assert asked("POST", "/v1/completions", BODY, headers={"origin": origin}, cors_origins=allowed).status == 200
+
+
+def test_other_origins_are_let_in_only_where_they_are_named() -> None:
+    def allowed(path: str, headers: dict[str, str], **options: Any) -> str | None:
+        return asked("GET", path, headers=headers, **options).headers.get("access-control-allow-origin")
+
+    options: dict[str, Any] = {"cors_origins": (ORIGIN["Origin"],), "api_keys": ("sesame",)}
+    assert allowed("/health", ORIGIN) is None
+    assert allowed("/v1/models", ORIGIN | BEARER, **options) == ORIGIN["Origin"]
+    # A refusal can be read by a page.
+    assert allowed("/v1/models", ORIGIN, **options) == ORIGIN["Origin"]
+    assert allowed("/v1/models", {"Origin": "https://other.example"} | BEARER, **options) is None
+    preflight = ORIGIN | {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
+    }
+    reply = asked("OPTIONS", "/v1/chat/completions", headers=preflight, **options)
+    assert reply.status == 200
+    assert "x-stainless-os" in reply.headers["access-control-allow-headers"]
+
+
+def test_health_is_whether_somebody_serves_and_models_are_listed_anyway() -> None:
     healthy = asked("GET", "/health", verifiers=2)
     assert (healthy.status, healthy.json) == (200, {"status": "ok", "verifiers": 2})
     alone = asked("GET", "/health", verifiers=0)
     assert (alone.status, alone.json["status"]) == (503, "unavailable")
     assert "No verifier serves" in alone.json["reason"]
-
-
-def test_models_are_listed_even_if_nobody_serves_them() -> None:
     listed = asked("GET", "/v1/models", verifiers=0).json
     assert [(model["id"], model["root"], model["max_model_len"]) for model in listed["data"]] == [
         (MODEL, MODEL, None),
@@ -108,20 +171,19 @@ def test_models_are_listed_even_if_nobody_serves_them() -> None:
 def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
     published = GenerationDefaults(temperature=0.6, top_k=20, not_honoured=("num_beams",))
     nothing: dict[str, Any] = {"options": {}, "not_honoured": []}
-    listed = asked("GET", f"/v1/models/{MODEL}", verifier={"published": published}).json
-    assert listed["generation_config"] == {
-        "options": {"temperature": 0.6, "top_k": 20},
-        "not_honoured": ["num_beams"],
-    }
-    without: dict[str, Any] = {"verifier": {"published": published}, "client": {"generation_config": "none"}}
-    assert asked("GET", f"/v1/models/{MODEL}", **without).json["generation_config"] == nothing
-    assert asked("GET", f"/v1/models/{MODEL}").json["generation_config"] == nothing
+    own = {"options": {"temperature": 0.6, "top_k": 20}, "not_honoured": ["num_beams"]}
+    for options, expected in (
+        ({"verifier": {"published": published}}, own),
+        ({"verifier": {"published": published}, "client": {"generation_config": "none"}}, nothing),
+        ({}, nothing),
+    ):
+        assert asked("GET", f"/v1/models/{MODEL}", **options).json["generation_config"] == expected
 
 
 def test_metrics_count_what_was_generated() -> None:
     async def use(running: Gateway) -> str:
-        await running.complete(PROMPT, max_tokens=12)
-        await running.complete(PROMPT, temperature=-1)
+        await running.complete(max_tokens=12)
+        await running.complete(temperature=-1)
         return (await running.get("/metrics")).body.decode()
 
     lines = with_gateway(use).splitlines()
@@ -136,39 +198,12 @@ def test_metrics_count_what_was_generated() -> None:
         assert line in lines
 
 
-def test_other_origins_are_let_in_only_where_they_are_named() -> None:
-    assert "access-control-allow-origin" not in asked("GET", "/health", headers=ORIGIN).headers
-    allowed: dict[str, Any] = {"cors_origins": (ORIGIN["Origin"],), "api_keys": ("sesame",)}
-    named = asked("GET", "/v1/models", headers=ORIGIN | BEARER, **allowed)
-    assert named.headers["access-control-allow-origin"] == ORIGIN["Origin"]
-    other = asked("GET", "/v1/models", headers={"Origin": "https://other.example"} | BEARER, **allowed)
-    assert "access-control-allow-origin" not in other.headers
-    preflight = ORIGIN | {
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
-    }
-    reply = asked("OPTIONS", "/v1/chat/completions", headers=preflight, **allowed)
-    assert reply.status == 200
-    assert "x-stainless-os" in reply.headers["access-control-allow-headers"]
-
-
-def test_a_refusal_can_be_read_by_a_page() -> None:
-    reply = asked("GET", "/v1/models", headers=ORIGIN, cors_origins=(ORIGIN["Origin"],), api_keys=("sesame",))
-    assert (reply.status, reply.headers["access-control-allow-origin"]) == (401, ORIGIN["Origin"])
-
-
 def test_a_path_cannot_forge_a_line_of_the_log() -> None:
     async def use(running: Gateway) -> dict[str, object]:
         await running.get("/v1/\nGET /v1/ 200")
         return running.told[0]
 
     assert with_gateway(use)["path"] == "/v1/%0AGET%20/v1/%20200"
-
-
-def test_every_response_has_an_id() -> None:
-    assert asked("GET", "/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
-    assert len(asked("GET", "/health", headers={"X-Request-Id": "not mine"}).headers["x-request-id"]) == 24
-    assert asked("GET", "/nothing").headers["x-request-id"]
 
 
 class Network:
@@ -192,30 +227,20 @@ async def glance(watch: VerifierWatch) -> tuple[int, str]:
     return len(found), reason
 
 
-def test_what_was_found_is_remembered_for_a_while() -> None:
+def test_verifiers_that_were_found_are_remembered_for_a_while_and_none_for_a_moment() -> None:
     async def run() -> None:
-        network = Network(verifiers=2)
+        network, none = Network(verifiers=2), (0, "No verifier serves this.")
         watch = VerifierWatch(network.find_verifiers)
         seen = await asyncio.gather(*(glance(watch) for _ in range(5)))
         assert (seen, network.look_ups) == ([(2, "")] * 5, 1)
         network.verifiers = 0
         assert await glance(watch) == (2, "")
         await asyncio.sleep(FRESH_S)
-        assert await glance(watch) == (0, "No verifier serves this.")
-
-    run_virtual(run())
-
-
-def test_a_network_that_had_none_is_asked_again_soon() -> None:
-    async def run() -> None:
-        network = Network(verifiers=0)
-        watch = VerifierWatch(network.find_verifiers)
-        for _ in range(3):
-            assert await glance(watch) == (0, "No verifier serves this.")
-        assert network.look_ups == 1
+        assert [await glance(watch) for _ in range(3)] == [none] * 3
+        assert network.look_ups == 2
         network.verifiers = 1
         await asyncio.sleep(RETRY_S)
-        assert (await glance(watch), network.look_ups) == ((1, ""), 2)
+        assert (await glance(watch), network.look_ups) == ((1, ""), 3)
 
     run_virtual(run())
 
@@ -242,14 +267,13 @@ def test_a_silent_network_is_not_waited_for() -> None:
         (LocalProtocolError("a bug in /home/somebody"), 503, "target_unavailable", None),
     ],
 )
-def test_failures_have_a_status_and_a_code(error: CosineError, status: int, code: str, param: str | None) -> None:
+def test_failures_have_a_status_and_a_code_and_what_is_the_operators_stays_there(
+    error: CosineError, status: int, code: str, param: str | None
+) -> None:
     problem = of_failure(error, param="prompt")
     assert (problem.status, problem.code, problem.param) == (status, code, param)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     assert problem.body == {"error": {"message": problem.message, "type": kind, "param": param, "code": code}}
     assert ("retry-after" in {name.lower() for name in problem.headers}) is (status == 503)
-
-
-def test_what_is_the_operators_stays_there() -> None:
-    assert "somebody" not in of_failure(UsageError("remove /home/somebody/pins.json"), param="prompt").message
+    assert "somebody" not in problem.message
     assert internal().status == 500

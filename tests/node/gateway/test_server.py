@@ -1,40 +1,44 @@
-"""The gateway on a socket: where it listens, how it ends, and what a client that leaves takes along."""
+"""The gateway on a socket: where it listens, how it joins and ends, and whom it waits for."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
+import uvicorn
 from openai import APIConnectionError, APIError, OpenAI
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.gateway.server import JOIN_PATIENCE_S, join_patiently, listening, url_of
+from cosine_node.gateway.server import (
+    HEADER_S,
+    JOIN_PATIENCE_S,
+    DeadlineProtocol,
+    join_patiently,
+    listening,
+    url_of,
+)
 from cosine_protocol.errors import PeerLost, UsageError
-from tests.node.gateway.letters import MODEL, PROMPT, SLOW, text_of
-from tests.node.gateway.serving import HOST, TIMEOUT_S, ServedGateway, served
+from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
 from tests.swarm.reference import assert_freed
 
 pytestmark = pytest.mark.network
 
-TOKENS: Final = 24
+REQUEST: Final = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def streamed(client: OpenAI, tokens: int) -> Any:
-    return client.completions.create(model=MODEL, prompt=PROMPT, temperature=0, max_tokens=tokens, stream=True)
-
-
-def client_of(gateway: ServedGateway) -> OpenAI:
-    return OpenAI(base_url=gateway.base_url, api_key="none", max_retries=0)
-
-
-def test_a_port_that_is_taken_is_a_sentence() -> None:
+def test_a_place_that_cannot_be_is_a_sentence() -> None:
     with listening(HOST, 0) as place:
         port = place.getsockname()[1]
         assert url_of(place, HOST) == f"http://{HOST}:{port}"
+        assert url_of(place, "::1").startswith("http://[::1]:")
         with pytest.raises(UsageError, match=rf"cannot listen on {HOST} port {port} \(.*in use\); choose another"):
             listening(HOST, port)
+    for host, number in (("no.such.host.invalid", 0), (HOST, -1), (HOST, 65_536)):
+        with pytest.raises(UsageError, match="cannot listen"):
+            listening(host, number)
 
 
 class LateNetwork:
@@ -57,20 +61,14 @@ class LateNetwork:
             self.joined -= 1
 
 
-def test_a_network_that_starts_at_the_same_time_is_waited_for() -> None:
-    async def run() -> None:
-        network = LateNetwork(asyncio.get_running_loop().time() + 5)
+def test_a_network_that_starts_at_the_same_time_is_waited_for_and_one_that_does_not_come_given_up() -> None:
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        network = LateNetwork(clock() + 5)
         async with AsyncExitStack() as stack:
             assert await join_patiently(network.client, stack, asyncio.Event()) == "client"
             assert (network.attempts, network.joined) == (4, 1)
         assert network.joined == 0
-
-    run_virtual(run())
-
-
-def test_a_network_that_does_not_come_is_given_up() -> None:
-    async def run() -> float:
-        clock = asyncio.get_running_loop().time
         began_s = clock()
         async with AsyncExitStack() as stack:
             with pytest.raises(PeerLost, match="it does not answer"):
@@ -92,24 +90,21 @@ def test_a_gateway_that_is_stopped_while_it_waits_ends_at_once() -> None:
     assert run_virtual(run()) == pytest.approx(3)
 
 
-@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), (HOST, -1), (HOST, 65_536)])
-def test_a_place_that_cannot_be_is_a_sentence(host: str, port: int) -> None:
-    with pytest.raises(UsageError, match="cannot listen"):
-        listening(host, port)
+def streamed(client: OpenAI, tokens: int) -> Any:
+    return client.completions.create(model=MODEL, prompt=PROMPT, temperature=0, max_tokens=tokens, stream=True)
 
 
-def test_an_address_with_colons_is_written_in_brackets() -> None:
-    with socket.create_server((HOST, 0)) as place:
-        assert url_of(place, "::1").startswith("http://[::1]:")
+def client_of(gateway: ServedGateway) -> OpenAI:
+    return OpenAI(base_url=gateway.base_url, api_key="none", max_retries=0)
 
 
 def test_what_is_under_way_is_finished_and_nothing_new_begun() -> None:
     with served(curve=SLOW) as gateway, client_of(gateway) as client:
-        stream = streamed(client, TOKENS)
+        stream = streamed(client, 16)
         pieces = [next(stream).choices[0].text]
         gateway.ask_to_stop()
         pieces += [piece.choices[0].text for piece in stream]
-        assert "".join(pieces) == text_of(PROMPT, tokens=TOKENS)
+        assert "".join(pieces) == text_of(PROMPT, tokens=16)
         with pytest.raises(APIConnectionError):
             client.models.list()
 
@@ -130,3 +125,78 @@ def test_a_client_that_leaves_takes_its_generation_along() -> None:
         event, told = gateway.events.get(timeout=TIMEOUT_S)
         gateway.ask(assert_freed(gateway.swarm))
         assert (event, told["status"], told["error"]) == ("request", 200, "the client hung up")
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
+
+def connected(*, answer_s: float = 0.0) -> tuple[DeadlineProtocol, Wire]:
+    """A connection to an application that answers after some seconds."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(answer_s)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(cast("Any", app), log_config=None, access_log=False, lifespan="off", ws="none")
+    config.load()
+    loop = asyncio.get_running_loop()
+    protocol = DeadlineProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    wire = Wire()
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+@pytest.mark.parametrize("pieces", [[], [REQUEST[:10]], [REQUEST[:10], REQUEST[10:20], REQUEST[20:-1]]])
+def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
+    async def run() -> None:
+        protocol, wire = connected()
+        for piece in pieces:
+            protocol.data_received(piece)
+            await asyncio.sleep(HEADER_S / 4)
+        await asyncio.sleep(HEADER_S)
+        assert wire.is_closed and not wire.written
+
+    run_virtual(run())
+
+
+def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_deadline_too() -> None:
+    async def run() -> None:
+        protocol, wire = connected(answer_s=10 * HEADER_S)
+        protocol.data_received(REQUEST)
+        await asyncio.sleep(9 * HEADER_S)
+        assert not wire.is_closed
+        await asyncio.sleep(1.5 * HEADER_S)
+        assert wire.written.startswith(b"HTTP/1.1 200")
+        protocol, wire = connected()
+        for answers in (1, 2):
+            protocol.data_received(REQUEST)
+            await asyncio.sleep(0.1)
+            assert wire.written.count(b"HTTP/1.1 200") == answers and not wire.is_closed
+        protocol.data_received(REQUEST[:10])
+        await asyncio.sleep(HEADER_S)
+        assert wire.is_closed
+        protocol.connection_lost(None)
+
+    run_virtual(run())

@@ -1,15 +1,17 @@
-"""The gateway as the `openai` package sees it, over a socket."""
+"""The gateway as the `openai` package and LangChain's `ChatOpenAI` see it, over a socket."""
 
 import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import SecretStr
 
-from tests.node.gateway.letters import MODEL, PROMPT, text_of
-from tests.node.gateway.serving import ServedGateway, served
+from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
 
 pytestmark = pytest.mark.network
 
@@ -63,13 +65,6 @@ def test_a_chat_is_answered_with_the_targets_text(client: OpenAI) -> None:
     assert (done.system_fingerprint or "").startswith("fp_")
 
 
-def test_a_response_tells_what_drafting_did(client: OpenAI) -> None:
-    report = (chat(client, seed=11).model_extra or {})["metrics"]["speculative_decoding"]
-    assert report["rounds"] + report["accepted"] == TOKENS
-    assert (report["strategy"], report["seed"]) == ("cosine", 11)
-    assert [drafter["domain"] for drafter in report["drafters"]] == ["code"]
-
-
 def test_a_stream_is_the_same_text_in_pieces(client: OpenAI) -> None:
     chunks = streamed(client)
     assert texts(chunks) == [GREEDY]
@@ -79,15 +74,12 @@ def test_a_stream_is_the_same_text_in_pieces(client: OpenAI) -> None:
     assert all(chunk.usage is None for chunk in chunks)
     report = (chunks[-1].model_extra or {})["metrics"]["speculative_decoding"]
     assert report["rounds"] + report["accepted"] == TOKENS
-
-
-def test_usage_comes_last_where_it_is_asked_for(client: OpenAI) -> None:
-    chunks = streamed(client, stream_options={"include_usage": True})
+    # Usage comes last where it is asked for.
+    *chunks, last = streamed(client, stream_options={"include_usage": True})
     assert texts(chunks) == [GREEDY]
-    *_, last = chunks
     assert last.choices == [] and last.usage is not None
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
-    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert all(chunk.usage is None for chunk in chunks)
     assert "metrics" in (last.model_extra or {})
 
 
@@ -114,14 +106,6 @@ def test_several_prompts_are_several_choices(client: OpenAI) -> None:
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (16, 32)
 
 
-def test_a_seed_makes_sampled_text_a_function_of_the_request(client: OpenAI) -> None:
-    first, again, other = (chat(client, temperature=0.9, seed=seed) for seed in (7, 7, 8))
-    assert first.choices[0].message.content == text_of(PROMPT, tokens=TOKENS, temperature=0.9, seed=7)
-    assert again.choices[0].message.content == first.choices[0].message.content
-    assert other.choices[0].message.content != first.choices[0].message.content
-    assert again.system_fingerprint == first.system_fingerprint
-
-
 def test_n_choices_have_seeds_of_their_own_and_can_be_streamed_together(client: OpenAI) -> None:
     expected = [text_of(PROMPT, tokens=TOKENS, temperature=1, seed=7, choice=choice) for choice in range(3)]
     assert len(set(expected)) == 3
@@ -132,10 +116,9 @@ def test_n_choices_have_seeds_of_their_own_and_can_be_streamed_together(client: 
     assert texts(streamed(client, temperature=1, seed=7, n=3), choices=3) == expected
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_stop_string_ends_the_text_before_itself(client: OpenAI, as_list: bool) -> None:
+def test_a_stop_string_ends_the_text_before_itself(client: OpenAI) -> None:
     stop = GREEDY[9:11]
-    done = chat(client, stop=[stop, "never"] if as_list else stop)
+    done = chat(client, stop=[stop, "never"])
     assert done.choices[0].message.content == GREEDY[: GREEDY.index(stop)]
     assert done.choices[0].finish_reason == "stop"
     assert texts(streamed(client, stop=stop)) == [GREEDY[: GREEDY.index(stop)]]
@@ -151,38 +134,25 @@ def test_models_are_listed_and_described(client: OpenAI) -> None:
 
 
 def test_a_wrong_key_is_refused(gateway: ServedGateway) -> None:
-    for key in ("wrong", KEY + "x"):
-        with OpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as stranger:
-            with pytest.raises(AuthenticationError) as refused:
-                chat(stranger)
-            assert refused.value.code == "invalid_api_key"
+    with OpenAI(base_url=gateway.base_url, api_key=KEY + "x", max_retries=0) as stranger:
+        with pytest.raises(AuthenticationError) as refused:
+            chat(stranger)
+        assert refused.value.code == "invalid_api_key"
     with OpenAI(base_url=gateway.base_url, api_key="another-key") as friend:
         assert chat(friend).choices[0].message.content == GREEDY
 
 
-@pytest.mark.parametrize(
-    ("options", "param", "code"),
-    [
-        ({"temperature": -1}, "temperature", "invalid_value"),
-        ({"top_p": 1.5}, "top_p", "invalid_value"),
-        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-        ({"n": 0}, "n", "invalid_value"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
-        ({"seed": -1}, "seed", "invalid_value"),
-        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
-        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(client: OpenAI, options: dict[str, Any], param: str, code: str) -> None:
-    with pytest.raises(BadRequestError) as refused:
-        chat(client, **options)
-    assert (refused.value.param, refused.value.code, refused.value.type) == (param, code, "invalid_request_error")
-
-
-def test_other_errors_have_their_status(client: OpenAI) -> None:
+def test_errors_have_their_status(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as hot:
+        chat(client, temperature=-1)
+    assert (hot.value.param, hot.value.code, hot.value.type) == (
+        "temperature",
+        "invalid_value",
+        "invalid_request_error",
+    )
+    with pytest.raises(BadRequestError) as unsupported:
+        chat(client, tools=[{"type": "function", "function": {"name": "f"}}])
+    assert (unsupported.value.param, unsupported.value.code) == ("tools", "unsupported_parameter")
     with pytest.raises(NotFoundError) as unknown:
         chat(client, model="gpt-5")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -195,7 +165,7 @@ def test_other_errors_have_their_status(client: OpenAI) -> None:
 
 
 def test_parallel_requests_have_each_its_own_text(gateway: ServedGateway) -> None:
-    prompts = [f"{PROMPT[:6]}{first}{second}" for first in "0123" for second in "4567"]
+    prompts = [f"{PROMPT[:6]}{first}{second}" for first in "01" for second in "4567"]
 
     async def ask() -> list[str | None]:
         async with AsyncOpenAI(base_url=gateway.base_url, api_key=KEY, max_retries=0) as openai:
@@ -212,5 +182,25 @@ def test_parallel_requests_have_each_its_own_text(gateway: ServedGateway) -> Non
     expected = [
         text_of(prompt, tokens=TOKENS, temperature=0.7, seed=number) for number, prompt in enumerate(prompts)
     ]
-    assert len(prompts) == 16
+    assert len(prompts) == 8
     assert asyncio.run(ask()) == expected
+
+
+def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(gateway: ServedGateway) -> None:
+    def model(**options: Any) -> ChatOpenAI:
+        settings: dict[str, Any] = {"temperature": 0, "max_completion_tokens": TOKENS, **options}
+        return ChatOpenAI(model=MODEL, base_url=gateway.base_url, api_key=SecretStr(KEY), **settings)
+
+    parts: list[str | dict[Any, Any]] = [{"type": "text", "text": PROMPT[4:]}]
+    talk = [HumanMessage(PROMPT[:2]), AIMessage(PROMPT[2:4]), HumanMessage(content=parts)]
+    answer = model().invoke(talk)
+    assert (answer.content, answer.response_metadata["finish_reason"]) == (GREEDY, "length")
+    assert isinstance(answer, AIMessage) and answer.usage_metadata is not None
+    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"]) == (8, TOKENS)
+    pieces = list(model(stream_usage=True).stream(PROMPT))
+    assert "".join(str(piece.content) for piece in pieces) == GREEDY and len(pieces) > 2
+    assert sum(p.usage_metadata["output_tokens"] for p in pieces if p.usage_metadata) == TOKENS
+    stop = GREEDY[6:8]
+    assert model(stop_sequences=[stop]).invoke(talk).content == GREEDY[: GREEDY.index(stop)]
+    sampled = model(temperature=1.0, seed=9).invoke(talk).content
+    assert sampled == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=9)
