@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "near", "ring", "engine", "llama")
+EXPERIMENTS = ("rtt", "ring", "engine", "llama")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, near, ring, engine, llama or report.",
+        help="here, rtt, ring, engine, llama or report.",
     ),
 ]
 Out = Annotated[

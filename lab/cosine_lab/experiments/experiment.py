@@ -43,8 +43,6 @@ EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
 """The domains of prompts, each of which has an expert."""
 EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {Family.TOY: EXPERTS, Family.SMOL: zoo.SMOL_DOMAINS}
 """The same of each family."""
-LONG: Final = "long"
-"""The domain of prompts over a passage, which has no expert."""
 DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
 """The expertise of the drafters of a cell: also one of a generalist, and one that copies the text."""
 DRAFTER_MODEL: Final = "draft-"
@@ -112,20 +110,19 @@ def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[
 class Prompts:
     """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns.
 
-    With `is_long` they are those over passages, which the real family has. Each `order` but 0 is one by lot.
+    Each `order` but 0 is one by lot.
     """
 
     split: str = TEST_SPLIT
     count: int | None = None
     family: Family = Family.TOY
-    is_long: bool = False
     order: int = 0
 
     def traces(self, temperature: float) -> Sequence[Trace]:
         """The traces at a temperature. Raises `UsageError` if there are none."""
         known = shipped_traces(self.family)
-        domains = (LONG,) if self.is_long else EXPERTS_OF[self.family]
-        chosen = known.select(split=self.split, temperature=temperature, domains=domains)[: self.count]
+        experts = EXPERTS_OF[self.family]
+        chosen = known.select(split=self.split, temperature=temperature, domains=experts)[: self.count]
         if not chosen:
             raise UsageError(f"There is no trace at temperature {temperature:g} in the split {self.split!r}.")
         return random.Random(self.order).sample(chosen, len(chosen)) if self.order else chosen
@@ -225,7 +222,6 @@ def _cases(scenario: Scenario, workload: TraceWorkload, plays: Entrant, cell: Ce
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.directory.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
-    experts = EXPERTS_OF[cell.prompts.family]
     numbers = {f"{DRAFTER_MODEL}{domain}": author for author, domain in enumerate(present, 1)}
     cases = {}
     for client in range(scenario.clients):
@@ -245,8 +241,7 @@ def _cases(scenario: Scenario, workload: TraceWorkload, plays: Entrant, cell: Ce
                 max_new_tokens=task.max_new_tokens,
             )
             trace = workload.traces.find(task.prompt)
-            is_known = trace.domain in (*experts, LONG)
-            ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family) if is_known else ()
+            ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family)
             authors = tuple(numbers[model] for model in ranked if model in numbers)
             cases[request_digest(request)] = RequestCase(trace, authors, director)
     return cases

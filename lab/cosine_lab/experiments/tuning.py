@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from cosine_lab.experiments.entrants import OptionValues, entrant
 from cosine_lab.experiments.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
-from cosine_node.zoo.family import Family
 
 Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
@@ -26,8 +25,7 @@ class Search:
 
     At the first every option is swept in turn, for each value of the entrant's `outer` option if it has one. It and
     every other, which begins where the one before it in its branch ended, then get at most `trials` trials next to
-    where they stand. A trial runs the first `prompts` prompts of a family for `tokens` tokens each, in swarms with
-    these `domains` of drafters, all if there are none.
+    where they stand. A trial runs the first `prompts` prompts for `tokens` tokens each.
     """
 
     strategy: str
@@ -37,8 +35,6 @@ class Search:
     prompts: int
     tokens: int
     trials: int
-    family: Family = Family.TOY
-    domains: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
@@ -77,9 +73,8 @@ def _scored(search: Search, place: Place) -> Score:
                     **place._asdict(),
                     "seed": search.seed,
                     "max_new_tokens": search.tokens,
-                    **({"domains": search.domains} if search.domains else {}),
                 },
-                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts, family=search.family),
+                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts),
             )
             known[key] = run_cell(cell).total_s
         return known[key]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cosine_lab.report.plots import LinePlot, Row, shown, words
 from cosine_protocol.errors import UsageError
 
-DRAWN: Final = ("rtt", "near", "ring")
+DRAWN: Final = ("rtt", "ring")
 """The experiments with figures; those of others that are on the page were drawn once."""
 MAX_COLUMNS: Final = 116
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}

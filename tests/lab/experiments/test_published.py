@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.experiments import here, near, ring, rtt
+from cosine_lab.experiments import here, ring, rtt
 from cosine_lab.experiments.experiment import run_cell
 from cosine_lab.experiments.tuning import Place
 from cosine_node.cli.results import rounded
@@ -64,20 +64,6 @@ def test_one_request_at_a_time() -> None:
     row = published_row("rtt", part="profile", strategy="cosine", **place._asdict())
     # Greetings have gained a field since.
     assert again.pop("bytes_per_token") == pytest.approx(row["bytes_per_token"], rel=0.01)
-    assert rounded(again) == same_fields(row, again)
-
-
-@pytest.mark.thorough
-def test_near_the_verifier() -> None:
-    """Over passages, of which there are fewer than of short prompts."""
-    options = near.NearOptions()
-    setting = next(setting for setting in near.settings_of(options) if setting.is_long)
-    rounds: dict[str, Any] = {}
-    place = setting.family, setting.profile, setting.temperature
-    plans = {(plan.way, plan.rtt_ms): plan for plan in near.planned(options, setting, {place: rounds})}
-    ours, plain = plans[near.BOTH, 100.0], plans["plain", 100.0]
-    again = near.row_of(ours, run_cell(ours.cell), run_cell(plain.cell).seconds, seed=options.seed)
-    row = published_row("near", way=near.BOTH, rtt_ms=100.0, **setting.fields)
     assert rounded(again) == same_fields(row, again)
 
 

@@ -67,7 +67,7 @@ def test_rivals_keep_no_account_and_have_the_widths_they_are_tuned_over() -> Non
         assert {policy.only_best_path for policy in policies} == {way != TREE}
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_a_rival_gets_the_width_under_which_the_tuning_prompts_take_least_time() -> None:
     options = RingOptions(
         family=Family.TOY, temperatures=(0.0,), tuning_prompts=1, tuning_tokens=24, prompts=1, processes=1

@@ -118,7 +118,7 @@ def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
     assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
     options = replace(
         RttOptions.quick(),
