@@ -17,10 +17,10 @@ from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.peer_memory import PeerFailures
-from cosine_protocol.audits import open_verdict
 from cosine_protocol.errors import CosineError, LocalProtocolError, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
 from cosine_protocol.protocols import AUDIT
+from cosine_protocol.statements import open_verdict
 
 WANTED_ACCUSERS: Final = 2
 """The word of one may be a lie (`audit_rule`)."""

@@ -11,10 +11,10 @@ from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.trust.audit_rule import accuses
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
-from cosine_protocol.audits import sign_transcript
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.messages import AskAudit, AuditVerdict, Transcript
+from cosine_protocol.statements import sign_transcript
 
 TAIL_TOKENS: Final = 64
 """A choice: what a verifier replays in one pass. It holds what was not signed yet, and a part that was."""

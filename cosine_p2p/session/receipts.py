@@ -14,8 +14,8 @@ from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import Receipt, Receipted, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
-from cosine_protocol.receipts import ReadReceipt, open_earning, read_receipt, sign_receipt
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.statements import ReadReceipt, open_earning, read_receipt, sign_receipt
 
 MAX_WAITING: Final = 64
 """Bounds memory and work: drafters whose receipts wait to be read, eight times those of a request."""

@@ -9,7 +9,6 @@ from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
-from cosine_protocol.audits import is_transcript_due, open_transcript
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
@@ -18,6 +17,7 @@ from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import AskAudit, FinishReason, SignedEarning, SignedTranscript, Transcript
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
+from cosine_protocol.statements import is_transcript_due, open_transcript
 
 REFUSED_WITHIN_S: Final = 1.0
 """A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""

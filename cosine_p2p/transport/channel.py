@@ -13,9 +13,8 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
 from cosine_protocol.__version__ import __version__
-from cosine_protocol.codec import decode, encode
+from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import LEARNING, MANDATES, RECEIPTS, VERSION, WINDOWS, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0

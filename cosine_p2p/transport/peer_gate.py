@@ -13,9 +13,8 @@ from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode, encode
+from cosine_protocol.codec import HEADER_BYTES, decode, encode, encode_frame, frame_at
 from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtocolError
-from cosine_protocol.framing import HEADER_BYTES, encode_frame, frame_at
 from cosine_protocol.messages import Member, Revoked
 
 logger = logging.getLogger(__name__)

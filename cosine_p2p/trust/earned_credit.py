@@ -15,8 +15,8 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_RECORD_SKEW_S, MAX_SHOWN_RECEIPTS
 from cosine_protocol.messages import SignedReceipt
-from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.statements import ReadReceipt, read_receipt
 
 MOST_TOKENS: Final = 256
 """Two answers; more of one verifier, or of one client, says no more."""

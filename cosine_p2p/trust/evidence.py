@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
-from cosine_protocol.audits import open_claim, open_verdict
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
+from cosine_protocol.statements import open_claim, open_verdict
 
 MAX_PIECES: Final = 64
 """As many convictions as a client remembers; the oldest are forgotten first."""

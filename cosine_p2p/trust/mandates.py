@@ -7,8 +7,8 @@ from typing import Final
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.peer_memory import MAX_PEERS, PeerFailures
 from cosine_protocol.identity import Identity
-from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.messages import SignedMandate
+from cosine_protocol.statements import sign_mandate
 
 USELESS_TOKENS: Final = 512
 """Several answers; where drafters are 300 ms away some answers hold no drafted token at all."""

@@ -1,21 +1,4 @@
-"""The error tree. Whose fault an error is stands in its type.
-
-CosineError
-├── LocalProtocolError      we are about to break the protocol: our bug
-├── RemoteProtocolError     the peer broke it: close, score down, go on
-│   ├── FrameTooLarge
-│   ├── MalformedMessage
-│   ├── BadSignature
-│   └── NotAMember          it does not belong to our private swarm
-├── PeerError               the peer answered with `Error(code, message, retry_after)`
-├── PeerLost                the stream ended, was silent too long, or could not be opened
-├── GenerationFailed        no verifier could go on; says what was tried
-│   ├── GenerationTimedOut
-│   └── ClockOff            nobody was found, and this machine's clock is not that of peers
-└── UsageError              what the user asked for cannot be; says what to do next
-    └── PromptRefused       the prompt itself is at fault
-        └── PromptTooLong
-"""
+"""The error tree. Whose fault an error is stands in its type."""
 
 from enum import IntEnum
 

@@ -1,7 +1,7 @@
 """Field kinds: how one value of a message is checked on both ways of the wire.
 
-A kind stands in the `Annotated` type of a dataclass field; `fields_of` reads a class once. Decoding raises
-`MalformedMessage`, and so does encoding, which the codec turns into `LocalProtocolError`.
+A kind stands in the `Annotated` type of a dataclass field, where that is not a `bool` or a dataclass itself.
+Decoding raises `MalformedMessage`, and so does encoding, which the codec turns into `LocalProtocolError`.
 """
 
 import dataclasses
@@ -10,22 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Annotated, Any, Protocol, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage
 
 
-class Kind(Protocol):
+class Kind:
     """Checks and converts one value; `pack` is the inverse of `unpack`."""
 
-    def unpack(self, value: object) -> Any: ...
+    __slots__ = ()
 
-    def pack(self, value: Any) -> object: ...
+    def unpack(self, value: object) -> Any:
+        raise NotImplementedError
+
+    def pack(self, value: Any) -> object:
+        return self.unpack(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Kind):
     """A whole number between two bounds, both included."""
 
     high: int
@@ -41,7 +45,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Real:
+class Real(Kind):
     """A finite float between two bounds, both included."""
 
     high: float
@@ -57,7 +61,7 @@ class Real:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class Bytes(Kind):
     """Between `low` and `high` bytes."""
 
     high: int
@@ -68,9 +72,6 @@ class Bytes:
             raise MalformedMessage(f"expected {self.low} to {self.high} bytes")
         return value
 
-    def pack(self, value: bytes) -> object:
-        return self.unpack(value)
-
 
 def exactly(size: int) -> Bytes:
     """Exactly `size` bytes."""
@@ -78,29 +79,25 @@ def exactly(size: int) -> Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Kind):
     """UTF-8 text of at most `high` bytes."""
 
     high: int
 
     def unpack(self, value: object) -> str:
-        if type(value) is not str or len(value) > self.high or len(_encoded(value)) > self.high:
-            raise MalformedMessage(f"expected text of at most {self.high} bytes")
+        try:
+            if type(value) is not str or len(value) > self.high or len(value.encode()) > self.high:
+                raise MalformedMessage(f"expected text of at most {self.high} bytes")
+        except UnicodeEncodeError:
+            raise MalformedMessage("text holds lone surrogates") from None
         return value
 
     def pack(self, value: str) -> object:
         return self.unpack(str(value) if isinstance(value, StrEnum) else value)
 
 
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise MalformedMessage("text holds lone surrogates") from None
-
-
 @dataclass(frozen=True, slots=True)
-class Items:
+class Items(Kind):
     """A tuple of at most `high` values of one kind."""
 
     kind: Kind
@@ -118,7 +115,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
+class Maybe(Kind):
     """A value of one kind, or nothing."""
 
     kind: Kind
@@ -131,16 +128,13 @@ class Maybe:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Kind):
     """True or false."""
 
     def unpack(self, value: object) -> bool:
         if type(value) is not bool:
             raise MalformedMessage("expected true or false")
         return value
-
-    def pack(self, value: bool) -> object:
-        return self.unpack(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +143,7 @@ class Added(Maybe):
 
 
 @dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(Kind):
     """A nested dataclass, on the wire an array of its fields; unknown trailing fields are ignored."""
 
     cls: type
@@ -180,7 +174,16 @@ PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """The (name, kind) of every field of a message class, in wire order."""
     hints = get_type_hints(cls, include_extras=True)
-    return tuple((field.name, hints[field.name].__metadata__[0]) for field in dataclasses.fields(cls))
+    return tuple((field.name, _kind_of(hints[field.name])) for field in dataclasses.fields(cls))
+
+
+def _kind_of(hint: Any) -> Kind:
+    if hint is bool:
+        return Flag()
+    if isinstance(hint, type):
+        return Struct(hint)
+    kind: Kind = hint.__metadata__[0]
+    return kind
 
 
 @cache

@@ -30,153 +30,49 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
 
-Axis = Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
+CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
+CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
+AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
+RetryAfter = Real(3600.0)
+"""Bounds a peer's word: an hour is as good as a refusal."""
+
+
+# Upkeep of every stream, and the certificates of private swarms.
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkCoordinate:
-    """A peer's place by its own account, in microseconds of round-trip time from the origin.
+class Hello:
+    """First on every stream, both ways."""
 
-    It has three axes and a height, the way from a machine to the well-connected part of the network, which every
-    path to it takes (Vivaldi: Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
-    never infinite, and always a number.
-
-    `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
-    that the place is a guess.
-    """
-
-    x_us: Axis
-    y_us: Axis
-    z_us: Axis
-    height_us: Annotated[int, Whole(limits.MAX_COORDINATE_US)]
-    error_permille: Annotated[int, Whole(1000)]
-
-    def rtt_s(self, other: "NetworkCoordinate") -> float:
-        """The estimated round-trip time to another peer, in seconds."""
-        apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
-        return (apart_us + self.height_us + other.height_us) / 1e6
-
-
-Token = Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    version: Annotated[int, Whole(255, 1)]
+    features: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_FEATURES)]
+    agent: Name
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
-    """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
-
-    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it.
-    """
-
-    first: Position
-    tokens: Position
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class SignedTranscript:
-    """A transcript as it travels; `body` decodes to a `Transcript`."""
-
-    body: Annotated[bytes, Bytes(64)]
-    signature: Signature
-
-
-TranscriptField = Annotated[SignedTranscript | None, Added(Struct(SignedTranscript))]
-
-
-@dataclass(frozen=True, slots=True)
-class AskAudit:
-    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request."""
+class Ping:
+    """Heartbeat. `steps` counts passes and `prefill_tokens` prompt tokens fed, to tell alive from stalled."""
 
     number: Number
-    request: Annotated[Request, Struct(Request)]
-    tokens: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
-    author: PeerId
-    transcript: Annotated[SignedTranscript, Struct(SignedTranscript)]
+    steps: Number
+    prefill_tokens: Number
 
 
 @dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """An output position at which the auditor would have committed `token`.
-
-    `gap` is the score of `token` less that of the committed one, or at least so much: `MAX_SCORE_GAP` if that one
-    is ruled out.
-    """
-
-    position: Position
-    token: Token
-    gap: Annotated[float, Real(limits.MAX_SCORE_GAP)]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditVerdict:
-    """The body that an auditor signs about a transcript of `author`, whose fields it repeats.
-
-    Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
-    `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
-    """
-
-    author: PeerId
-    first: Position
-    tokens: Position
-    digest: Digest
-    equal: Position
-    near_ties: Position
-    different: Position
-    findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), limits.MAX_AUDIT_FINDINGS)]
-
-
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
+class Pong:
+    """The answer to the `Ping` of the same number."""
 
     number: Number
-    body: Annotated[bytes, Bytes(4096)]
-    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class AskFile:
-    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
+class Error:
+    """A typed failure of one request, or of the stream where `number` is 0."""
 
     number: Number
-    tokenizer_digest: ContentDigest
-    name: Name
-    offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
-
-    number: Number
-    total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
-    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
-
-
-@dataclass(frozen=True, slots=True)
-class Mandate:
-    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
-
-    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
-    for nothing else.
-    """
-
-    delegate: Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
-    drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
-    most_tokens: Position
-    issued_at_s: Annotated[float, Real(1e11)]
-    lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
-    prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
-    shares_feedback: Annotated[bool | None, Added(Flag())] = None
-    pupil: Annotated[str | None, Added(Text(limits.MAX_PEER_ID_BYTES))] = None
-
-
-@dataclass(frozen=True, slots=True)
-class SignedMandate:
-    """A mandate as it travels; `body` decodes to a `Mandate`."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
-    signature: Signature
+    code: Annotated[int, Whole(255)]
+    message: Annotated[str, Text(limits.MAX_TEXT_BYTES)]
+    retry_after_s: Annotated[float | None, Maybe(RetryAfter)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +142,53 @@ class Revoked:
     revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
 
 
-SomeTokens = Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+# What peers sign about a request (`statements.py`).
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
+
+    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
+    for nothing else.
+    """
+
+    delegate: PeerId
+    drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
+    most_tokens: Position
+    issued_at_s: Annotated[float, Real(1e11)]
+    lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
+    prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
+    shares_feedback: Annotated[bool | None, Added(Flag())] = None
+    pupil: Annotated[str | None, Added(Text(limits.MAX_PEER_ID_BYTES))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedMandate:
+    """A mandate as it travels; `body` decodes to a `Mandate`."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
+
+    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it.
+    """
+
+    first: Position
+    tokens: Position
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTranscript:
+    """A transcript as it travels; `body` decodes to a `Transcript`."""
+
+    body: Annotated[bytes, Bytes(64)]
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +201,8 @@ class Earning:
     target_digest: ContentDigest
     client: PeerId
     drafter: PeerId
-    tokens: SomeTokens
-    text_tokens: SomeTokens
+    tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+    text_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
     ended_at_s: Annotated[float, Real(1e11)]
 
 
@@ -272,16 +214,13 @@ class SignedEarning:
     signature: Signature
 
 
-EarningItems = Items(Struct(SignedEarning), limits.MAX_EARNINGS)
-
-
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """The body that a client signs: the earning is right by its own count. `expertise` is that of the record."""
 
     verifier: PeerId
     expertise: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_EXPERTISE)]
-    earning: Annotated[SignedEarning, Struct(SignedEarning)]
+    earning: SignedEarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,31 +232,15 @@ class SignedReceipt:
     signature: Signature
 
 
-ReceiptItems = Items(Struct(SignedReceipt), limits.MAX_SHOWN_RECEIPTS)
-
-
 @dataclass(frozen=True, slots=True)
 class Receipted:
     """The drafter's receipt for a request that has ended."""
 
     number: Number
-    receipt: Annotated[SignedReceipt, Struct(SignedReceipt)]
+    receipt: SignedReceipt
 
 
-Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
-RequestField = Annotated[Request, Struct(Request)]
-AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
-CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
-CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
-MAX_RETRY_AFTER_S = 3600.0
-"""Bounds a peer's word: an hour is as good as a refusal."""
-
-
-class Pacing(IntEnum):
-    """`FREE`: the verifier may add drafts of its own. `PLAIN`: it adds none. It never waits for anybody's."""
-
-    FREE = 0
-    PLAIN = 1
+# The end of a request, of a verifier or a drafter.
 
 
 class FinishReason(IntEnum):
@@ -329,38 +252,38 @@ class FinishReason(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """First on every stream, both ways."""
+class Account:
+    """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
 
-    version: Annotated[int, Whole(255, 1)]
-    features: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_FEATURES)]
-    agent: Name
+    number: Number
+    reason: Annotated[int, Whole(2)]
+    tokens: Position
+    digest: Digest
+    accepted: Annotated[tuple[int, ...], Items(Whole(limits.MAX_NEW_TOKENS), limits.MAX_AUTHORS)]
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
-    """Heartbeat. `steps` counts passes and `prefill_tokens` prompt tokens fed, to tell alive from stalled."""
+class Final:
+    """The end of a request, signed by the serving peer. `body` decodes to an `Account`.
 
-    number: Number
-    steps: Number
-    prefill_tokens: Number
+    A verifier adds what each drafter has earned.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """The answer to the `Ping` of the same number."""
-
-    number: Number
+    body: Annotated[bytes, Bytes(2048)]
+    signature: Signature
+    earned: Annotated[
+        tuple[SignedEarning, ...] | None, Added(Items(Struct(SignedEarning), limits.MAX_EARNINGS))
+    ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
-    """A typed failure of one request, or of the stream where `number` is 0."""
+# Verify.
 
-    number: Number
-    code: Annotated[int, Whole(255)]
-    message: Annotated[str, Text(limits.MAX_TEXT_BYTES)]
-    retry_after_s: Annotated[float | None, Maybe(Real(MAX_RETRY_AFTER_S))]
+
+class Pacing(IntEnum):
+    """`FREE`: the verifier may add drafts of its own. `PLAIN`: it adds none. It never waits for anybody's."""
+
+    FREE = 0
+    PLAIN = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,11 +291,11 @@ class Open:
     """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes."""
 
     number: Number
-    request: RequestField
+    request: Request
     committed: CommittedTokens
     pacing: Annotated[int, Whole(1)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
-    cache_scope: Annotated[bytes | None, Added(Bytes(limits.CACHE_SCOPE_BYTES, limits.CACHE_SCOPE_BYTES))] = None
+    cache_scope: Annotated[bytes | None, Added(exactly(limits.CACHE_SCOPE_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +313,7 @@ class Tree:
     number: Number
     base: Digest
     position: Position
-    nodes: Nodes
+    nodes: NodeBlock
     authors: AuthorIndices
 
 
@@ -415,8 +338,8 @@ class Commit:
     tokens: CommitTokens
     digest: Digest
     authors: AuthorIndices
-    stats: Annotated[PassStats, Struct(PassStats)]
-    transcript: TranscriptField = None
+    stats: PassStats
+    transcript: Annotated[SignedTranscript | None, Added(Struct(SignedTranscript))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +354,7 @@ class Delegate:
     """The client asks the verifier to coordinate the drafters of the request, which are those of `Open.authors`."""
 
     number: Number
-    mandate: Annotated[SignedMandate, Struct(SignedMandate)]
+    mandate: SignedMandate
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,27 +393,7 @@ class Report:
     why: Name
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
-
-    number: Number
-    reason: Annotated[int, Whole(2)]
-    tokens: Position
-    digest: Digest
-    accepted: Annotated[tuple[int, ...], Items(Whole(limits.MAX_NEW_TOKENS), limits.MAX_AUTHORS)]
-
-
-@dataclass(frozen=True, slots=True)
-class Final:
-    """The end of a request, signed by the serving peer. `body` decodes to an `Account`.
-
-    A verifier adds what each drafter has earned.
-    """
-
-    body: Annotated[bytes, Bytes(2048)]
-    signature: Signature
-    earned: Annotated[tuple[SignedEarning, ...] | None, Added(EarningItems)] = None
+# Draft.
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +405,7 @@ class Start:
     """
 
     number: Number
-    request: RequestField
+    request: Request
     committed: CommittedTokens
     mandate: Annotated[SignedMandate | None, Added(Struct(SignedMandate))] = None
     d_0: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
@@ -519,7 +422,9 @@ class Started:
     number: Number
     prompt_nll: Annotated[float, Real(1e6)]
     token_us: Microseconds
-    receipts: Annotated[tuple[SignedReceipt, ...] | None, Added(ReceiptItems)] = None
+    receipts: Annotated[
+        tuple[SignedReceipt, ...] | None, Added(Items(Struct(SignedReceipt), limits.MAX_SHOWN_RECEIPTS))
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +452,7 @@ class Draft:
     sequence: Number
     base: Digest
     position: Position
-    nodes: Nodes
+    nodes: NodeBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,7 +477,7 @@ class Busy:
     """The drafter cannot follow now."""
 
     number: Number
-    retry_after_s: Annotated[float, Real(MAX_RETRY_AFTER_S)]
+    retry_after_s: Annotated[float, RetryAfter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +485,9 @@ class Release:
     """The client no longer wants drafts for the request."""
 
     number: Number
+
+
+# Discover, status, audit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,6 +507,49 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
+class AskFile:
+    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
+
+    number: Number
+    tokenizer_digest: ContentDigest
+    name: Name
+    offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
+
+    number: Number
+    total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCoordinate:
+    """A peer's place by its own account, in microseconds of round-trip time from the origin.
+
+    It has three axes and a height, the way from a machine to the well-connected part of the network, which every
+    path to it takes (Vivaldi: Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
+    never infinite, and always a number.
+
+    `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
+    that the place is a guess.
+    """
+
+    x_us: Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
+    y_us: Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
+    z_us: Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
+    height_us: Annotated[int, Whole(limits.MAX_COORDINATE_US)]
+    error_permille: Annotated[int, Whole(1000)]
+
+    def rtt_s(self, other: "NetworkCoordinate") -> float:
+        """The estimated round-trip time to another peer, in seconds."""
+        apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
+        return (apart_us + self.height_us + other.height_us) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
 class AskStatus:
     """Status: what the node is doing."""
 
@@ -615,6 +566,57 @@ class Status:
     steps: Number
     uptime_s: Annotated[float, Real(1e12)]
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskAudit:
+    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request."""
+
+    number: Number
+    request: Request
+    tokens: CommittedTokens
+    author: PeerId
+    transcript: SignedTranscript
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """An output position at which the auditor would have committed `token`.
+
+    `gap` is the score of `token` less that of the committed one, or at least so much: `MAX_SCORE_GAP` if that one
+    is ruled out.
+    """
+
+    position: Position
+    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    gap: Annotated[float, Real(limits.MAX_SCORE_GAP)]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """The body that an auditor signs about a transcript of `author`, whose fields it repeats.
+
+    Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
+    `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
+    """
+
+    author: PeerId
+    first: Position
+    tokens: Position
+    digest: Digest
+    equal: Position
+    near_ties: Position
+    different: Position
+    findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), limits.MAX_AUDIT_FINDINGS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
+
+    number: Number
+    body: Annotated[bytes, Bytes(4096)]
+    signature: Signature
 
 
 Message = (

@@ -1,27 +1,12 @@
-"""Protocol ids and which messages each one carries, and the rules of a stream's start."""
+"""Protocol ids, the registry of the messages that each one carries, and the rules of a stream's start."""
 
 from types import MappingProxyType
 from typing import Final
 
 from cosine_protocol import messages as m
+from cosine_protocol import stage_messages as s
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.messages import AskAudit, AskFile, Audited, FilePiece, Member, Receipted, Revoked
-from cosine_protocol.stage_messages import (
-    Activations,
-    FeedPass,
-    Follow,
-    Join,
-    Joined,
-    KeepPath,
-    OpenSequence,
-    PruneNodes,
-    ReleaseSequence,
-    ReserveRoom,
-    Results,
-    ReusePrefix,
-)
 
-# Plain names, see docs/protocol.md.
 VERSION: Final = 1
 VERIFY: Final = "/cosine/verify/2.0.0"
 DRAFT: Final = "/cosine/draft/2.0.0"
@@ -30,40 +15,43 @@ STATUS: Final = "/cosine/status/1.0.0"
 AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 
+# Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, or windows of
+# prompts; and a drafter learns.
 MANDATES: Final = "mandate"
-"""The feature of ends that know mandates (docs/protocol.md, section 3)."""
-
 RECEIPTS: Final = "receipt"
-"""The feature of ends that know receipts (docs/protocol.md, section 3)."""
-
 WINDOWS: Final = "window"
-"""The feature of ends that know windows of prompts (docs/protocol.md, section 3)."""
-
 LEARNING: Final = "learn"
-"""The feature of drafters that learn, which no other end names (docs/protocol.md, section 3)."""
 
-_COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
+_COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97: m.Revoked}
 
 MESSAGES: Final = MappingProxyType(
     {
         VERIFY: _COMMON
-        | {m.Open, m.Opened, m.Tree, m.Commit, m.Cancel, m.Final}
-        | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report, Receipted},
+        | {5: m.Final, 16: m.Open, 17: m.Opened, 18: m.Tree, 21: m.Commit, 22: m.Cancel, 39: m.Receipted}
+        | {23: m.Delegate, 24: m.Declined, 25: m.Revoke, 26: m.Credit, 27: m.Report},
         DRAFT: _COMMON
-        | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final, Receipted},
-        DISCOVER: _COMMON | {m.AskRecords, m.Records, AskFile, FilePiece},
-        STATUS: _COMMON | {m.AskStatus, m.Status},
-        AUDIT: _COMMON | {AskAudit, Audited},
+        | {5: m.Final, 32: m.Start, 33: m.Started, 34: m.Assign, 35: m.Fragment, 36: m.Advance}
+        | {37: m.Busy, 38: m.Release, 39: m.Receipted},
+        DISCOVER: _COMMON | {48: m.AskRecords, 49: m.Records, 50: m.AskFile, 51: m.FilePiece},
+        STATUS: _COMMON | {64: m.AskStatus, 65: m.Status},
+        AUDIT: _COMMON | {80: m.AskAudit, 81: m.Audited},
         STAGE: _COMMON
-        | {Join, Joined, Follow, OpenSequence, ReusePrefix, ReserveRoom, FeedPass, Activations}
-        | {KeepPath, PruneNodes, ReleaseSequence, Results},
+        | {112: s.Join, 113: s.Joined, 114: s.Follow, 115: s.OpenSequence, 116: s.ReusePrefix}
+        | {117: s.ReserveRoom, 118: s.FeedPass, 119: s.Activations, 120: s.KeepPath, 121: s.PruneNodes}
+        | {122: s.ReleaseSequence, 123: s.Results},
     }
 )
+"""By protocol the messages it carries, by their tags on the wire. A tag never changes its meaning."""
+
+TAGS: Final[MappingProxyType[int, type]] = MappingProxyType(
+    {tag: cls for messages in MESSAGES.values() for tag, cls in messages.items()}
+)
+TAG_OF: Final = MappingProxyType({cls: tag for tag, cls in TAGS.items()})
 
 
 def check_allowed(protocol: str, message: m.Message) -> None:
     """Raises `MalformedMessage` for a message that does not belong on this protocol."""
-    if type(message) not in MESSAGES[protocol]:
+    if TAG_OF[type(message)] not in MESSAGES[protocol]:
         raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
 
 

@@ -24,10 +24,10 @@ from cosine_protocol.fields import (
     Number,
     PeerId,
     Real,
+    Signature,
     Struct,
     Text,
     Whole,
-    exactly,
 )
 from cosine_protocol.identity import Identity, public_key_of, verify
 from cosine_protocol.messages import NetworkCoordinate
@@ -54,7 +54,7 @@ class GenerationDefaults:
     `not_honoured` names those that change the text and that no request can ask for.
     """
 
-    do_sample: Annotated[bool, Flag()] = False
+    do_sample: bool = False
     temperature: Annotated[float | None, Maybe(Real(limits.MAX_TEMPERATURE))] = None
     top_k: Annotated[int | None, Maybe(Whole(limits.MAX_TOKEN_ID))] = None
     top_p: Annotated[float | None, Maybe(Real(1.0, limits.MIN_TOP_P))] = None
@@ -162,7 +162,7 @@ class SignedRecord:
     """A record's body as signed, with the signature of its owner."""
 
     body: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
-    signature: Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
+    signature: Signature
 
 
 def _binding(key: str) -> bytes:

@@ -21,10 +21,9 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import AGENT, Channel, serve_channel
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode
+from cosine_protocol.codec import encode, encode_frame
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import CosineError, PeerLost
-from cosine_protocol.framing import encode_frame
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role

@@ -25,16 +25,14 @@ from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
-from cosine_protocol.audits import TRANSCRIPT_KIND
-from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import CosineError, PeerLost
-from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import Earning, FilePiece, SignedTranscript, Transcript
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
-from cosine_protocol.receipts import sign_earning
 from cosine_protocol.records import seal_record
+from cosine_protocol.statements import TRANSCRIPT_KIND, sign_earning
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.fuzz.mutation import mutated_session
 from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes

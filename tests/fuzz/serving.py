@@ -28,13 +28,10 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
-from cosine_protocol.audits import TRANSCRIPT_KIND
-from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity
-from cosine_protocol.mandates import KIND as MANDATE_KIND
 from cosine_protocol.messages import (
     AskAudit,
     AskFile,
@@ -48,8 +45,8 @@ from cosine_protocol.messages import (
     SignedTranscript,
     Transcript,
 )
-from cosine_protocol.receipts import sign_earning, sign_receipt
 from cosine_protocol.request import Request
+from cosine_protocol.statements import MANDATE_KIND, TRANSCRIPT_KIND, sign_earning, sign_receipt
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.target import FuzzTarget, moves, script

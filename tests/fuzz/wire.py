@@ -24,15 +24,11 @@ from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_p2p.trust.audit_rule import accuses
 from cosine_p2p.trust.evidence import evidence_of_json
 from cosine_protocol import messages as m
-from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, open_claim, open_verdict
-from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
 from cosine_protocol.errors import CosineError
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
-from cosine_protocol.mandates import KIND as MANDATE_KIND
-from cosine_protocol.mandates import open_mandate
 from cosine_protocol.membership import (
     CERTIFICATE_KIND,
     REVOCATIONS_KIND,
@@ -55,9 +51,19 @@ from cosine_protocol.messages import (
     SignedTranscript,
 )
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, read_receipt
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
+from cosine_protocol.statements import (
+    EARNING_KIND,
+    MANDATE_KIND,
+    RECEIPT_KIND,
+    TRANSCRIPT_KIND,
+    VERDICT_KIND,
+    open_claim,
+    open_mandate,
+    open_verdict,
+    read_receipt,
+)
 from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
 from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors

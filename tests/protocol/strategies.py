@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import TAGS
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
 from cosine_protocol.messages import (
     AuditFinding,
@@ -30,6 +29,7 @@ from cosine_protocol.messages import (
     Transcript,
 )
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
+from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
 

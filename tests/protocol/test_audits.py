@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-from cosine_protocol.audits import (
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import BadSignature, MalformedMessage
+from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
+from cosine_protocol.messages import AskAudit, AuditFinding, AuditVerdict, Transcript
+from cosine_protocol.statements import (
     is_transcript_due,
     open_claim,
     open_transcript,
@@ -13,10 +17,6 @@ from cosine_protocol.audits import (
     sign_transcript,
     sign_verdict,
 )
-from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import BadSignature, MalformedMessage
-from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
-from cosine_protocol.messages import AskAudit, AuditFinding, AuditVerdict, Transcript
 from tests.protocol.samples import OTHER, OWNER, request_of
 
 AUTHOR, AUDITOR = OWNER, OTHER

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import TAGS, decode, decode_body, encode, encode_body
+from cosine_protocol.codec import HEADER_BYTES, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import Added, Kind, fields_of, wire_fields_of
-from cosine_protocol.framing import HEADER_BYTES, encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.nodes import Node, NodeBlock
+from cosine_protocol.protocols import TAGS
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,

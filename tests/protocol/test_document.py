@@ -8,7 +8,6 @@ import pytest
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.messages import (
@@ -21,7 +20,7 @@ from cosine_protocol.messages import (
     Revocations,
     Transcript,
 )
-from cosine_protocol.protocols import MESSAGES
+from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate

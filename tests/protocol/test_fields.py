@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_protocol import messages as m
-from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import (
     Added,
@@ -27,6 +26,7 @@ from cosine_protocol.fields import (
     unpack_fields,
     wire_fields_of,
 )
+from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
 from tests.protocol.samples import request_of

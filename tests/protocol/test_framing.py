@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_protocol.codec import FrameDecoder, encode_frame
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.limits import MAX_FRAME_BYTES
 
 HEADER_BYTES = 4

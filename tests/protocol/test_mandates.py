@@ -7,8 +7,8 @@ import pytest
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.mandates import check_length, check_live, open_mandate, sign_mandate
 from cosine_protocol.messages import Mandate, SignedMandate
+from cosine_protocol.statements import check_length, check_live, open_mandate, sign_mandate
 from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, request_of
 
 CLIENT, DELEGATE = OTHER, OWNER

@@ -11,7 +11,7 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import BadSignature, MalformedMessage, RemoteProtocolError
 from cosine_protocol.limits import MAX_EXPERTISE, MAX_RECEIPT_BYTES
 from cosine_protocol.messages import Earning, Receipt, SignedReceipt
-from cosine_protocol.receipts import open_earning, read_receipt, sign_earning, sign_receipt
+from cosine_protocol.statements import open_earning, read_receipt, sign_earning, sign_receipt
 from tests.protocol.samples import NOW_S, OTHER, OWNER, SWARM, request_of
 
 VERIFIER, CLIENT, DRAFTER = OWNER, OTHER, SWARM

@@ -2,13 +2,13 @@
 
 import pytest
 
-from cosine_protocol.codec import TAGS, decode, decode_body, encode
+from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, signed_bytes, verify
 from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
 from cosine_protocol.messages import AuditVerdict, Draft, Earning, Mandate, Receipt, Transcript
 from cosine_protocol.noise import gumbel, noise_bits, position_key
+from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import open_record, seal_record
 from tests.protocol.strategies import WIRE_CLASSES
 from tests.protocol.vectors import FOLDER, as_json, read, request_of_json, schema

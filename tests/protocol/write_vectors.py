@@ -10,11 +10,9 @@ from itertools import product
 from typing import Any, Final
 
 from cosine_protocol import messages as m
-from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, sign_transcript, sign_verdict
-from cosine_protocol.codec import TAGS, decode_body, encode, encode_body
+from cosine_protocol.codec import decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
 from cosine_protocol.messages import (
@@ -34,8 +32,7 @@ from cosine_protocol.messages import (
 )
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
-from cosine_protocol.protocols import VERSION
-from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, sign_earning, sign_receipt
+from cosine_protocol.protocols import TAGS, VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 from cosine_protocol.stage_messages import (
@@ -55,6 +52,16 @@ from cosine_protocol.stage_messages import (
     RowAnswer,
     RowFault,
     TokenEstimate,
+)
+from cosine_protocol.statements import (
+    EARNING_KIND,
+    RECEIPT_KIND,
+    TRANSCRIPT_KIND,
+    VERDICT_KIND,
+    sign_earning,
+    sign_receipt,
+    sign_transcript,
+    sign_verdict,
 )
 from tests.protocol.samples import (
     COORDINATE,

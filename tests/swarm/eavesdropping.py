@@ -8,8 +8,7 @@ from cosine_node.drafter.service import DrafterService
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode, encode
-from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DRAFT, MANDATES, RECEIPTS
 

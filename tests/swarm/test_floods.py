@@ -21,8 +21,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import APART_S, DISCONNECTED, BanFile, DeniedPeers
 from cosine_protocol import codec, limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode
-from cosine_protocol.framing import encode_frame
+from cosine_protocol.codec import encode, encode_frame
 from cosine_protocol.messages import SignedReceipt
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION

@@ -19,8 +19,8 @@ from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.cosine import VERIFIER_RARITY
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.tree import Block
-from cosine_protocol import mandates
 from cosine_protocol import messages as m
+from cosine_protocol import statements
 from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
@@ -156,7 +156,7 @@ def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: 
 
 def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let clients sign mandates with other fields."""
-    sign = mandates.sign_mandate
+    sign = statements.sign_mandate
     monkeypatch.setattr(
         "cosine_p2p.trust.mandates.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes)
     )
@@ -180,7 +180,7 @@ def test_past_its_end_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest
 
 def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mandate names nobody, and the verifier asks drafters all the same."""
-    opened = mandates.open_mandate
+    opened = statements.open_mandate
     asked: list[str] = []
 
     def other(*args: Any, **fields: Any) -> Mandate:

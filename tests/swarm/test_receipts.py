@@ -16,8 +16,8 @@ from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.request.results import Generation
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import Earning, Receipt
-from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
 from cosine_protocol.request import Sampling
+from cosine_protocol.statements import read_receipt, sign_earning, sign_receipt
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS: Final = 80

@@ -13,8 +13,8 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.messages import SignedReceipt
-from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.request import Request
+from cosine_protocol.statements import ReadReceipt, read_receipt
 
 MAX_KEPT: Final = 256
 """Bounds the file at some 150 KiB."""

@@ -29,10 +29,10 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_SHOWN_RECEIPTS
-from cosine_protocol.mandates import check_length, check_live, open_mandate
 from cosine_protocol.messages import Mandate, Receipted, SignedReceipt
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
+from cosine_protocol.statements import check_length, check_live, open_mandate
 
 LOG = logging.getLogger(__name__)
 FORGOTTEN_S: Final = 60.0

@@ -5,10 +5,10 @@ from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
-from cosine_protocol.audits import open_claim
 from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Transcript
 from cosine_protocol.request import Request
+from cosine_protocol.statements import open_claim
 
 MAX_COORDINATED: Final = 8
 """A decision takes 0.3 ms of the event loop, so that so many requests take a few percent of it at 60 ms a pass."""

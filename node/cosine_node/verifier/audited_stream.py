@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 from cosine_node.engine.base import Choice, Row
 from cosine_node.verifier.request import RequestStage, ServedRequest
 from cosine_p2p.trust.audit_rule import is_near_tie
-from cosine_protocol.audits import sign_verdict
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
 from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Message
+from cosine_protocol.statements import sign_verdict
 
 SCORED_TOKENS: Final = 64
 """Bounds a pass: positions of one audit whose scores it computes. A quarter of what a token tree may have."""

@@ -32,10 +32,9 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.mandates import open_mandate
 from cosine_protocol.messages import Mandate, Receipted, SignedMandate, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
-from cosine_protocol.receipts import read_receipt
+from cosine_protocol.statements import open_mandate, read_receipt
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0

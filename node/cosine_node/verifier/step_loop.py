@@ -62,13 +62,12 @@ from cosine_node.verifier.request import (
 from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.transport.channel import StepCounts
 from cosine_protocol import messages as m
-from cosine_protocol.audits import is_transcript_due, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
 from cosine_protocol.messages import Earning, SignedEarning, Transcript
-from cosine_protocol.receipts import sign_earning
+from cosine_protocol.statements import is_transcript_due, sign_earning, sign_transcript
 
 
 def signed_earnings(

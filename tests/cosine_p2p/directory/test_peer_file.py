@@ -10,7 +10,7 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.peer_file import MAX_FILE_BYTES, PeerFile
 from cosine_p2p.trust.earned_credit import Earned, EarnedCredit
 from cosine_p2p.trust.peer_memory import FIRST_PAUSE_S, PeerFailures, PeerSpeeds
-from cosine_protocol.receipts import read_receipt
+from cosine_protocol.statements import read_receipt
 from tests.cosine_p2p.session.test_receipts import signed
 
 

@@ -17,10 +17,10 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.mandates import open_mandate
 from cosine_protocol.messages import Mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import MANDATES, WINDOWS
+from cosine_protocol.statements import open_mandate
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))

@@ -19,7 +19,7 @@ from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.digests import request_digest
 from cosine_protocol.messages import Earning, Message, Receipt, Receipted, SignedEarning, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
-from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
+from cosine_protocol.statements import read_receipt, sign_earning, sign_receipt
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.protocol.samples import NOW_S, request_of
 

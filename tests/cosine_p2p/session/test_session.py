@@ -31,13 +31,13 @@ from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
-from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import Transcript
 from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.statements import open_claim, sign_transcript
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 VERIFIER = identity_of(1)

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cosine_p2p.session.upstream import SignedStreams, Upstream
-from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import SignedEarning, Transcript
+from cosine_protocol.statements import open_claim, sign_transcript
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.session.test_session import REQUEST
 

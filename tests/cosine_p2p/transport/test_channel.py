@@ -27,9 +27,8 @@ from cosine_p2p.transport.channel import (
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode, encode
+from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import STATUS, VERSION
 from tests.scenes import in_virtual_time
 

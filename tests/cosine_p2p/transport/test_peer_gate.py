@@ -12,9 +12,8 @@ from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode, encode
+from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.messages import Member, Revoked
 from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
 from tests.cosine_p2p.samples import identity_of

@@ -20,7 +20,7 @@ from cosine_p2p.trust.earned_credit import (
     credit_of,
 )
 from cosine_protocol.messages import Earning, Receipt, SignedEarning, SignedReceipt
-from cosine_protocol.receipts import ReadReceipt
+from cosine_protocol.statements import ReadReceipt
 from tests.cosine_p2p.samples import identity_of, record_of
 
 DRAFTER = identity_of(1)

@@ -8,10 +8,10 @@ import pytest
 
 from cosine_p2p.trust import evidence
 from cosine_p2p.trust.evidence import MAX_PIECES, Evidence, EvidenceFile, Statement, evidence_of_json
-from cosine_protocol.audits import sign_transcript, sign_verdict
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Transcript
+from cosine_protocol.statements import sign_transcript, sign_verdict
 from tests.cosine_p2p.samples import identity_of
 from tests.protocol.samples import request_of
 

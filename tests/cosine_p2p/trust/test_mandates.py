@@ -1,7 +1,7 @@
 """A client signs mandates by its own clock, and remembers which verifiers made no use of them."""
 
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Mandates
-from cosine_protocol.mandates import open_mandate
+from cosine_protocol.statements import open_mandate
 from tests.cosine_p2p.samples import identity_of
 
 CLIENT, DELEGATE = identity_of(1), identity_of(2).peer_id

@@ -9,8 +9,8 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.messages import Mandate, SignedMandate
+from cosine_protocol.statements import sign_mandate
 from tests.node.peers import request_of
 
 CLIENT = Identity.from_seed(bytes([200]) * 32)

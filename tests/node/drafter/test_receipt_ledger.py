@@ -13,8 +13,8 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.messages import Earning, Receipt, SignedReceipt
-from cosine_protocol.receipts import sign_earning, sign_receipt
 from cosine_protocol.request import Request
+from cosine_protocol.statements import sign_earning, sign_receipt
 from tests.protocol.samples import request_of
 
 DRAFTER, CLIENT, VERIFIER, OTHER = map(numbered_identity, (1, 2, 3, 4))

@@ -29,10 +29,10 @@ from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode
 from cosine_protocol.identity import Identity, verify
-from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.messages import SignedMandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request, Sampling
+from cosine_protocol.statements import sign_mandate
 from tests.node.peers import (
     FLAT,
     SERVER,

@@ -9,9 +9,8 @@ from typing import Final
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.channel import READ_BURST, READ_RATE
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode
+from cosine_protocol.codec import encode, encode_frame
 from cosine_protocol.digests import request_digest
-from cosine_protocol.framing import encode_frame
 from cosine_protocol.request import Request
 from tests.node.peers import request_of
 from tests.node.verifier.test_service import opening, tree_of, verifying

@@ -6,10 +6,10 @@ from cosine_node.engine.base import Engine
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.request import KvState
 from cosine_p2p.trust.audit_rule import near_tie_of
-from cosine_protocol.audits import open_verdict, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import AskAudit, AuditVerdict, Transcript
 from cosine_protocol.request import Request
+from cosine_protocol.statements import open_verdict, sign_transcript
 from tests.node.peers import SERVER
 from tests.node.verifier.test_memory import NoChannel
 

@@ -7,11 +7,11 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.admission import admitted, check_claim
-from cosine_protocol.audits import sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.messages import AskAudit, Open, Pacing, Transcript
 from cosine_protocol.request import Request
+from cosine_protocol.statements import sign_transcript
 from tests.node.peers import SERVER, TARGET, TOKENIZER, request_of
 
 ENGINE = ScriptedEngine(vocab_tokens=16, context_tokens=32)

@@ -12,12 +12,12 @@ from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.audit_service import AHEAD_S, MAX_AUDITS, TOKENS_PER_S, AuditService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_protocol import messages as m
-from cosine_protocol.audits import open_verdict, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT, VERIFY
+from cosine_protocol.statements import open_verdict, sign_transcript
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of, serving
 
 AUTHOR = Identity.from_seed(bytes([8]) * 32)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
 from cosine_node.verifier.audited_stream import CANDIDATES, SCORED_TOKENS, gap_of
-from cosine_protocol.audits import open_verdict
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
 from cosine_protocol.messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
+from cosine_protocol.statements import open_verdict
 from tests.node.peers import SERVER, expected_output, request_of
 from tests.node.verifier.replaying import audited_stream, claim_of, feed
 

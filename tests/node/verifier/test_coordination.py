@@ -20,9 +20,9 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.identity import Identity, verify
-from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
+from cosine_protocol.statements import sign_mandate
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)

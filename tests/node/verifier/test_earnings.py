@@ -8,7 +8,7 @@ from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_node.verifier.step_loop import signed_earnings
 from cosine_protocol.limits import MAX_EARNINGS
 from cosine_protocol.messages import Earning, Pacing
-from cosine_protocol.receipts import open_earning
+from cosine_protocol.statements import open_earning
 from tests.protocol.samples import NOW_S, request_of
 
 VERIFIER = numbered_identity(1)

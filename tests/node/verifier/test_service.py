@@ -16,7 +16,6 @@ from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
-from cosine_protocol.audits import open_transcript
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
@@ -25,6 +24,7 @@ from cosine_protocol.messages import Transcript
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
+from cosine_protocol.statements import open_transcript
 from tests.node.peers import (
     FLAT,
     SERVER,

@@ -24,9 +24,8 @@ from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol.codec import decode
+from cosine_protocol.codec import FrameDecoder, decode
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
-from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import Error
 from tests.cosine_p2p.private_swarm import PrivateSwarm

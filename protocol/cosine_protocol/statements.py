@@ -1,0 +1,212 @@
+"""What peers sign about one request, each bound to its digest `d_0`. Pure; times are Unix seconds.
+
+A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
+of it, and a verdict what an auditor thinks of that. An earning says how many of the tokens a drafter drafted; the
+client countersigns it as a receipt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
+from cosine_protocol.identity import Identity, verify
+from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
+from cosine_protocol.messages import (
+    AskAudit,
+    Audited,
+    AuditVerdict,
+    Earning,
+    Mandate,
+    Receipt,
+    SignedEarning,
+    SignedMandate,
+    SignedReceipt,
+    SignedTranscript,
+    Transcript,
+)
+
+# The kinds of the signatures.
+MANDATE_KIND: Final = "mandate"
+TRANSCRIPT_KIND: Final = "transcript"
+VERDICT_KIND: Final = "audit"
+EARNING_KIND: Final = "earning"
+RECEIPT_KIND: Final = "receipt"
+
+
+def _verify(
+    signed: SignedMandate | SignedTranscript | Audited | SignedEarning | SignedReceipt,
+    *,
+    kind: str,
+    signer: str,
+    d_0: bytes,
+) -> None:
+    verify(kind=kind, signer=signer, digest=d_0, body=signed.body, signature=signed.signature)
+
+
+def sign_mandate(
+    client: Identity,
+    *,
+    d_0: bytes,
+    delegate: str,
+    drafters: Sequence[str],
+    most_tokens: int,
+    issued_at_s: float,
+    lifetime_s: float,
+    prompt_window_tokens: int | None = None,
+    shares_feedback: bool = False,
+    pupil: str | None = None,
+) -> SignedMandate:
+    """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
+    mandate = Mandate(
+        delegate,
+        tuple(drafters),
+        most_tokens,
+        issued_at_s,
+        min(lifetime_s, MAX_MANDATE_S),
+        prompt_window_tokens,
+        shares_feedback or None,
+        pupil,
+    )
+    body = encode_body(mandate)
+    return SignedMandate(body, client.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+
+
+def open_mandate(signed: SignedMandate, *, client: str, d_0: bytes, delegate: str, now_s: float) -> Mandate:
+    """The mandate that `client` gave `delegate` for the request `d_0`, if it holds now.
+
+    Raises `PeerError` with the code `BAD_MANDATE` if it does not.
+    """
+    try:
+        _verify(signed, kind=MANDATE_KIND, signer=client, d_0=d_0)
+        mandate = decode_body(Mandate, signed.body)
+    except (BadSignature, MalformedMessage) as error:
+        raise PeerError(ErrorCode.BAD_MANDATE, str(error)) from None
+    if mandate.delegate != delegate:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is for another peer")
+    if mandate.issued_at_s > now_s + MAX_RECORD_SKEW_S:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate lies in the future")
+    check_live(mandate, now_s=now_s)
+    return mandate
+
+
+def check_live(mandate: Mandate, *, now_s: float) -> None:
+    """Raise `PeerError` with the code `BAD_MANDATE` if a mandate has ended."""
+    if now_s > mandate.issued_at_s + mandate.lifetime_s:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate has ended")
+
+
+def check_length(mandate: Mandate, tokens: int) -> None:
+    """Raise `PeerError` with the code `BAD_MANDATE` for more output tokens than a mandate allows."""
+    if tokens > mandate.most_tokens:
+        raise PeerError(ErrorCode.BAD_MANDATE, f"the mandate ends after {mandate.most_tokens} tokens")
+
+
+def is_transcript_due(*, before: int, after: int, has_ended: bool) -> bool:
+    """True for a commit from `before` to `after` output tokens that must carry a transcript."""
+    return has_ended or before // TRANSCRIPT_EVERY_TOKENS < after // TRANSCRIPT_EVERY_TOKENS
+
+
+def sign_transcript(author: Identity, transcript: Transcript, *, d_0: bytes) -> SignedTranscript:
+    """What `author` committed of the request `d_0`, signed."""
+    body = encode_body(transcript)
+    return SignedTranscript(body, author.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body))
+
+
+def open_transcript(signed: SignedTranscript, *, author: str, d_0: bytes) -> Transcript:
+    """What `author` signed. Raises `BadSignature` and `MalformedMessage`."""
+    _verify(signed, kind=TRANSCRIPT_KIND, signer=author, d_0=d_0)
+    return decode_body(Transcript, signed.body)
+
+
+def open_claim(claim: AskAudit) -> Transcript:
+    """The transcript of a question, which its author signed for exactly this request and these tokens.
+
+    Raises `BadSignature` and `MalformedMessage`.
+    """
+    d_0 = request_digest(claim.request)
+    transcript = open_transcript(claim.transcript, author=claim.author, d_0=d_0)
+    if not transcript.first < transcript.tokens == len(claim.tokens):
+        raise MalformedMessage("the transcript is of another number of tokens")
+    if roll_digest(d_0, claim.tokens) != transcript.digest:
+        raise MalformedMessage("the transcript is of other tokens")
+    return transcript
+
+
+def sign_verdict(auditor: Identity, verdict: AuditVerdict, *, number: int, d_0: bytes) -> Audited:
+    """The answer to the question `number` about the request `d_0`."""
+    body = encode_body(verdict)
+    return Audited(number, body, auditor.sign(kind=VERDICT_KIND, digest=d_0, body=body))
+
+
+def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerdict:
+    """What `auditor` signed about a claim that holds. Raises `BadSignature` and `MalformedMessage`."""
+    _verify(answer, kind=VERDICT_KIND, signer=auditor, d_0=request_digest(claim.request))
+    verdict, transcript = decode_body(AuditVerdict, answer.body), decode_body(Transcript, claim.transcript.body)
+    audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)
+    if audited != (claim.author, transcript.first, transcript.tokens, transcript.digest):
+        raise MalformedMessage("the verdict is about another transcript")
+    found = verdict.near_ties + verdict.different
+    positions = [finding.position for finding in verdict.findings]
+    is_complete = verdict.equal + found == verdict.tokens - verdict.first
+    is_within = all(verdict.first <= position < verdict.tokens for position in positions)
+    if not is_complete or not is_within or positions != sorted(set(positions)) or len(positions) > found:
+        raise MalformedMessage("the verdict's counts do not fit its transcript")
+    return verdict
+
+
+def sign_earning(verifier: Identity, earning: Earning, *, d_0: bytes) -> SignedEarning:
+    """The account of one drafter's tokens in the request `d_0`, signed by the verifier that committed them."""
+    body = encode_body(earning)
+    return SignedEarning(body, verifier.sign(kind=EARNING_KIND, digest=d_0, body=body))
+
+
+def open_earning(signed: SignedEarning, *, verifier: str, d_0: bytes) -> Earning:
+    """The account that `verifier` signed. Raises `BadSignature` and `MalformedMessage`."""
+    _verify(signed, kind=EARNING_KIND, signer=verifier, d_0=d_0)
+    return decode_body(Earning, signed.body)
+
+
+def sign_receipt(client: Identity, receipt: Receipt, *, d_0: bytes) -> SignedReceipt:
+    """A verifier's account, countersigned by the client of the request `d_0`."""
+    body = encode_body(receipt)
+    return SignedReceipt(d_0, body, client.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """The content of a receipt. Its signatures are worth what `check` says of them."""
+
+    signed: SignedReceipt
+    receipt: Receipt
+    earning: Earning
+
+    @property
+    def verifier(self) -> str:
+        return self.receipt.verifier
+
+    @property
+    def client(self) -> str:
+        return self.earning.client
+
+    def check(self) -> None:
+        """Check both signatures. Raises `BadSignature`."""
+        d_0 = self.signed.d_0
+        _verify(self.receipt.earning, kind=EARNING_KIND, signer=self.verifier, d_0=d_0)
+        _verify(self.signed, kind=RECEIPT_KIND, signer=self.client, d_0=d_0)
+
+
+def read_receipt(signed: SignedReceipt) -> ReadReceipt:
+    """What a receipt says, its signatures not checked yet.
+
+    Raises `MalformedMessage`, also where two of the three peers are one, or more was drafted than committed.
+    """
+    receipt = decode_body(Receipt, signed.body)
+    earning = decode_body(Earning, receipt.earning.body)
+    if len({receipt.verifier, earning.client, earning.drafter}) < 3:
+        raise MalformedMessage("a receipt needs three peers")
+    if earning.tokens > earning.text_tokens:
+        raise MalformedMessage("a receipt is for more tokens than were committed")
+    return ReadReceipt(signed, receipt, earning)
