@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from cryptography import x509
@@ -24,7 +24,6 @@ from cosine_p2p.transport.addresses import Address, parse_address, split_multiad
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import peer_id_of, public_key_of
 
-EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."  # as errors show it
 # As the specification has them: the certificate's extension, what is signed, and the two protocols agreed on first.
 _EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX: Final = b"libp2p-tls-handshake:"
@@ -100,13 +99,10 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
         return unanswered(DialOutcome.UNTESTED, "only plain TCP can be tested before a node runs")
     try:
         with socket.create_connection((str(host), int(port)), timeout_s) as connection:
-            ends = Dialled(
-                address=text,
-                answer=DialOutcome.NO_NODE,
-                our_ip=connection.getsockname()[0],
-                their_ip=connection.getpeername()[0],
+            ours, theirs = connection.getsockname()[0], connection.getpeername()[0]
+            return _greet(
+                connection, Dialled(address=text, answer=DialOutcome.NO_NODE, our_ip=ours, their_ip=theirs)
             )
-            return _greet(connection, ends)
     except TimeoutError:
         return unanswered(DialOutcome.SILENT)
     except ConnectionRefusedError:
@@ -124,9 +120,8 @@ def _greet(connection: socket.socket, ends: Dialled) -> Dialled:
         return replace(ends, detail="it says nothing")
     except (OSError, ValueError, x509.ExtensionNotFound, InvalidSignature) as error:
         return replace(ends, detail=str(error) or type(error).__name__)
-    return replace(
-        ends, answer=DialOutcome.NODE, peer_id=peer_id, born_s=certificate.not_valid_before_utc.timestamp()
-    )
+    born_s = certificate.not_valid_before_utc.timestamp()
+    return replace(ends, answer=DialOutcome.NODE, peer_id=peer_id, born_s=born_s)
 
 
 def _certificate(connection: socket.socket) -> bytes:
@@ -167,7 +162,10 @@ def _proved_peer(certificate: x509.Certificate) -> str:
 
 # What each other outcome means, and what to do about it; `option` names the node.
 _UNANSWERED: Final = {
-    DialOutcome.MALFORMED: ("this is no address: {detail}", f"Write {{option}} like {EXAMPLE}."),
+    DialOutcome.MALFORMED: (
+        "this is no address: {detail}",
+        "Write {option} like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW....",
+    ),
     DialOutcome.UNRESOLVED: (
         "the name is not known here: {detail}",
         "Correct the name, or give {option} an IP.",
@@ -201,18 +199,14 @@ def judge_address(dialled: Dialled, *, option: str) -> Finding:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedPort:
-    """An address of our own, tried. `error` is the system's word for why nobody can listen there."""
-
-    maddr: str
-    is_taken: bool = False
-    error: str = ""
-
-
-def try_port(maddr: str) -> TriedPort:
-    """Try to listen on one of our own addresses. Raises `ValueError` for what is no address."""
-    address = parse_address(maddr)
+def judge_port(maddr: str) -> Finding:
+    """Judge whether a node could listen at one of our own addresses, by trying it."""
+    what = f"port {maddr}"
+    try:
+        address = parse_address(maddr)
+    except ValueError as error:
+        fix = "Write --host-maddr like /ip4/0.0.0.0/tcp/4001."
+        return failure(what, f"this is no address: {error}", fix)
     family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
     with socket.socket(family, kind) as probe:
         if kind == socket.SOCK_STREAM:
@@ -220,56 +214,46 @@ def try_port(maddr: str) -> TriedPort:
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
-            is_taken = error.errno == errno.EADDRINUSE
-            return TriedPort(maddr=maddr, is_taken=is_taken, error="" if is_taken else error.strerror or str(error))
-    return TriedPort(maddr=maddr)
+            if error.errno == errno.EADDRINUSE:
+                found, fix = "another program listens there", "Stop it, or choose another port with --host-maddr."
+            else:
+                found = f"it cannot be listened on: {error.strerror or error}"
+                fix = "Choose an address of this machine with --host-maddr."
+            return failure(what, found, fix)
+    return fine(what, "any free port is taken, another one at each start" if address.port == 0 else "it is free")
 
 
-def judge_port(port: TriedPort) -> Finding:
-    """Judge whether a node could listen at an address."""
-    what = f"port {port.maddr}"
-    if port.is_taken:
-        return failure(what, "another program listens there", "Stop it, or choose another port with --host-maddr.")
-    if port.error:
-        return failure(
-            what, f"it cannot be listened on: {port.error}", "Choose an address of this machine with --host-maddr."
-        )
-    if "/tcp/0" in port.maddr or "/udp/0" in port.maddr:
-        return fine(what, "any free port is taken, another one at each start")
-    return fine(what, "it is free")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReachOptions:
-    """The ways between this machine and others. `paths` are the two ends' IPs of connections that came about."""
-
-    host_maddrs: tuple[str, ...]
-    announce_maddrs: tuple[str, ...]
-    relays: tuple[str, ...]
-    paths: tuple[tuple[str, str], ...]
-
-
-# Words that several findings share.
 REACH: Final = "reachability"
-NOT_TESTED: Final = "whether a firewall lets others in cannot be tested from this side"
+"""The name of the check."""
 
 
-def judge_reachability(place: ReachOptions) -> Finding:
-    """Judge whether others could dial a node here, as far as that can be known when none dials back."""
-    hosts = [_host(maddr) for maddr in place.host_maddrs]
-    if place.relays:
-        return fine(REACH, f"others reach this node through {len(place.relays)} relay(s)")
-    if place.announce_maddrs:
-        return _judge_announced(place.announce_maddrs)
-    if hosts and all(_is_loopback(host) for host in hosts):
-        return warning(
-            REACH,
-            "only this machine can reach the node",
-            "To let others in, add --host-maddr /ip4/0.0.0.0/tcp/4001.",
-        )
-    outward = [ours for ours, theirs in place.paths if not _is_private(theirs)]
-    if any(not _is_private(ip) for ip in [*outward, *hosts]):
-        return fine(REACH, f"this machine has a public address; {NOT_TESTED}")
+def judge_reachability(
+    *,
+    host_maddrs: Sequence[str],
+    announce_maddrs: Sequence[str],
+    relays: Sequence[str],
+    paths: Sequence[tuple[str, str]],
+) -> Finding:
+    """Judge whether others could dial a node here, as far as that can be known when none dials back.
+
+    `paths` are the two ends' IPs of connections that came about.
+    """
+    not_tested = "whether a firewall lets others in cannot be tested from this side"
+    if relays:
+        return fine(REACH, f"others reach this node through {len(relays)} relay(s)")
+    if announce_maddrs:
+        hidden = [maddr for maddr in announce_maddrs if _is_private(maddr)]
+        if hidden:
+            found = f"{hidden[0]} is announced, which nobody outside this network can dial"
+            return warning(REACH, found, "Name the router's public address with --announce-maddr.")
+        return fine(REACH, f"{announce_maddrs[0]} is announced; {not_tested}")
+    own = [_ip_of(maddr) for maddr in host_maddrs]
+    if own and all(ip is not None and ip.is_loopback for ip in own):
+        fix = "To let others in, add --host-maddr /ip4/0.0.0.0/tcp/4001."
+        return warning(REACH, "only this machine can reach the node", fix)
+    outward = [ours for ours, theirs in paths if not _is_private(theirs)]
+    if any(not _is_private(place) for place in [*outward, *host_maddrs]):
+        return fine(REACH, f"this machine has a public address; {not_tested}")
     if outward:
         return warning(
             REACH,
@@ -277,39 +261,20 @@ def judge_reachability(place: ReachOptions) -> Finding:
             "cannot dial it",
             "Add --relay ADDRESS of a node with a public address, or forward a port and add --announce-maddr.",
         )
-    if place.paths:
-        return fine(REACH, f"the initial peers are on this machine's own network; {NOT_TESTED}")
+    if paths:
+        return fine(REACH, f"the initial peers are on this machine's own network; {not_tested}")
     return skipped(REACH, "no initial peer was reached, so nothing is known about the way out")
 
 
-def _judge_announced(announced: Sequence[str]) -> Finding:
-    hidden = [maddr for maddr in announced if _is_private(_host(maddr))]
-    if hidden:
-        return warning(
-            REACH,
-            f"{hidden[0]} is announced, which nobody outside this network can dial",
-            "Name the router's public address with --announce-maddr.",
-        )
-    return fine(REACH, f"{announced[0]} is announced; {NOT_TESTED}")
-
-
-def _host(maddr: str) -> str:
+def _ip_of(place: str) -> IPv4Address | IPv6Address | None:
+    """The IP that a place is, or that a multiaddr begins with; None for a name, which may mean anything."""
     try:
-        return split_multiaddr(maddr)[0][1]
+        return ip_address(split_multiaddr(place)[0][1] if place.startswith("/") else place)
     except ValueError:
-        return ""
+        return None
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_private(host: str) -> bool:
-    """True if an IP means something on one network only; a name may mean anything, so it does not count."""
-    try:
-        return not ip_address(host).is_global
-    except ValueError:
-        return False
+def _is_private(place: str) -> bool:
+    """True if its IP means something on one network only."""
+    ip = _ip_of(place)
+    return ip is not None and not ip.is_global

@@ -1,6 +1,7 @@
 """The doctor's checks, and the facts that several of them ask for, each gathered once.
 
-Every check has a deadline, and says what to do where it does not end.
+Every check has a deadline, and says what to do where it does not end. Deadlines are long enough for the slowest
+healthy machine, and short enough that a user still waits.
 """
 
 import asyncio
@@ -32,8 +33,12 @@ LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
 """The model of `join` that has no files: it is counted from the text."""
 
-DIAL_S: Final = 3.0
-"""A node far away connects within a second, and each of the few steps of a dial gets this long."""
+LOCAL_S: Final = 5.0
+"""Of what asks this machine's files and sockets alone."""
+NETWORK_S: Final = 12.0
+"""Of what asks a few peers, name servers or the hub, each with a timeout of a few seconds of its own."""
+PROBE_S: Final = 45.0
+"""Of what starts a child process that loads PyTorch or joins the network."""
 
 _T = TypeVar("_T")
 
@@ -84,7 +89,7 @@ class Facts:
     """Facts that several checks ask for; each is gathered once, when first asked for. End them with `close`."""
 
     def __init__(self, options: DoctorOptions) -> None:
-        self._options = options
+        self.options = options
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     async def close(self) -> None:
@@ -93,25 +98,26 @@ class Facts:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def dialled(self, maddr: str) -> Awaitable[Dialled]:
-        return self._once(f"dial {maddr}", lambda: in_thread(partial(dial, maddr, timeout_s=DIAL_S)))
+        # A node far away connects within a second, and each of the few steps of a dial gets three.
+        return self._once(f"dial {maddr}", lambda: in_thread(partial(dial, maddr, timeout_s=3.0)))
 
     async def initial_peers(self) -> list[Dialled]:
-        return list(await asyncio.gather(*map(self.dialled, self._options.initial_peers)))
+        return list(await asyncio.gather(*map(self.dialled, self.options.initial_peers)))
 
     def model(self, source: str) -> Awaitable[ModelFiles]:
         return self._once(f"model {source}", lambda: in_thread(partial(read_model, source)))
 
     async def models(self) -> list[ModelFiles]:
-        return list(await asyncio.gather(*map(self.model, self._options.loaded_models)))
+        return list(await asyncio.gather(*map(self.model, self.options.loaded_models)))
 
     def machine(self) -> Awaitable[MachineFacts]:
         """Raises `ProbeFailed`."""
 
         async def probe() -> MachineFacts:
             folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
-            engine = self._options.engine
+            engine = self.options.engine
             question: dict[str, Any] = {"folders": folders, "dtype": engine.dtype, "device": engine.device}
-            question["packages"] = machine.EXTRAS[self._options.extra]
+            question["packages"] = machine.EXTRAS[self.options.extra]
             answer = await ask_child("cosine_node.doctor.machine", question)
             return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes() or 0)
 
@@ -133,10 +139,10 @@ class Facts:
             question = {
                 "initial_peers": [each.address for each in reached],
                 "peer_ids": [each.peer_id for each in reached if each.peer_id],
-                "network": self._options.network,
-                "swarm_file": None if self._options.swarm_file is None else str(self._options.swarm_file),
-                "identity_file": None if self._options.identity is None else str(self._options.identity),
-                "target": self._options.target,
+                "network": self.options.network,
+                "swarm_file": None if self.options.swarm_file is None else str(self.options.swarm_file),
+                "identity_file": None if self.options.identity is None else str(self.options.identity),
+                "target": self.options.target,
             }
             answer = await ask_child("cosine_node.doctor.swarm", question)
             born_s = [each.born_s for each in reached if each.born_s is not None]
@@ -150,17 +156,6 @@ class Facts:
             task = self._tasks[name] = asyncio.ensure_future(gather())
         # The deadline of one check must not end what others still wait for.
         return cast("Awaitable[_T]", asyncio.shield(task))
-
-
-# Deadlines: long enough for the slowest healthy machine, short enough that a user still waits.
-LOCAL_S: Final = 5.0
-"""Of what asks this machine's files and sockets alone."""
-
-NETWORK_S: Final = 12.0
-"""Of what asks a few peers, name servers or the hub, each with a timeout of a few seconds of its own."""
-
-PROBE_S: Final = 45.0
-"""Of what starts a child process that loads PyTorch or joins the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +172,7 @@ async def examine(options: DoctorOptions, tell: Callable[[Finding], None]) -> li
     """Run all checks; `tell` gets each finding as soon as it is there."""
     facts = Facts(options)
     try:
-        return await run_checks(checks_of(options, facts), tell)
+        return await run_checks(checks_of(facts), tell)
     finally:
         await facts.close()
 
@@ -206,53 +201,34 @@ async def run_checks(checks: Sequence[Check], tell: Callable[[Finding], None]) -
     return [finding for findings in await asyncio.gather(*map(run, checks)) for finding in findings]
 
 
-def checks_of(options: DoctorOptions, facts: Facts) -> list[Check]:
+def checks_of(facts: Facts) -> list[Check]:
     """All checks, the quick ones first."""
-    return [
-        *_local_checks(options),
-        *_network_checks(options, facts),
-        *_model_checks(options, facts),
-        _swarm_check(options, facts),
-    ]
-
-
-def _local_checks(options: DoctorOptions) -> list[Check]:
-    def judge_extras() -> Finding:
-        missing = machine.missing_packages()
-        return machine.judge_extras(missing, extra=options.extra, needs_node=options.role is not None)
-
-    def judge_config() -> Finding:
-        return machine.judge_configuration(
-            options.config, is_named=options.is_config_named, unknown=options.unknown
-        )
-
-    def judge_identity() -> Finding:
-        file = options.identity or default_identity_file()
-        return machine.judge_key_file(file, is_named=options.identity is not None)
-
-    def judge_port(maddr: str) -> Finding:
-        try:
-            return addresses.judge_port(addresses.try_port(maddr))
-        except ValueError as error:
-            fix = "Write --host-maddr like /ip4/0.0.0.0/tcp/4001."
-            return failure(f"port {maddr}", f"this is no address: {error}", fix)
-
+    options = facts.options
     judges: dict[str, Callable[[], Finding]] = {
         "python": lambda: machine.judge_python(sys.version_info[:3]),
-        "extras": judge_extras,
-        "configuration": judge_config,
-        "identity": judge_identity,
-        **{f"port {maddr}": partial(judge_port, maddr) for maddr in options.host_maddrs},
+        "extras": lambda: machine.judge_extras(
+            machine.missing_packages(), extra=options.extra, needs_node=options.role is not None
+        ),
+        "configuration": lambda: machine.judge_configuration(
+            options.config, is_named=options.is_config_named, unknown=options.unknown
+        ),
+        "identity": lambda: machine.judge_key_file(
+            options.identity or default_identity_file(), is_named=options.identity is not None
+        ),
+        **{f"port {maddr}": partial(addresses.judge_port, maddr) for maddr in options.host_maddrs},
     }
 
     async def look(judge: Callable[[], Finding]) -> Sequence[Finding]:
         return [await in_thread(judge)]
 
     stuck = "A file system does not answer; look at its mounts."
-    return [Check(what, partial(look, judge), LOCAL_S, if_stuck=stuck) for what, judge in judges.items()]
+    local = [Check(what, partial(look, judge), LOCAL_S, if_stuck=stuck) for what, judge in judges.items()]
+    return [*local, *_network_checks(facts), *_model_checks(facts), _swarm_check(facts)]
 
 
-def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
+def _network_checks(facts: Facts) -> list[Check]:
+    options = facts.options
+
     async def look_at_daemon() -> Sequence[Finding]:
         return [await machine.judge_daemon(machine.find_daemon())]
 
@@ -260,13 +236,13 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
         return [addresses.judge_address(await facts.dialled(maddr), option=option)]
 
     async def look_outward() -> Sequence[Finding]:
-        reach = addresses.ReachOptions(
+        reachability = addresses.judge_reachability(
             host_maddrs=options.host_maddrs,
             announce_maddrs=options.announce_maddrs,
             relays=options.relays,
-            paths=tuple((each.our_ip, each.their_ip) for each in await facts.initial_peers() if each.our_ip),
+            paths=[(each.our_ip, each.their_ip) for each in await facts.initial_peers() if each.our_ip],
         )
-        return [addresses.judge_reachability(reach)]
+        return [reachability]
 
     named = [(maddr, "--initial-peers") for maddr in options.initial_peers]
     named += [(maddr, "--relay") for maddr in options.relays]
@@ -282,7 +258,9 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     ]
 
 
-def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
+def _model_checks(facts: Facts) -> list[Check]:
+    options = facts.options
+
     async def look_at_packages() -> Sequence[Finding]:
         if machine.missing_packages()[options.extra]:
             return [machine.judge_imports({}, {})]
@@ -302,25 +280,24 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
     async def look_at_disk() -> Sequence[Finding]:
         download_bytes = sum(model.remote_bytes or 0 for model in await facts.models())
-        folders = await in_thread(machine.written_folders)
-        return [machine.judge_folder(folder, download_bytes=download_bytes) for folder in folders]
+        return await in_thread(partial(machine.judge_folders, download_bytes=download_bytes))
 
     slow = "Loading PyTorch takes too long; look at the disk it is installed on, then try again."
     hub = "The Hugging Face hub does not answer; fetch the model to a folder and name that with --model."
-    models, fit = options.loaded_models, partial(_look_at_fit, options, facts)
+    models = options.loaded_models
     return [
         *(Check(f"model {m}", partial(look_at_model, m), NETWORK_S, if_stuck=hub) for m in models),
         Check("disk", look_at_disk, NETWORK_S, if_stuck="A disk does not answer; look at it."),
         Check(machine.PACKAGES, look_at_packages, PROBE_S, if_stuck=slow),
-        *(Check(f"fit of {m}", partial(fit, m), PROBE_S, if_stuck=slow) for m in models),
+        *(Check(f"fit of {m}", partial(_look_at_fit, facts, m), PROBE_S, if_stuck=slow) for m in models),
     ]
 
 
-async def _look_at_fit(options: DoctorOptions, facts: Facts, source: str) -> Sequence[Finding]:
+async def _look_at_fit(facts: Facts, source: str) -> Sequence[Finding]:
     """Judge whether the engine can run a model on this machine."""
-    model, chosen = await facts.model(source), options.engine
-    found: machine.MachineFacts | None = None
-    if not machine.missing_packages()[options.extra]:
+    model, chosen = await facts.model(source), facts.options.engine
+    found: MachineFacts | None = None
+    if not machine.missing_packages()[facts.options.extra]:
         with suppress(ProbeFailed):
             found = await facts.machine()
     base_bytes = found.base_bytes if found else 0
@@ -351,7 +328,9 @@ async def _look_at_fit(options: DoctorOptions, facts: Facts, source: str) -> Seq
     return [architecture, model_files.judge_memory(source, memory, free_bytes, where=where)]
 
 
-def _swarm_check(options: DoctorOptions, facts: Facts) -> Check:
+def _swarm_check(facts: Facts) -> Check:
+    options = facts.options
+
     async def look_at_swarm() -> Sequence[Finding]:
         try:
             seen = await facts.neighbourhood()

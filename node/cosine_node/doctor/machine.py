@@ -31,9 +31,6 @@ from cosine_protocol.identity import Identity
 
 LOG = logging.getLogger(__name__)
 
-OLDEST_PYTHON: Final = (3, 11)
-"""As pyproject.toml requires it."""
-
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": ("hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers"),
     "llama": ("gguf", "hivemind", "huggingface_hub", "numpy", "safetensors", "xllamacpp"),
@@ -58,9 +55,9 @@ REINSTALL: Final = "Reinstall it: `pip install --force-reinstall --no-deps hivem
 def judge_python(version: tuple[int, int, int]) -> Finding:
     """Judge whether Python is new enough."""
     text = ".".join(map(str, version))
-    if version[:2] < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        return failure("python", f"this is Python {text}", f"Install cosine-p2p with Python {oldest} or newer.")
+    # As pyproject.toml requires it.
+    if version[:2] < (3, 11):
+        return failure("python", f"this is Python {text}", "Install cosine-p2p with Python 3.11 or newer.")
     return fine("python", f"Python {text}")
 
 
@@ -144,22 +141,6 @@ async def _start_error(file: Path) -> str:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-LEAST_BYTES: Final = 200 << 20
-"""Far more than keys, digests and sockets take, with room for the files of a tokenizer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """A folder that a node or client writes to, which need not exist yet."""
-
-    purpose: str
-    path: Path
-    free_bytes: int
-    is_writable: bool
-    variable: str
-    """The environment variable that moves it."""
-
-
 def existing_ancestor(path: Path) -> Path:
     """The nearest folder to `path` that exists: itself, or where it would be made."""
     while not path.exists() and path != path.parent:
@@ -172,43 +153,33 @@ def is_writable_folder(path: Path) -> bool:
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
-def inspect_folder(purpose: str, path: Path, variable: str) -> Folder:
-    """Look at a folder, or at the one it would be made in."""
-    existing = existing_ancestor(path)
-    return Folder(
-        purpose=purpose,
-        path=path,
-        free_bytes=shutil.disk_usage(existing).free,
-        is_writable=is_writable_folder(existing),
-        variable=variable,
-    )
-
-
-def written_folders() -> list[Folder]:
-    """The folders in which identities, digests, models and sockets are kept."""
+def judge_folders(*, download_bytes: int) -> list[Finding]:
+    """Judge whether identities, digests, models and sockets can be written, with `download_bytes` of models."""
+    # Far more than keys, digests and sockets take, with room for the files of a tokenizer.
+    least_bytes = 200 << 20
     cache = Path(user_cache_dir())
     models = Path(
         os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub"
     )
     return [
-        inspect_folder("data", Path(user_data_dir("cosine-p2p")), "XDG_DATA_HOME"),
-        inspect_folder("cache", cache / "cosine-p2p", "XDG_CACHE_HOME"),
-        inspect_folder("models", models, "HF_HOME"),
-        inspect_folder("sockets", Path(tempfile.gettempdir()), "TMPDIR"),
+        _judge_folder("data", Path(user_data_dir("cosine-p2p")), "XDG_DATA_HOME", least_bytes),
+        _judge_folder("cache", cache / "cosine-p2p", "XDG_CACHE_HOME", least_bytes),
+        _judge_folder("models", models, "HF_HOME", least_bytes + download_bytes),
+        _judge_folder("sockets", Path(tempfile.gettempdir()), "TMPDIR", least_bytes),
     ]
 
 
-def judge_folder(folder: Folder, *, download_bytes: int) -> Finding:
-    """Judge whether what is written to a folder fits; where models are kept, with `download_bytes` of models."""
-    what = f"disk for {folder.purpose}"
-    if not folder.is_writable:
-        fix = f"Make it writable, or set {folder.variable} to another place."
-        return failure(what, f"{folder.path} cannot be written to", fix)
-    least = LEAST_BYTES + (download_bytes if folder.purpose == "models" else 0)
-    found = f"{folder.free_bytes / 2**30:.1f} GiB free for {folder.path}"
-    if folder.free_bytes < least:
-        fix = f"Free {(least - folder.free_bytes) / 2**30:.1f} GiB, or set {folder.variable} to another disk."
-        return failure(what, found, fix)
+def _judge_folder(purpose: str, path: Path, variable: str, least_bytes: int) -> Finding:
+    """Judge a folder, which need not exist yet; `variable` of the environment moves it."""
+    what, existing = f"disk for {purpose}", existing_ancestor(path)
+    free_bytes = shutil.disk_usage(existing).free
+    if not is_writable_folder(existing):
+        fix = f"Make it writable, or set {variable} to another place."
+        return failure(what, f"{path} cannot be written to", fix)
+    found = f"{free_bytes / 2**30:.1f} GiB free for {path}"
+    if free_bytes < least_bytes:
+        lacking = (least_bytes - free_bytes) / 2**30
+        return failure(what, found, f"Free {lacking:.1f} GiB, or set {variable} to another disk.")
     return fine(what, found)
 
 
@@ -346,9 +317,8 @@ def judge_device(machine: MachineFacts, *, device: str) -> Finding:
         names = ", ".join(name for name, _ in machine.cuda_devices)
         index = device.removeprefix("cuda:")
         if device.startswith("cuda:") and not (index.isdecimal() and int(index) < len(machine.cuda_devices)):
-            return failure(
-                "device", f"there is no {device}; there is {names}", "Name one that is there with --device."
-            )
+            found = f"there is no {device}; there is {names}"
+            return failure("device", found, "Name one that is there with --device.")
         return fine("device", f"the CPU, though there is {names}" if device == "cpu" else names)
     if machine.cuda_build:
         reason = machine.cuda_error or "PyTorch finds no GPU"
@@ -369,19 +339,11 @@ def judge_architecture(source: str, engine: EngineFacts | None) -> Finding:
     if engine is None:
         return skipped(what, "the packages that know architectures are not there")
     if engine.refusal:
-        return failure(
-            what, engine.refusal, "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
-        )
+        fix = "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
+        return failure(what, engine.refusal, fix)
     if engine.obstacle:
         return fine(what, f"supported, with its own attention and slower than packed passes: {engine.obstacle}")
     return fine(what, "supported")
-
-
-DAEMON_BYTES: Final = 48 << 20
-"""Resident memory of the network daemon of a node without requests (measured: 45 to 50 MiB)."""
-WORK_BYTES: Final = 64 << 20
-"""What first passes leave in the allocator. Models of 100 to 190 million parameters held 55 to 195 MiB
-more than all else explains, two of them in float32 less (`tests.node.doctor.measure_memory`)."""
 
 
 def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
@@ -405,7 +367,17 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
         has_nvidia=Path("/proc/driver/nvidia/version").exists(),
     )
     if facts.has_torch:
-        facts = _with_cuda(facts)
+        cuda = import_module("torch").cuda
+        facts = replace(facts, cuda_build=import_module("torch").version.cuda or "")
+        if cuda.is_available():
+            numbers = range(cuda.device_count())
+            devices = tuple((cuda.get_device_name(number), cuda.mem_get_info(number)[0]) for number in numbers)
+            facts = replace(facts, cuda_devices=devices)
+        else:
+            try:
+                cuda.init()
+            except (RuntimeError, AssertionError) as error:
+                facts = replace(facts, cuda_error=next(iter(str(error).splitlines()), ""))
     if facts.has_torch and not errors["transformers"]:
         found = {
             folder: _engine_facts(folder, question["dtype"], question["device"]) for folder in question["folders"]
@@ -417,22 +389,12 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
             import_module("cosine_node.engine.torch.loading")
         else:
             import_module("cosine_node.engine.llama.loading").llama_library()
-    return asdict(replace(facts, base_bytes=_resident_bytes() + DAEMON_BYTES + WORK_BYTES))
-
-
-def _with_cuda(facts: MachineFacts) -> MachineFacts:
-    """Facts with the CUDA that PyTorch is built for, and its devices or its error."""
-    torch: Any = import_module("torch")
-    facts = replace(facts, cuda_build=torch.version.cuda or "")
-    if not torch.cuda.is_available():
-        try:
-            torch.cuda.init()
-        except (RuntimeError, AssertionError) as error:
-            return replace(facts, cuda_error=next(iter(str(error).splitlines()), ""))
-        return facts
-    devices = range(torch.cuda.device_count())
-    found = [(torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)[0]) for number in devices]
-    return replace(facts, cuda_devices=tuple(found))
+    # Resident memory of the network daemon of a node without requests (measured: 45 to 50 MiB).
+    daemon_bytes = 48 << 20
+    # What first passes leave in the allocator. Models of 100 to 190 million parameters held 55 to 195 MiB more than
+    # all else explains, two of them in float32 less (`tests.node.doctor.measure_memory`).
+    work_bytes = 64 << 20
+    return asdict(replace(facts, base_bytes=_resident_bytes() + daemon_bytes + work_bytes))
 
 
 def _resident_bytes() -> int:

@@ -19,20 +19,14 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
-MAX_HEADER_BYTES: Final = 100 << 20
-"""The bound that the safetensors format itself sets."""
+DAMAGED: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""Whatever reading a damaged file may raise."""
 
 # Bytes of one weight.
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 AS_STORED: Final = "stored"
 """Stands for the types of a file's own weights, beside which llama.cpp keeps keys and values in 16 bits."""
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
-
-TIGHT: Final = 0.85
-"""Of more than this part of the free memory, activations and other programs may need some."""
-
-FOREIGN_WEIGHTS: Final = ("*.bin", "*.gguf", "*.pt", "*.pth")
-"""Weights that are not safetensors, which the engine does not load: most can run code (pickle)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +35,8 @@ class ModelFiles:
 
     `folder` is None for one that is not on this machine; then `remote_bytes` is what would be downloaded, if the
     hub said, and `hub_error` why it did not. `problem` is about a model as a whole, `damage` about one file.
+    `foreign_weights` are not safetensors, and the engine does not load them: most can run code (pickle).
+    `generation_problem` is the sentence with which `join` refuses what a folder's files say of texts.
     """
 
     source: str
@@ -103,17 +99,15 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
     for file in weights:
         try:
             parameters += _parameters(file)
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except DAMAGED as error:
             damage = f"{file.name} is damaged: {error}"
             break
+    generation_problem = ""
+    try:
+        read_eos(folder)
+        read_generation_config(folder)
+    except UsageError as error:
+        generation_problem = str(error)
     return ModelFiles(
         source=source,
         folder=folder,
@@ -121,20 +115,10 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
         weight_bytes=sum(file.stat().st_size for file in weights),
         parameters=parameters,
         damage=damage or _missing_shards(folder),
-        foreign_weights=any(True for pattern in FOREIGN_WEIGHTS for _ in folder.glob(pattern)),
+        foreign_weights=any(file.suffix in (".bin", ".gguf", ".pt", ".pth") for file in folder.glob("*")),
         tokenizer_digest=tokenizer.digest.hex() if tokenizer else "",
-        generation_problem=_generation_problem(folder),
+        generation_problem=generation_problem,
     )
-
-
-def _generation_problem(folder: Path) -> str:
-    """The sentence with which `join` refuses what a folder's files say of texts; "" if it does not."""
-    try:
-        read_eos(folder)
-        read_generation_config(folder)
-    except UsageError as error:
-        return str(error)
-    return ""
 
 
 def _parameters(file: Path) -> int:
@@ -145,7 +129,8 @@ def _parameters(file: Path) -> int:
     size_bytes = file.stat().st_size
     with file.open("rb") as handle:
         header_bytes = int.from_bytes(handle.read(8), "little")
-        if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
+        # 100 MiB is the bound that the format itself sets.
+        if not 2 <= header_bytes <= min(100 << 20, size_bytes - 8):
             raise ValueError("its header is cut off")
         header: dict[str, Any] = json.loads(handle.read(header_bytes))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
@@ -201,8 +186,13 @@ def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
     again = f"Fetch {model.source} again, or name another model with --model."
     if model.problem:
         return failure(what, model.problem, other)
+    if model.hub_error:
+        fix = f"If the machine is meant to be online, look at its network; else check the name. {other}"
+        return warning(what, f"it is not on this machine, and the hub does not tell of it: {model.hub_error}", fix)
     if model.folder is None:
-        return _judge_hub(model, what, other)
+        if not model.remote_bytes:
+            return failure(what, "the hub has no safetensors of it", other)
+        return fine(what, f"it is downloaded at the first start, {_gib(model.remote_bytes)}")
     if model.damage:
         return failure(what, f"in {model.folder}: {model.damage}", again)
     if not model.weight_bytes:
@@ -217,16 +207,6 @@ def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
     if is_verifier and model.generation_problem:
         return failure(what, model.generation_problem, again)
     return fine(what, f"{model.parameters / 1e6:.1f} million parameters, {_gib(model.weight_bytes)} on disk")
-
-
-def _judge_hub(model: ModelFiles, what: str, other: str) -> Finding:
-    """Judge a model that is not on this machine."""
-    if model.hub_error:
-        fix = f"If the machine is meant to be online, look at its network; else check the name. {other}"
-        return warning(what, f"it is not on this machine, and the hub does not tell of it: {model.hub_error}", fix)
-    if not model.remote_bytes:
-        return failure(what, "the hub has no safetensors of it", other)
-    return fine(what, f"it is downloaded at the first start, {_gib(model.remote_bytes)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +278,8 @@ def judge_memory(source: str, memory: ModelMemory | None, free_bytes: int, *, wh
     fix = "Choose a smaller --model, --dtype bfloat16 or --quantize int8, less --kv-memory, or free memory."
     if memory.total_bytes > free_bytes:
         return failure(what, found, fix)
-    # The KV cache takes what there is; the rest must leave room.
-    if memory.total_bytes - memory.pool_bytes > TIGHT * free_bytes:
+    # The KV cache takes what there is; the rest must leave room for activations and other programs.
+    if memory.total_bytes - memory.pool_bytes > 0.85 * free_bytes:
         return warning(what, f"{found}; a tight fit", fix)
     return fine(what, found)
 
@@ -350,13 +330,7 @@ def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) 
             engine=facts,
         )
     except UsageError as error:
-        return [
-            here,
-            failure(
-                f"memory for {model.source}",
-                str(error),
-                "Choose a smaller --model or one in fewer bits, or free memory.",
-            ),
-        ]
+        fix = "Choose a smaller --model or one in fewer bits, or free memory."
+        return [here, failure(f"memory for {model.source}", str(error), fix)]
     where = "this machine" if device is None else options.device
     return [here, judge_memory(model.source, memory, free_bytes, where=where)]

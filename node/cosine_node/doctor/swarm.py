@@ -24,22 +24,25 @@ from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, o
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
+    from cosine_p2p.survey import Survey, Surveyor
 
-# The names of checks, and two fixes that several findings share.
+# The names of checks.
 SWARM: Final = "swarm"
 CLOCK: Final = "clock"
-MEND_SILENT: Final = (
-    "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
-)
-SET_CLOCK: Final = "Let the system keep it: `sudo timedatectl set-ntp true`."
 
-CLOSE_S: Final = 5.0
-"""Clocks that the system keeps differ by less than a second, and the records were on their way."""
-ASK_TIMEOUT_S: Final = 5.0
-"""A peer that was just dialled answers within a second; all are asked at the same time."""
 
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
+
+
+async def first_survey(surveyor: "Surveyor") -> "Survey":
+    """Look at a swarm that was just joined, again where nobody is seen."""
+    survey = await surveyor.survey()
+    for pause_s in LOOK_AGAIN_S:
+        if not survey.nodes:
+            await asyncio.sleep(pause_s)
+            survey = await surveyor.survey()
+    return survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +88,7 @@ async def look_around(swarm: "Swarm", *, target: str, network: str, peer_ids: Se
 
     surveyor = Surveyor(swarm, target=target)
     try:
-        survey = await surveyor.survey()
-        for pause_s in LOOK_AGAIN_S:
-            if not survey.nodes:
-                await asyncio.sleep(pause_s)
-                survey = await surveyor.survey()
+        survey = await first_survey(surveyor)
     finally:
         await surveyor.close()
     name = Target.parse(target).name
@@ -116,7 +115,8 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> list[
 
     dates = []
     try:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
+        # A peer that was just dialled answers within a second; all are asked at the same time.
+        async with asyncio.timeout(5.0):
             stream = await swarm.transport.dial(peer_id, DISCOVER)
             async with Channel(stream, DISCOVER) as channel:
                 for cell in cells:
@@ -135,9 +135,8 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> list[
 def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
     """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`.
 
-    A private swarm, one with a `swarm_file`, is joined with its `identity_file`.
-
-    Returns the fields of `Neighbourhood`.
+    A private swarm, one with a `swarm_file`, is joined with its `identity_file`. Returns the fields of
+    `Neighbourhood`.
     """
     from cosine_p2p.access import Access
     from cosine_p2p.network import joining
@@ -145,10 +144,8 @@ def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
     network, target = question["network"], question["target"]
     access = Access(network=network)
     if question.get("swarm_file"):
-        identity = question["identity_file"]
-        access = replace(
-            access, swarm_file=Path(question["swarm_file"]), identity_file=Path(identity) if identity else None
-        )
+        identity = Path(question["identity_file"]) if question["identity_file"] else None
+        access = replace(access, swarm_file=Path(question["swarm_file"]), identity_file=identity)
 
     async def probe() -> Neighbourhood:
         try:
@@ -168,42 +165,40 @@ def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | 
     if seen.problem:
         fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
         return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
-    verifiers, drafters = seen.of_role(Role.VERIFIER), seen.of_role(Role.DRAFTER)
+    mend_silent = "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
+
+    def judge_verifiers(what: str, verifiers: list[Neighbour]) -> Finding:
+        if not verifiers and role is Role.VERIFIER:
+            return fine(what, f"none of {target} in the network {network!r} yet; this will be the first")
+        if not verifiers:
+            start = f"start one: `cosine-node join --role verifier --model {target}`"
+            fix = f"Check --network, --target and --initial-peers, or {start}."
+            return failure(what, f"nobody in the network {network!r} verifies {target}", fix)
+        silent = [node for node in verifiers if node.reason]
+        if len(silent) == len(verifiers):
+            found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
+            return failure(what, found, mend_silent)
+        models = {node.target_digest for node in verifiers}
+        if len(models) > 1:
+            fix = f"Say which one is meant: --target {target}@{min(models)}."
+            return warning(what, f"{target} stands for {len(models)} different models", fix)
+        return fine(what, f"{len(verifiers) - len(silent)} of {len(verifiers)} reached")
+
+    def judge_drafters(what: str, drafters: list[Neighbour]) -> Finding:
+        if not drafters:
+            found = f"nobody drafts for {target}: it is generated, but no faster than by one machine"
+            fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
+            return warning(what, found, fix)
+        silent = [node for node in drafters if node.reason]
+        reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
+        if silent:
+            return warning(what, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", mend_silent)
+        return fine(what, reached)
+
     return [
-        _judge_verifiers(verifiers, network=network, target=target, role=role),
-        _judge_drafters(drafters, target=target),
+        judge_verifiers(f"{SWARM}: verifiers", seen.of_role(Role.VERIFIER)),
+        judge_drafters(f"{SWARM}: drafters", seen.of_role(Role.DRAFTER)),
     ]
-
-
-def _judge_verifiers(verifiers: list[Neighbour], *, network: str, target: str, role: Role | None) -> Finding:
-    what = f"{SWARM}: verifiers"
-    start = f"start one: `cosine-node join --role verifier --model {target}`"
-    if not verifiers and role is Role.VERIFIER:
-        return fine(what, f"none of {target} in the network {network!r} yet; this will be the first")
-    if not verifiers:
-        fix = f"Check --network, --target and --initial-peers, or {start}."
-        return failure(what, f"nobody in the network {network!r} verifies {target}", fix)
-    silent = [node for node in verifiers if node.reason]
-    if len(silent) == len(verifiers):
-        found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
-        return failure(what, found, MEND_SILENT)
-    models = {node.target_digest for node in verifiers}
-    if len(models) > 1:
-        fix = f"Say which one is meant: --target {target}@{min(models)}."
-        return warning(what, f"{target} stands for {len(models)} different models", fix)
-    return fine(what, f"{len(verifiers) - len(silent)} of {len(verifiers)} reached")
-
-
-def _judge_drafters(drafters: list[Neighbour], *, target: str) -> Finding:
-    what = f"{SWARM}: drafters"
-    silent = [node for node in drafters if node.reason]
-    if not drafters:
-        fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
-        return warning(what, f"nobody drafts for {target}: it is generated, but no faster than by one machine", fix)
-    reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
-    if silent:
-        return warning(what, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", MEND_SILENT)
-    return fine(what, reached)
 
 
 def judge_clock(seen: Neighbourhood) -> Finding:
@@ -216,16 +211,19 @@ def judge_clock(seen: Neighbourhood) -> Finding:
             clocks.note(str(number), issued_s=born_s, oldest_s=math.inf, now_s=seen.now_s)
     ahead_s, most_s = clocks.ahead_s(seen.now_s) or (-math.inf, math.inf)
     behind_s = -most_s
+    # Clocks that the system keeps differ by less than a second, and the records were on their way.
+    close_s = 5.0
+    set_clock = "Let the system keep it: `sudo timedatectl set-ntp true`."
     if behind_s > MAX_RECORD_SKEW_S:
         found = f"this clock is at least {span(behind_s)} behind those of peers, whose records it takes for forged"
-        return failure(CLOCK, found, SET_CLOCK)
-    if ahead_s > CLOSE_S:
+        return failure(CLOCK, found, set_clock)
+    if ahead_s > close_s:
         found = (
             f"this clock is at least {span(ahead_s)} ahead of those of peers, whose records it takes for expired"
         )
-        return failure(CLOCK, found, SET_CLOCK)
-    if behind_s > CLOSE_S:
-        return warning(CLOCK, f"this clock is at least {span(behind_s)} behind those of peers", SET_CLOCK)
+        return failure(CLOCK, found, set_clock)
+    if behind_s > close_s:
+        return warning(CLOCK, f"this clock is at least {span(behind_s)} behind those of peers", set_clock)
     if not seen.dates:
         return skipped(CLOCK, "no peer has a record to compare with")
     between = f"{span(max(0.0, -ahead_s))} behind and {span(max(0.0, -behind_s))} ahead"

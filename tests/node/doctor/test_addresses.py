@@ -7,20 +7,18 @@ import pytest
 from cosine_node.doctor.addresses import (
     Dialled,
     DialOutcome,
-    ReachOptions,
-    TriedPort,
     dial,
     judge_address,
     judge_port,
     judge_reachability,
     parse_node_address,
-    try_port,
 )
 from cosine_node.doctor.finding import CheckStatus
 from tests.cosine_p2p.samples import identity_of
 from tests.node.doctor.examined import OTHER_PEER, running_daemon, running_greeter
 
 PEER, RELAY = identity_of(1).peer_id, identity_of(2).peer_id
+MADDR = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
 
 
 @pytest.mark.parametrize(
@@ -37,9 +35,6 @@ def test_the_address_of_a_node_says_whose_it_is(text: str, reason: str) -> None:
     assert parse_node_address(MADDR).peer_ids == (PEER,)
 
 
-MADDR = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
-
-
 @pytest.mark.parametrize("answer", list(DialOutcome))
 def test_whatever_came_of_dialling_is_judged(answer: DialOutcome) -> None:
     found = judge_address(Dialled(address=MADDR, answer=answer, detail="why", peer_id=PEER), option="--relay")
@@ -54,61 +49,57 @@ def test_through_a_relay_it_is_the_relay_that_answers() -> None:
     assert found.status is CheckStatus.OK
 
 
-LAN, PUBLIC, LOOPBACK = "192.168.1.5", "8.8.8.8", "127.0.0.1"
+ANY, LAN, PUBLIC, LOOPBACK = "0.0.0.0", "192.168.1.5", "8.8.8.8", "127.0.0.1"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "announced", "relays", "paths", "status", "part"),
+    ("host", "announced", "relays", "path", "status", "part"),
     [
-        (["0.0.0.0"], [], ["r"], [(LAN, PUBLIC)], CheckStatus.OK, "through 1 relay"),
-        (["0.0.0.0"], [PUBLIC], [], [(LAN, PUBLIC)], CheckStatus.OK, "cannot be tested from this side"),
-        (["0.0.0.0"], [LAN], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "nobody outside"),
-        ([LOOPBACK], [], [], [], CheckStatus.WARNING, "only this machine"),
-        ([PUBLIC], [], [], [], CheckStatus.OK, "public address"),
-        (["0.0.0.0"], [], [], [(PUBLIC, PUBLIC)], CheckStatus.OK, "public address"),
-        (["0.0.0.0"], [], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "behind NAT, as 192.168.1.5"),
-        (["0.0.0.0"], [], [], [(LAN, "192.168.1.1")], CheckStatus.OK, "own network"),
-        (["0.0.0.0"], [], [], [], CheckStatus.SKIPPED, "nothing is known"),
+        (ANY, [], ["r"], [(LAN, PUBLIC)], CheckStatus.OK, "through 1 relay"),
+        (ANY, [PUBLIC], [], [(LAN, PUBLIC)], CheckStatus.OK, "cannot be tested from this side"),
+        (ANY, [LAN], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "nobody outside"),
+        (LOOPBACK, [], [], [], CheckStatus.WARNING, "only this machine"),
+        (PUBLIC, [], [], [], CheckStatus.OK, "public address"),
+        (ANY, [], [], [(PUBLIC, PUBLIC)], CheckStatus.OK, "public address"),
+        (ANY, [], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "behind NAT, as 192.168.1.5"),
+        (ANY, [], [], [(LAN, "192.168.1.1")], CheckStatus.OK, "own network"),
+        (ANY, [], [], [], CheckStatus.SKIPPED, "nothing is known"),
     ],
 )
 def test_reachability_is_judged_by_what_can_be_known(
-    hosts: list[str],
-    announced: list[str],
-    relays: list[str],
-    paths: list[tuple[str, str]],
-    status: CheckStatus,
-    part: str,
+    host: str, announced: list[str], relays: list[str], path: list[tuple[str, str]], status: CheckStatus, part: str
 ) -> None:
-    place = ReachOptions(
-        host_maddrs=tuple(f"/ip4/{host}/tcp/4001" for host in hosts),
-        announce_maddrs=tuple(f"/ip4/{host}/tcp/4001" for host in announced),
-        relays=tuple(relays),
-        paths=tuple(paths),
+    found = judge_reachability(
+        host_maddrs=[f"/ip4/{host}/tcp/4001"],
+        announce_maddrs=[f"/ip4/{each}/tcp/4001" for each in announced],
+        relays=relays,
+        paths=path,
     )
-    found = judge_reachability(place)
     assert (found.status, part in found.found) == (status, True)
     assert bool(found.fix) == (status is CheckStatus.WARNING)
 
 
-@pytest.mark.parametrize(
-    ("port", "status", "part"),
-    [
-        (TriedPort(maddr="/ip4/0.0.0.0/tcp/0"), CheckStatus.OK, "another one at each start"),
-        (TriedPort(maddr="/ip4/0.0.0.0/tcp/4001"), CheckStatus.OK, "free"),
-        (TriedPort(maddr="/ip4/0.0.0.0/tcp/4001", is_taken=True), CheckStatus.FAILURE, "another program"),
-        (TriedPort(maddr="/ip4/192.0.2.1/tcp/1", error="Cannot assign"), CheckStatus.FAILURE, "Cannot assign"),
-    ],
-)
-def test_ports(port: TriedPort, status: CheckStatus, part: str) -> None:
-    found = judge_port(port)
-    assert (found.status, part in found.found) == (status, True)
+def test_a_port_is_tried_and_left_free() -> None:
+    with socket.socket() as own:
+        own.bind((LOOPBACK, 0))
+        port = own.getsockname()[1]
+        assert judge_port(f"/ip4/127.0.0.1/tcp/{port}").found == "another program listens there"
+    for _ in range(2):
+        assert judge_port(f"/ip4/127.0.0.1/tcp/{port}").found == "it is free"
+    assert "another one at each start" in judge_port("/ip4/127.0.0.1/tcp/0").found
+    for maddr, part in (
+        ("/ip4/192.0.2.1/tcp/4001", "cannot be listened on: Cannot assign"),
+        ("4001", "no address"),
+    ):
+        found = judge_port(maddr)
+        assert (found.what, found.status, part in found.found) == (f"port {maddr}", CheckStatus.FAILURE, True)
 
 
 def test_a_node_proves_its_peer_id() -> None:
     with running_daemon() as maddr:
         dialled = dial(maddr, timeout_s=5.0)
     assert (dialled.answer, dialled.peer_id) == (DialOutcome.NODE, maddr.rsplit("/", 1)[1])
-    assert (dialled.our_ip, dialled.their_ip) == ("127.0.0.1", "127.0.0.1")
+    assert (dialled.our_ip, dialled.their_ip) == (LOOPBACK, LOOPBACK)
     assert dialled.born_s is not None
 
 
@@ -119,34 +110,31 @@ def test_a_node_proves_its_peer_id() -> None:
         (b"SSH-2.0-OpenSSH_9.6\r\n and more than the two answers awaited", "does not speak libp2p"),
         (b"\x13/multistream/1.0.0\n\x03na\nand more than that, too", "does not speak libp2p"),
         (b"\x13/multistream/1.0.0\n\x0b/tls/1.0.0\nno handshake follows", "SSL"),
+        (None, "it says nothing"),
     ],
 )
-def test_what_is_no_node_is_found_out(greeting: bytes, detail: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, running_greeter(server, greeting):
+def test_what_is_no_node_is_found_out(greeting: bytes | None, detail: str) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
         maddr = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{OTHER_PEER}"
-        dialled = dial(maddr, timeout_s=5.0)
+        if greeting is None:
+            dialled = dial(maddr, timeout_s=0.1)
+        else:
+            with running_greeter(server, greeting):
+                dialled = dial(maddr, timeout_s=5.0)
     assert (dialled.answer, detail in dialled.detail) == (DialOutcome.NO_NODE, True), dialled
 
 
-def test_a_listener_that_says_nothing_is_given_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        maddr = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{OTHER_PEER}"
-        dialled = dial(maddr, timeout_s=0.2)
-    assert (dialled.answer, dialled.detail) == (DialOutcome.NO_NODE, "it says nothing")
-
-
-def test_a_host_that_swallows_packets_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_swallows_packets_is_given_up_and_a_name_may_be_known_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def swallow(*_: object, **__: object) -> None:
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(socket, "create_connection", swallow)
-    assert dial(f"/ip4/192.0.2.1/tcp/1/p2p/{OTHER_PEER}", timeout_s=0.1).answer is DialOutcome.SILENT
-
-
-def test_a_name_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
+    monkeypatch.setattr(socket, "create_connection", swallow)
+    assert dial(f"/ip4/192.0.2.1/tcp/1/p2p/{OTHER_PEER}", timeout_s=0.1).answer is DialOutcome.SILENT
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     dialled = dial(f"/dns4/boot.example/tcp/1/p2p/{OTHER_PEER}", timeout_s=0.1)
     assert (dialled.answer, dialled.detail) == (DialOutcome.UNRESOLVED, "Name or service not known")
@@ -155,15 +143,3 @@ def test_a_name_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["/ip4/127.0.0.1/udp/1/quic-v1", "/ip4/127.0.0.1/tcp/1/ws", "/dnsaddr/a.example"])
 def test_what_cannot_be_tried_is_not_judged(kind: str) -> None:
     assert dial(f"{kind}/p2p/{OTHER_PEER}", timeout_s=0.1).answer is DialOutcome.UNTESTED
-
-
-def test_a_port_is_tried_and_left_free() -> None:
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
-        assert try_port(f"/ip4/127.0.0.1/tcp/{port}").is_taken
-    for _ in range(2):
-        assert not try_port(f"/ip4/127.0.0.1/tcp/{port}").is_taken
-    assert try_port("/ip4/192.0.2.1/tcp/4001").error
-    with pytest.raises(ValueError, match="slash"):
-        try_port("4001")

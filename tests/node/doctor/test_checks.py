@@ -184,7 +184,7 @@ def test_pytorch_is_needed_unless_llama_runs_every_model(
     assert options.extra == extra
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_a_node_without_pytorch_takes_less_memory(tmp_path: Path) -> None:
     async def machine(kind: EngineKind) -> MachineFacts:
         engine = EngineChoice(kind=kind, device="cpu")

@@ -9,13 +9,13 @@ from tests.node.doctor.measure_memory import (
     DTYPES,
     END,
     MIB,
+    MODELS,
     PAGE,
     Measured,
     measure,
     told_memory,
     write_table,
 )
-from tests.node.doctor.measured_models import MODELS
 
 MOST_OFF = 0.15
 HELD_TWICE = {("deepseek_v3", "float32")}
@@ -39,12 +39,9 @@ def test_what_was_announced_was_taken(model_type: str, dtype: str, told_mib: int
     assert is_near is ((model_type, dtype) not in HELD_TWICE)
 
 
-def test_a_row_says_what_was_measured() -> None:
+def test_a_row_says_what_was_measured_as_the_doctors_sentence_is_read() -> None:
     row = Measured("kind", "float32", told_bytes=90 * MIB, used_bytes=100 * MIB, told_tokens=8, kv_tokens=1234)
     assert write_table([row]).splitlines()[-1] == "| kind | float32 | 90 MiB | 100 MiB | 0.90 | 1,234 |"
-
-
-def test_the_doctors_sentence_is_read() -> None:
     found = "it takes about 1.50 GiB of 4.00 GiB free here: 400 MiB of weights, 1 MiB of KV cache for 12 tokens"
     assert told_memory(found) == (1536 * MIB, 12)
     assert told_memory("it takes about 12 MiB of 1.00 GiB free here: 12 MiB of weights") == (12 * MIB, 0)

@@ -4,14 +4,12 @@ import json
 import os
 import shutil
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cosine_node import zoo
-from cosine_node.doctor import machine as disk
-from cosine_node.doctor import machine as installation
+from cosine_node.doctor import machine
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
 from cosine_p2p.storage.identity_file import claim_identity
@@ -99,13 +97,6 @@ def test_an_identity_in_use(tmp_path: Path) -> None:
     assert [finding.status for finding in findings(doctor_options(tmp_path), "identity")] == ["ok"]
 
 
-def test_an_identity_where_no_file_can_be(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    found = failure_of(doctor_options(tmp_path, identity=tmp_path / "file" / "identity"), "identity")
-    assert "cannot be" in found.found
-    assert "--identity" in found.fix
-
-
 def test_a_model_without_weights(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "model.safetensors").unlink()
@@ -139,27 +130,14 @@ def test_a_configuration_file_that_is_not_toml(tmp_path: Path, content: str) -> 
     assert "--config" in found.fix
 
 
-def test_a_daemon_that_is_missing_may_not_run_or_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_is_missing_or_may_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "p2pd"
-    monkeypatch.setattr(installation, "find_daemon", lambda: file)
+    monkeypatch.setattr(machine, "find_daemon", lambda: file)
     found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "is missing" in found.found and "hivemind" in found.fix
-    file.write_text("#!/bin/sh\necho built for another machine\nexit 1\n")
+    file.write_text("#!/bin/sh\n")
     found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "may not be executed" in found.found and f"chmod +x {file}" in found.fix
-    file.chmod(0o755)
-    found = failure_of(doctor_options(tmp_path), "network daemon")
-    assert "does not start: built for another machine" in found.found and "hivemind" in found.fix
-
-
-def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = replace(disk.inspect_folder("models", tmp_path, "HF_HOME"), free_bytes=1 << 20)
-    monkeypatch.setattr(disk, "written_folders", lambda: [full])
-    found = failure_of(doctor_options(tmp_path), "disk")
-    assert found.what == "disk for models" and str(tmp_path) in found.found
-    assert "HF_HOME" in found.fix
 
 
 def only(found: list[Finding], status: CheckStatus) -> Finding:
