@@ -10,7 +10,7 @@ from cosine_node.drafter.receipt_ledger import MAX_KEPT
 from cosine_node.gateway.server import HEADER_S
 from cosine_node.gateway.text_request import BODY_TIMEOUT_S, MAX_BODY_BYTES
 from cosine_node.serving.discover_service import QUESTION_BURST, QUESTION_RATE
-from cosine_node.verifier.audit_service import TOKENS_PER_S
+from cosine_node.verifier.audits import TOKENS_PER_S
 from cosine_p2p.directory.peer_clocks import WARNED_S
 from cosine_p2p.directory.postings import MAX_OWNER_CELLS, MAX_STORED_BYTES
 from cosine_p2p.request.prompt_window import USUAL_WINDOW_TOKENS

@@ -21,8 +21,9 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.passes.runner import InlineRunner
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierService
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream

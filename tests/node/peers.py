@@ -128,10 +128,12 @@ class Bench:
     loop_task: "asyncio.Task[None]"
     callers: list[Caller] = field(default_factory=list)
 
-    async def caller(self) -> Caller:
+    async def caller(self, protocol: str | None = None) -> Caller:
+        """A further client, of another protocol where one is given."""
         identity = Identity.from_seed(bytes([100 + len(self.callers)]) * 32)
         transport = self.network.join(identity.peer_id)
-        channel = Channel(await transport.dial(SERVER.peer_id, self.protocol), self.protocol)
+        protocol = protocol or self.protocol
+        channel = Channel(await transport.dial(SERVER.peer_id, protocol), protocol)
         await channel.__aenter__()
         caller = Caller(identity.peer_id, channel)
         self.callers.append(caller)

@@ -30,9 +30,10 @@ from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.directory import Directory, MemoryDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi

@@ -48,8 +48,8 @@ class PolicyRows(PassRows):
             found = [candidate for candidate in found if candidate.node in path]
         return most_probable_first(found)[: self._policy.max_nodes] if self._policy.max_nodes is not None else found
 
-    def that_pay(self, candidates: Sequence[CandidateNode], schedule: PassSchedule) -> list[CandidateNode]:
-        return super().that_pay(candidates, schedule) if self._policy.drops_costly_nodes else list(candidates)
+    def that_pay(self, candidates: Sequence[CandidateNode], fed_tokens: int) -> list[CandidateNode]:
+        return super().that_pay(candidates, fed_tokens) if self._policy.drops_costly_nodes else list(candidates)
 
 
 class PolicyVerifier(VerifierService):

@@ -18,9 +18,10 @@ from cosine_node.serving.announced_node import AnnouncedNode, cell_reader, join,
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierService
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT

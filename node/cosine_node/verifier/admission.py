@@ -1,12 +1,12 @@
 """The checks that a verifier can serve a request, or audit a stream, at all, whatever its load. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError
-from cosine_protocol.messages import AskAudit, Transcript
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_claim
 
@@ -14,43 +14,52 @@ MAX_COORDINATED: Final = 8
 """A decision takes 0.3 ms of the event loop, so that so many requests take a few percent of it at 60 ms a pass."""
 
 
-def admitted(
-    message: m.Open, client: str, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes
-) -> Request:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierConfig:
+    """The target a verifier serves, and its limits. The cost curve gives the default of `budget_tokens`.
+
+    Requests of one client share the pages of equal prefixes, with `shares_prefixes` those of different clients too,
+    but never those of different cache scopes.
+    """
+
+    target_digest: bytes
+    tokenizer_digest: bytes
+    max_requests: int = 16
+    budget_tokens: int | None = None
+    shares_prefixes: bool = False
+
+
+def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierConfig) -> Request:
     """The request of an `Open` from `client`. Raises `PeerError` with the reason if it cannot be served."""
     request, committed = message.request, message.committed
     if request.client != client:
         raise PeerError(ErrorCode.MALFORMED, "the request names another client")
-    _check_target(request, engine=engine, target_digest=target_digest, tokenizer_digest=tokenizer_digest)
-    _check_tokens(request, committed, output_tokens=request.max_new_tokens, engine=engine)
+    _check(request, committed, output_tokens=request.max_new_tokens, engine=engine, config=config)
     if len(committed) >= request.max_new_tokens or any(token in request.eos for token in committed):
         raise PeerError(ErrorCode.BAD_COMMITTED, "the committed tokens already end the request")
     return request
 
 
-def check_claim(claim: AskAudit, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes) -> Transcript:
+def check_claim(claim: m.AskAudit, *, engine: Engine, config: VerifierConfig) -> m.Transcript:
     """The transcript of a stream to be audited. Raises `PeerError` with the reason if that cannot be done here."""
-    _check_target(claim.request, engine=engine, target_digest=target_digest, tokenizer_digest=tokenizer_digest)
-    _check_tokens(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine)
+    _check(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine, config=config)
     try:
         return open_claim(claim)
     except RemoteProtocolError as error:
         raise PeerError(ErrorCode.BAD_TRANSCRIPT, str(error)) from None
 
 
-def _check_target(request: Request, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes) -> None:
-    """Raise `PeerError` if the request is for another model than this one."""
-    if request.target_digest != target_digest:
+def _check(
+    request: Request, output: Sequence[int], *, output_tokens: int, engine: Engine, config: VerifierConfig
+) -> None:
+    """Raise `PeerError` for another model than this one, or a text beyond its context or vocabulary."""
+    if request.target_digest != config.target_digest:
         raise PeerError(ErrorCode.WRONG_TARGET, "another target is served")
-    if request.tokenizer_digest != tokenizer_digest:
+    if request.tokenizer_digest != config.tokenizer_digest:
         raise PeerError(ErrorCode.WRONG_TOKENIZER, "the tokenizer digest differs from the target's")
     if request.numerics != engine.numerics:
         sentence = f"the target runs in {engine.numerics}, not {request.numerics}"
         raise PeerError(ErrorCode.UNSUPPORTED, sentence)
-
-
-def _check_tokens(request: Request, output: Sequence[int], *, output_tokens: int, engine: Engine) -> None:
-    """Raise `PeerError` if prompt and output do not fit the context or the vocabulary."""
     if not request.prompt:
         raise PeerError(ErrorCode.UNSUPPORTED, "the prompt is empty")
     total = len(request.prompt) + output_tokens

@@ -21,6 +21,7 @@ from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of, without
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.session import Session
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
@@ -32,20 +33,12 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.messages import Mandate, Receipted, SignedMandate, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
 from cosine_protocol.statements import open_mandate, read_receipt
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
 """A choice: the next request of a conversation often has the same drafters, and a link costs a beat a second."""
-MAX_CLIENTS: Final = 256
-"""Bounds memory: clients whose numbers of drafters are remembered, in the order in which they came."""
-
-MAX_ENDED: Final = 256
-"""Bounds memory: requests whose receipts may still come."""
-
-AttachTree = Callable[[VerifierRequest, m.Tree], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +129,7 @@ class CoordinatedRequest:
     _drafts: SignedDrafts = field(default_factory=SignedDrafts)
     _is_over: bool = False
     _lost: set[int] = field(default_factory=set)
-    is_abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    abandoned: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     _digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,8 +143,11 @@ class CoordinatedRequest:
             # It speaks of the client's stream, which began before the session did.
             message = replace(shown, transcript=None)
         if isinstance(message, m.Final | m.Error):
-            self._report_totals()
             self._is_over = True
+            if self.session is not None:
+                ledger = self.session.ledger
+                for author in [author for author in ledger.authors if ledger.told(author)[0]]:
+                    self.note_decision(author, "")
         self.link.deliver(message)
         return told
 
@@ -186,14 +182,10 @@ class CoordinatedRequest:
     def note_lost(self, author: int) -> None:
         """Give up once no drafter is left, but for one that only learns."""
         self._lost.add(author)
-        if self.session is not None and not {*self.session.ledger.authors} - self._lost - {self.session.job.pupil}:
-            self.is_abandoned.set()
-
-    def _report_totals(self) -> None:
-        if self.session is not None:
-            for author in self.session.ledger.authors:
-                if self.session.ledger.told(author)[0]:
-                    self.note_decision(author, "")
+        if self.session is None or self.abandoned.done():
+            return
+        if not {*self.session.ledger.authors} - self._lost - {self.session.job.pupil}:
+            self.abandoned.set_result(None)
 
     def end(self, reason: str) -> None:
         """The session is over; with a reason the client shall go on by itself."""
@@ -226,12 +218,13 @@ class RequestCoordinator:
         self._clock = clock
         self._links = Links(transport)
         # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-        self._trials: dict[str, SpeedTrials] = {}
+        self._trials: Remembered[str, SpeedTrials] = Remembered(256)
         self._numbers = count(1)
         self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._uses: Counter[str] = Counter()
-        self._unpaid: dict[tuple[str, bytes], set[str]] = {}
+        # Drafters of the latest requests, whose receipts may still come, by client and digest.
+        self._unpaid: Remembered[tuple[str, bytes], set[str]] = Remembered(256)
 
     @property
     def requests(self) -> int:
@@ -241,9 +234,9 @@ class RequestCoordinator:
     def begin(
         self,
         request: VerifierRequest,
-        signed: SignedMandate,
+        signed: m.SignedMandate,
         *,
-        attach: AttachTree,
+        attach: Callable[[VerifierRequest, m.Tree], None],
         pass_s: float,
         progress: StepCounts,
     ) -> None:
@@ -273,10 +266,8 @@ class RequestCoordinator:
             observer=coordinated,
         )
         coordinated.session = session
-        request.observer = coordinated
-        self._unpaid[request.request.client, request.d_0] = set(mandate.drafters)
-        if len(self._unpaid) > MAX_ENDED:
-            self._unpaid.pop(next(iter(self._unpaid)))
+        request.observer = coordinated.note
+        self._unpaid.note((request.request.client, request.d_0), set(mandate.drafters))
         coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
         log_of(request).info("coordinated here, %d drafters", len(mandate.drafters))
         task = asyncio.ensure_future(self._run(coordinated, session, mandate.drafters))
@@ -288,17 +279,17 @@ class RequestCoordinator:
         if task := self._tasks.get(request):
             task.cancel()
 
-    def pass_on(self, signed: SignedReceipt, *, client: str) -> None:
+    def pass_on(self, signed: m.SignedReceipt, *, client: str) -> None:
         """Send a client's receipt to a drafter of its mandate, once, if there is still a link to it."""
         try:
             drafter = read_receipt(signed).earning.drafter
         except RemoteProtocolError:
             return
-        unpaid = self._unpaid.get((client, signed.d_0), set())
+        unpaid = self._unpaid.get((client, signed.d_0)) or set()
         link = self._links.alive(drafter, DRAFT)
         if drafter in unpaid and link is not None and RECEIPTS in (link.features or ()):
             unpaid.remove(drafter)
-            link.post(Receipted(0, signed))
+            link.post(m.Receipted(0, signed))
 
     async def close(self) -> None:
         """End all of it."""
@@ -309,10 +300,10 @@ class RequestCoordinator:
         await self._links.close()
         self._checkers.close()
 
-    def _job(self, request: VerifierRequest, mandate: Mandate, signed: SignedMandate, own: OwnVerifier) -> Job:
-        trials = self._trials.setdefault(request.channel.peer_id, SpeedTrials(self._strategy.drafter_counts))
-        if len(self._trials) > MAX_CLIENTS:
-            self._trials.pop(next(iter(self._trials)))
+    def _job(self, request: VerifierRequest, mandate: m.Mandate, signed: m.SignedMandate, own: OwnVerifier) -> Job:
+        if (trials := self._trials.get(request.client)) is None:
+            trials = SpeedTrials(self._strategy.drafter_counts)
+            self._trials.note(request.client, trials)
         return Job(
             number=next(self._numbers),
             deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
@@ -320,7 +311,7 @@ class RequestCoordinator:
             strategy=self._strategy,
             verifiers=(own,),
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
-            trial=trials.find(request.channel.peer_id, request.request.sampling.temperature),
+            trial=trials.find(request.client, request.request.sampling.temperature),
             committed=tuple(request.output),
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,
@@ -329,12 +320,16 @@ class RequestCoordinator:
 
     async def _run(self, coordinated: CoordinatedRequest, session: Session, drafters: tuple[str, ...]) -> None:
         """Run a session to the end of its request, or until no drafter is left."""
+
+        async def drive() -> None:
+            async for _ in session.stream():
+                pass
+
         self._uses.update(drafters)
         reason = ""
-        driving = asyncio.ensure_future(_drive(session))
-        abandoned = asyncio.ensure_future(coordinated.is_abandoned.wait())
+        driving = asyncio.ensure_future(drive())
         try:
-            await asyncio.wait([driving, abandoned], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([driving, coordinated.abandoned], return_when=asyncio.FIRST_COMPLETED)
             if driving.done():
                 driving.result()
             else:
@@ -347,8 +342,7 @@ class RequestCoordinator:
         finally:
             coordinated.end(reason)
             driving.cancel()
-            abandoned.cancel()
-            await asyncio.gather(driving, abandoned, return_exceptions=True)
+            await asyncio.gather(driving, return_exceptions=True)
             self._uses.subtract(drafters)
             self._closing.add(closing := asyncio.ensure_future(self._drop_unused(drafters)))
             closing.add_done_callback(self._closing.discard)
@@ -360,8 +354,3 @@ class RequestCoordinator:
             if self._uses[peer_id] <= 0:
                 del self._uses[peer_id]
                 await self._links.drop(peer_id, DRAFT)
-
-
-async def _drive(session: Session) -> None:
-    async for _ in session.stream():
-        pass

@@ -17,10 +17,22 @@ from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
 
+LOG = logging.getLogger(__name__)
 MAX_LEVELS: Final = 8
 """A choice that bounds how long the target waits: at an acceptance rate of 0.7 a ninth token is right in 4 %."""
 WIDTH: Final = 4
 """Nodes that a pass of the drafter feeds for each request: four cost what one does on the measured curves."""
+RATE_WEIGHT: Final = 0.02
+"""Weight of the last token in the drafter's rates: those of about fifty count."""
+OWN_RATE_WEIGHT: Final = 0.1
+"""The same in the rates of one request, whose text may be easier or harder than others."""
+LEAST_TRIED: Final = 0.3
+"""A choice: a request is begun as if the drafter were right so often, so that one client's texts cannot end the
+drafts of others."""
+SLOWNESS_WEIGHT: Final = 0.1
+"""Weight of the last pass in the average: about ten passes count."""
+MAX_SLOWNESS: Final = 16.0
+"""Bounds what one pass that stood still does to the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +123,6 @@ def plan_home_drafts(
     return best
 
 
-LOG = logging.getLogger(__name__)
-USUAL_RATES: Final = HomeRates(0.5, 0.5)
-"""Before anything was verified. A choice: small models of one family are right at 0.4 to 0.8 of positions."""
-RATE_WEIGHT: Final = 0.02
-"""Weight of the last token in the drafter's rates: those of about fifty count."""
-OWN_RATE_WEIGHT: Final = 0.1
-"""The same in the rates of one request, whose text may be easier or harder than others."""
-LEAST_TRIED: Final = 0.3
-"""A choice: a request is begun as if the drafter were right so often, so that one client's texts cannot end the
-drafts of others."""
-SLOWNESS_WEIGHT: Final = 0.1
-"""Weight of the last pass in the average: about ten passes count."""
-MAX_SLOWNESS: Final = 16.0
-"""Bounds what one pass that stood still does to the average."""
-
-
 @dataclass(slots=True, eq=False)
 class HomeText:
     """The drafter's view of one request: its tree, and its sequence at the drafter's engine.
@@ -152,7 +148,8 @@ class HomeDrafter:
         self._given_up: set[VerifierRequest] = set()
         self._ended: list[HomeText] = []
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
-        self._rates = USUAL_RATES
+        # Before anything was verified. A choice: small models of one family are right at 0.4 to 0.8 of positions.
+        self._rates = HomeRates(0.5, 0.5)
         self._slowness = 1.0
 
     def close(self) -> None:
@@ -181,7 +178,13 @@ class HomeDrafter:
         joining = [requests[index] for index in plan.joining]
         for request in joining:
             if request not in self._texts:
-                self._follow(request)
+                asked = request.request
+                tree = DraftTree(
+                    request.d_0, asked.prompt, request.output, self._calibration, measures_prompt=False
+                )
+                tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
+                sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
+                self._texts[request] = HomeText(tree, sequence, self._first_rates())
         for _ in range(plan.levels):
             if not await self._pass(joining):
                 break
@@ -202,13 +205,6 @@ class HomeDrafter:
         if text := self._texts.pop(request, None):
             self._ended.append(text)
             self._given_up.add(request)
-
-    def _follow(self, request: VerifierRequest) -> None:
-        asked = request.request
-        tree = DraftTree(request.d_0, asked.prompt, request.output, self._calibration, measures_prompt=False)
-        tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
-        sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
-        self._texts[request] = HomeText(tree, sequence, self._first_rates())
 
     def _advance(self, request: VerifierRequest) -> None:
         """Take in what was committed since, and learn from it."""
@@ -249,8 +245,7 @@ class HomeDrafter:
                 continue
             self._engine.prune(text.sequence, text.tree.take_dropped())
             self._engine.keep(text.sequence, text.tree.take_kept())
-            row = text.tree.plan(text.sequence)
-            if row is None:
+            if (row := text.tree.plan(text.sequence)) is None:
                 continue
             try:
                 self._engine.reserve(text.sequence, len(row.tokens))
@@ -280,8 +275,7 @@ class HomeDrafter:
             if result.error is not None:
                 self._give_up(request)
                 continue
-            block = text.tree.absorb(row, result.choices)
-            if block is not None:
+            if (block := text.tree.absorb(row, result.choices)) is not None:
                 authors = [HOME_AUTHOR] * len(block.nodes)
                 request.tree.attach(block.base, block.position, block.nodes, authors)
         return True

@@ -9,7 +9,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
-from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, most_tokens, schedule_pass
+from cosine_node.verifier.scheduler import PassSchedule, most_tokens, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
@@ -17,6 +17,17 @@ from cosine_protocol.errors import CosineError, PeerError
 
 MIN_PATH_PROBABILITY: Final = 0.005
 """Bounds the work of selection: a less likely node gains less than 1/200 of a token."""
+STRETCH: Final = 1.25
+"""How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
+200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
+
+# How much slower passes are than the cost curve, as the speculation account takes it.
+SLOWNESS_WEIGHT: Final = 0.1
+"""Weight of the last pass in the average: about ten passes count."""
+MAX_SLOWNESS: Final = 4.0
+"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
+
+Rows = list[tuple[ServedRequest, Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +65,16 @@ def most_probable_first(candidates: Sequence[CandidateNode]) -> list[CandidateNo
     return sorted(candidates, key=lambda candidate: (-candidate.path_probability, candidate.node.position))
 
 
-def free_nodes(curve: CostCurve, *, fed_tokens: int, limit: int) -> int:
-    """The number of tokens, at most `limit`, that a pass takes more at no cost on the device's curve."""
-    cost_s = curve.seconds(fed_tokens)
-    return next((n for n in range(limit) if curve.seconds(fed_tokens + n + 1) > cost_s), limit)
-
-
 def select_nodes(
-    candidates: Sequence[CandidateNode],
-    *,
-    plain_rows: int,
-    curve: CostCurve,
-    budget_tokens: int,
-    prompt_tokens: int = 0,
+    candidates: Sequence[CandidateNode], *, fed_tokens: int, curve: CostCurve, budget_tokens: int
 ) -> list[CandidateNode]:
     """The most probable candidates, as many as maximise the tokens of progress expected per second of the pass.
 
-    A pass of `plain_rows` requests commits one token each for sure; a node adds its path probability and one
-    token's cost on the device's curve. `prompt_tokens` of other requests are progress as well, which nodes delay.
-    No node is chosen without its parent. This is the batch objective of CoSine
-    (arXiv 2503.10325) for one verifier: its requests and nodes by expected gain per millisecond.
+    A pass makes progress for sure by the `fed_tokens` of requests that decode and of prompts, which nodes delay; a
+    node adds its path probability and one token's cost on the device's curve. No node is chosen without its parent.
+    This is the batch objective of CoSine (arXiv 2503.10325) for one verifier: its requests and nodes by expected
+    gain per millisecond.
     """
-    fed_tokens = plain_rows + prompt_tokens
     ranked = most_probable_first(candidates)[: max(0, budget_tokens - fed_tokens)]
     expected_tokens = float(fed_tokens)
     best_rate = expected_tokens / curve.seconds(fed_tokens) if fed_tokens else 0.0
@@ -86,19 +85,6 @@ def select_nodes(
         if rate > best_rate:
             best_rate, best_count = rate, count
     return ranked[:best_count]
-
-
-STRETCH: Final = 1.25
-"""How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
-200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
-
-# How much slower passes are than the cost curve, as the speculation account takes it.
-SLOWNESS_WEIGHT: Final = 0.1
-"""Weight of the last pass in the average: about ten passes count."""
-MAX_SLOWNESS: Final = 4.0
-"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
-
-Rows = list[tuple[ServedRequest, Row]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,20 +100,12 @@ class PassUnderWay:
     def tokens(self) -> int:
         return count_tokens([row for _, row in self.rows])
 
-    @property
-    def crowd_tokens(self) -> int:
-        """Tokens that are beyond their clients' shares."""
-        return sum(
-            len(row.tokens) if request.is_crowd else nodes * request.has_crowd
-            for (request, row), nodes in zip(self.rows, self.nodes, strict=True)
-        )
-
 
 class PassRows:
     """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
 
     Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `slowness` is
-    how much longer passes take than the device's curve says.
+    how much longer passes take than the device's curve says, `debt` what requests beyond their clients' shares owe.
     """
 
     def __init__(
@@ -141,27 +119,13 @@ class PassRows:
         fail: Callable[[ServedRequest, CosineError], None],
     ) -> None:
         self._requests = requests
-        self._memory = KvMemory(engine, requests)
+        self.memory = KvMemory(engine, requests)
         self._curve = curve
         self._budget_tokens = budget_tokens
         self._is_ordered = is_ordered
         self._fail = fail
-        self._debt = CrowdDebt(curve)
+        self.debt = CrowdDebt(curve)
         self.slowness = 1.0
-
-    @property
-    def preempted(self) -> int:
-        """How often a request's pages were taken."""
-        return self._memory.preempted
-
-    def begin_anew(self, request: ServedRequest) -> None:
-        """Let a request whose pages are gone be computed again."""
-        self._memory.begin_anew(request)
-
-    @property
-    def may_crowd_join(self) -> bool:
-        """True if requests beyond their clients' shares may join the next pass."""
-        return self._debt.may_join
 
     def note_pass(self, ended: PassUnderWay, *, forward_s: float, ended_s: float) -> None:
         """Take into account how long a pass over the model took, and when all was done with its results.
@@ -173,10 +137,14 @@ class PassRows:
         self.slowness = moving_average(self.slowness, ratio, weight=SLOWNESS_WEIGHT)
         if not any(request.has_crowd for request, _ in ended.rows):
             return
-        elapsed_s = expected_s if self._is_ordered else ended_s - ended.begun_s
-        clients = len({request.channel.peer_id for request, _ in ended.rows})
-        self._debt.note_pass(
-            tokens=ended.tokens, crowd_tokens=ended.crowd_tokens, clients=clients, elapsed_s=elapsed_s
+        self.debt.note_pass(
+            tokens=ended.tokens,
+            crowd_tokens=sum(
+                len(row.tokens) if request.is_crowd else nodes * request.has_crowd
+                for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True)
+            ),
+            clients=len({request.client for request, _ in ended.rows}),
+            elapsed_s=expected_s if self._is_ordered else ended_s - ended.begun_s,
         )
 
     def next_rows(self) -> Rows:
@@ -184,7 +152,7 @@ class PassRows:
 
         First come requests that wait for one; the others decode below nodes that passes under way feed.
         """
-        if self._debt.may_join:
+        if self.debt.may_join:
             return self._choose_rows(with_crowd=True)
         return self._choose_rows(with_crowd=False) or self._choose_rows(with_crowd=True)
 
@@ -195,27 +163,20 @@ class PassRows:
         """
         active = self._requests.active
         for request in active:
-            self._memory.use_prefix_cache(request)
+            self.memory.use_prefix_cache(request)
         waiting = [request for request in active if not request.is_pending_fed]
         active = waiting + [request for request in active if request.is_pending_fed]
-        ready = [
-            ReadyRequest(
-                client=request.channel.peer_id,
-                unfed_tokens=request.unfed_tokens,
-                waited_passes=request.waited_passes,
-                gives_way=request.gives_way,
-            )
-            for request in waiting
-        ]
-        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens, with_crowd=with_crowd)
-        crowded = {ready[index].client for index in schedule.crowd}
+        schedule = schedule_pass(
+            waiting, curve=self._curve, budget_tokens=self._budget_tokens, with_crowd=with_crowd
+        )
+        crowded = {waiting[index].client for index in schedule.crowd}
         for index, request in enumerate(waiting):
             request.is_crowd = index in schedule.crowd
-            request.has_crowd = request.channel.peer_id in crowded
+            request.has_crowd = request.client in crowded
         chosen = self._select(active, schedule, waiting=len(waiting), with_crowd=with_crowd)
         rows: Rows = []
         for index, request in enumerate(active):
-            own = [candidate for candidate in chosen if candidate.owner == index]
+            own = [candidate.node for candidate in chosen if candidate.owner == index]
             try:
                 row = self._row_of(request, index, schedule, own)
             except PeerError as error:
@@ -227,7 +188,7 @@ class PassRows:
         return [(request, row) for request, row in rows if request in self._requests]
 
     def _row_of(
-        self, request: ServedRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
+        self, request: ServedRequest, index: int, schedule: PassSchedule, chosen: Sequence[TreeNode]
     ) -> Row | None:
         """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
 
@@ -237,19 +198,19 @@ class PassRows:
             if index not in schedule.chunks:
                 return None
             row = request.prefill_row(schedule.chunks[index])
-            return row if self._memory.may_begin(request) and self._memory.reserve(request, row) else None
+            return row if self.memory.may_begin(request) and self.memory.reserve(request, row) else None
         assert isinstance(request, VerifierRequest), "only what generates decodes"
         if not (chosen if request.is_pending_fed else index in schedule.decoding):
             return None
         if chosen:
-            row = request.decode_row([candidate.node for candidate in chosen])
-            if self._memory.try_reserve(request, row):
+            row = request.decode_row(chosen)
+            if self.memory.try_reserve(request, row):
                 return row
             request.unfeed(row)
         if request.is_pending_fed:
             return None
         row = request.decode_row([])
-        if self._memory.reserve(request, row):
+        if self.memory.reserve(request, row):
             return row
         request.unfeed(row)
         return None
@@ -273,22 +234,18 @@ class PassRows:
             within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
             budget_tokens = most_tokens(self._curve, within_s=within_s, limit=budget_tokens)
         elif in_credit:
-            in_credit = self.that_pay(in_credit, schedule)
+            in_credit = self.that_pay(in_credit, schedule.tokens)
         chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]
         fed_tokens = schedule.tokens + len(chosen)
-        free = free_nodes(self._curve, fed_tokens=fed_tokens, limit=max(0, budget_tokens - fed_tokens))
+        fed_s = self._curve.seconds(fed_tokens)
+        room = max(0, budget_tokens - fed_tokens)
+        free = next((n for n in range(room) if self._curve.seconds(fed_tokens + n + 1) > fed_s), room)
         return chosen + most_probable_first(in_debt)[:free]
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
         """The nodes of the request with this index that may enter the next pass."""
         return candidate_nodes(index, request.tree, max_depth=request.tokens_left - 1, fed=request.fed)
 
-    def that_pay(self, candidates: Sequence[CandidateNode], schedule: PassSchedule) -> list[CandidateNode]:
-        """Those of the candidates that make up for the time by which they lengthen a pass of its own."""
-        return select_nodes(
-            candidates,
-            plain_rows=len(schedule.decoding),
-            prompt_tokens=schedule.tokens - len(schedule.decoding),
-            curve=self._curve,
-            budget_tokens=self._budget_tokens,
-        )
+    def that_pay(self, candidates: Sequence[CandidateNode], fed_tokens: int) -> list[CandidateNode]:
+        """Those of the candidates that make up for the time by which they lengthen a pass over so many tokens."""
+        return select_nodes(candidates, fed_tokens=fed_tokens, curve=self._curve, budget_tokens=self._budget_tokens)

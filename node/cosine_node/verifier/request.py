@@ -2,14 +2,13 @@
 
 `ServedRequest` is what scheduling, memory and passes know of a request: known tokens to be fed, a sequence in the
 KV cache, a place among the others. Two kinds exist. A `VerifierRequest` generates: below what it has committed
-stands its live tree, whose nodes passes feed. An audit (`audited_stream.AuditedStream`) has all its tokens from
-the start.
+stands its live tree, whose nodes passes feed. An audit (`audits.AuditedStream`) has all its tokens from the start.
 """
 
 import heapq
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, Protocol
@@ -108,19 +107,6 @@ TARGET_AUTHOR: Final = 0
 """The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
 
 
-def _credited(node: TreeNode) -> int:
-    """The author to credit with an accepted node.
-
-    Prompt lookup costs nothing, so a drafter is credited only for what it had not drafted as well; the verifier's
-    own drafter costs time, and is credited only for what nobody else brought.
-    """
-    authors = node.draft_probabilities.keys()
-    if TARGET_AUTHOR in authors:
-        return TARGET_AUTHOR
-    drafters = authors - {HOME_AUTHOR}
-    return node.most_confident_author(drafters) if drafters else HOME_AUTHOR
-
-
 def is_drafter(author: int) -> bool:
     """True for an author that is a peer, and not the verifier itself."""
     return author not in (TARGET_AUTHOR, HOME_AUTHOR)
@@ -134,14 +120,6 @@ class ClientChannel(Protocol):
 
     def post(self, message: Message) -> bool:
         """Queue a message without waiting; False if the client reads too slowly."""
-        ...
-
-
-class StreamObserver(Protocol):
-    """Sees what the client of a request is told, before it is."""
-
-    def note(self, message: Message) -> Message:
-        """The message as it goes to the client."""
         ...
 
 
@@ -179,13 +157,12 @@ class KvState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The tokens that one pass commits after the prefix `base`, `position` output tokens long.
+    """The tokens that one pass commits after `position` output tokens.
 
     `authors` credits each token, `TARGET_AUTHOR` for the target's own; `accepted_nodes` are the names of the row's
     nodes that become part of the prefix, in order.
     """
 
-    base: bytes
     position: int
     tokens: tuple[int, ...]
     authors: bytes
@@ -226,12 +203,17 @@ class ServedRequest(ABC):
         self.d_0 = request_digest(self.request)
 
     @abstractmethod
-    def post(self, message: Message) -> bool:
-        """Tell the client something; False if it reads too slowly."""
-
-    @abstractmethod
     def prefill_row(self, tokens: int) -> Row:
         """The row that feeds the next known tokens, at most so many."""
+
+    def post(self, message: Message) -> bool:
+        """Tell the client something; False if it reads too slowly."""
+        return self.channel.post(message)
+
+    @property
+    def client(self) -> str:
+        """The peer whose request it is."""
+        return self.channel.peer_id
 
     @property
     def can_use_pass(self) -> bool:
@@ -276,10 +258,10 @@ class VerifierRequest(ServedRequest):
 
     `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `trial`
     finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
-    `observer` sees what `post` tells the client. It `is_drafted_for` once peers' drafts have come. `fed` gives the
-    names, in its sequence, of the pending token (the tree's root) and of live nodes that were fed, whether a pass
-    is still under way with them or the target's choice after them is among `choices`; `named` names were given so
-    far.
+    `observer` gives a message as it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed`
+    gives the names, in its sequence, of the pending token (the tree's root) and of live nodes that were fed,
+    whether a pass is still under way with them or the target's choice after them is among `choices`; `named` names
+    were given so far.
     """
 
     pacing: Pacing
@@ -288,7 +270,7 @@ class VerifierRequest(ServedRequest):
     lookup: PromptLookup | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None
-    observer: StreamObserver | None = None
+    observer: Callable[[Message], Message] | None = None
     is_drafted_for: bool = False
     home_s: float = 0.0
     committed_s: float | None = None
@@ -305,7 +287,7 @@ class VerifierRequest(ServedRequest):
         self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
 
     def post(self, message: Message) -> bool:
-        return self.channel.post(message if self.observer is None else self.observer.note(message))
+        return self.channel.post(message if self.observer is None else self.observer(message))
 
     @property
     def tokens_left(self) -> int:
@@ -398,15 +380,16 @@ class VerifierRequest(ServedRequest):
                 finish = FinishReason.LENGTH
             child = node.children.get(choice.token)
             name = None if child is None else self.fed.get(child)
-            if child is None or name is None:
-                authors.append(TARGET_AUTHOR)
-            else:
-                authors.append(_credited(child))
+            author = TARGET_AUTHOR
+            if child is not None and name is not None:
                 node = child
-        position = len(self.output)
-        return Verdict(
-            self.tree.root.digest, position, tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish
-        )
+                # Prompt lookup costs nothing, so a drafter is credited only for what it had not drafted as well;
+                # the verifier's own drafter costs time, and is credited only for what nobody else brought.
+                if TARGET_AUTHOR not in child.draft_probabilities:
+                    drafters = child.draft_probabilities.keys() - {HOME_AUTHOR}
+                    author = child.most_confident_author(drafters) if drafters else HOME_AUTHOR
+            authors.append(author)
+        return Verdict(len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish)
 
     def charge(self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float) -> None:
         """Charge a pass with so many drafted nodes, and its home drafts, against a plain one at the same load.

@@ -11,6 +11,7 @@ from typing import Final
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
+from cosine_node.verifier.request import ServedRequest
 
 # The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
 LONGEST_PASS: Final = 4.0
@@ -27,20 +28,6 @@ MAX_CHUNK_TOKENS: Final = 512
 """Bounds the memory and the time of a pass where no longer one was measured."""
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyRequest:
-    """A request that could use the next pass, and for how many passes in a row it had no place.
-
-    `client` is whose it is. `unfed_tokens` are those of its prompt, or of what is computed again after a
-    preemption; 0 if it decodes. One that `gives_way` is fed with what other prompts leave.
-    """
-
-    unfed_tokens: int
-    client: str = ""
-    waited_passes: int = 0
-    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +62,9 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
 
 
 def schedule_pass(
-    requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int, with_crowd: bool = True
+    requests: Sequence[ServedRequest], *, curve: CostCurve, budget_tokens: int, with_crowd: bool = True
 ) -> PassSchedule:
-    """The schedule of the next pass; `requests` are in order of admission.
+    """The schedule of the next pass; `requests` are those that could use it, in order of admission.
 
     Each client's share is as many requests as the client with the fewest has, those first that decode. What is
     beyond joins `with_crowd`, of those that decode as many as make the pass `CROWD` times as long as one client's
@@ -112,7 +99,7 @@ def schedule_pass(
     return PassSchedule(tuple(decoding), chunks, crowd)
 
 
-def _chunks(requests: Sequence[ReadyRequest], unfed: Sequence[int], room: int) -> dict[int, int]:
+def _chunks(requests: Sequence[ServedRequest], unfed: Sequence[int], room: int) -> dict[int, int]:
     """Prompt tokens by the index of their request, of those in `unfed`, as many as there is room for."""
     first = [index for index in unfed if not requests[index].gives_way][:1]
     overdue = [index for index in unfed if requests[index].waited_passes >= MAX_WAIT_PASSES]

@@ -6,23 +6,14 @@ from collections.abc import Iterator
 from cosine_node.engine.base import Engine, OutOfPages, Row
 from cosine_node.verifier.request import ClientChannel, RequestStage, ServedRequest
 from cosine_p2p.session.request_log import RequestLogger, request_log
-from cosine_p2p.transport.channel import MAX_SENTENCE
-from cosine_protocol import messages as m
-from cosine_protocol.errors import CosineError, ErrorCode, PeerError
+from cosine_protocol.errors import ErrorCode, PeerError
 
 LOG = logging.getLogger(__name__)
 
 
 def log_of(request: ServedRequest) -> RequestLogger:
     """The log lines of a request, which name it and its client."""
-    return request_log(LOG, request.d_0, client=request.channel.peer_id)
-
-
-def post_error(request: ServedRequest, error: CosineError) -> None:
-    """Tell the client why its request fails; anything but a `PeerError` is the model's fault."""
-    code = error.code if isinstance(error, PeerError) else ErrorCode.BAD_LOGITS
-    retry_after_s = error.retry_after_s if isinstance(error, PeerError) else None
-    request.post(m.Error(request.number, code, str(error)[:MAX_SENTENCE], retry_after_s))
+    return request_log(LOG, request.d_0, client=request.client)
 
 
 class ServedRequests:
@@ -49,6 +40,12 @@ class ServedRequests:
     def remove(self, request: ServedRequest) -> bool:
         """False if it was not there any more."""
         return self._requests.pop((request.channel, request.number), None) is not None
+
+    def cancel_all(self, channel: ClientChannel) -> None:
+        """Let the requests of a stream that has ended go."""
+        for request in self:
+            if request.channel is channel:
+                request.is_cancelled = True
 
     @property
     def active(self) -> list[ServedRequest]:
@@ -107,17 +104,15 @@ class KvMemory:
             holders = [other for other in self._requests if other.kv.has_pages]
             younger = [other for other in holders if other.admission > request.admission]
             if younger:
-                self._preempt(max(younger, key=lambda other: other.admission))
+                preempted = max(younger, key=lambda other: other.admission)
+                self.preempted += 1
+                self._engine.release(preempted.kv.sequence)
+                self.begin_anew(preempted)
             elif all(other is request for other in holders):
                 raise PeerError(ErrorCode.OUT_OF_MEMORY, "the request needs more memory than the verifier has")
             else:
                 return False
         return True
-
-    def _preempt(self, request: ServedRequest) -> None:
-        self.preempted += 1
-        self._engine.release(request.kv.sequence)
-        self.begin_anew(request)
 
     def begin_anew(self, request: ServedRequest) -> None:
         """Give a request an empty sequence: its pages are gone."""

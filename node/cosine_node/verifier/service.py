@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -15,8 +14,8 @@ from cosine_node.passes.fair_places import FairQueue, Holder, whom_to_evict
 from cosine_node.passes.feed_pace import FeedChain
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
-from cosine_node.verifier.admission import admitted
-from cosine_node.verifier.audit_service import AuditService
+from cosine_node.verifier.admission import VerifierConfig, admitted
+from cosine_node.verifier.audits import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows
@@ -33,30 +32,12 @@ from cosine_p2p.trust.audit_rule import near_tie_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import Receipted
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
-EVERY_CLIENT: Final = ""
-"""The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
 TICK_S: Final = 0.5
 """A choice: how late a deadline may be noticed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierConfig:
-    """The target a verifier serves, and its limits. The cost curve gives the default of `budget_tokens`.
-
-    Requests of one client share the pages of equal prefixes, with `shares_prefixes` those of different clients too,
-    but never those of different cache scopes.
-    """
-
-    target_digest: bytes
-    tokenizer_digest: bytes
-    max_requests: int = 16
-    budget_tokens: int | None = None
-    shares_prefixes: bool = False
 
 
 class VerifierService:
@@ -113,8 +94,7 @@ class VerifierService:
         self.audits = AuditService(
             self._requests,
             engine=engine,
-            digests=(config.target_digest, config.tokenizer_digest),
-            most_requests=config.max_requests,
+            config=config,
             counts=self.counts,
             wake=self._loop.wake,
         )
@@ -139,7 +119,7 @@ class VerifierService:
     async def start(self, transport: Transport) -> None:
         """Begin to accept streams."""
         await transport.serve(VERIFY, self.handle)
-        await self.audits.start(transport)
+        await transport.serve(AUDIT, self.audits.handle)
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its requests go with it."""
@@ -170,9 +150,7 @@ class VerifierService:
 
     def _end(self, channel: Channel, reason: str) -> None:
         LOG.debug("client %s: %s", channel.peer_id, reason)
-        for request in self._requests:
-            if request.channel is channel:
-                request.is_cancelled = True
+        self._requests.cancel_all(channel)
         self._queue.take_where(lambda waiting, _: waiting[0] is channel)
         self._loop.wake()
 
@@ -186,7 +164,7 @@ class VerifierService:
                     self._act(request, message)
                 else:
                     self._act_on_waiting(channel, message)
-            case Receipted():
+            case m.Receipted():
                 if self._coordinator is not None:
                     self._coordinator.pass_on(message.receipt, client=channel.peer_id)
             case _:
@@ -225,8 +203,12 @@ class VerifierService:
             return
         if len(self._requests) < self._config.max_requests:
             self._begin(channel, message, asked)
-        elif self._may_wait(channel.peer_id) and self._queue.put(
-            channel.peer_id, (channel, message), until_s=_now_s() + RETRY_AFTER_S
+            return
+        # A client that has fewer places than its share may wait for one.
+        client, held = channel.peer_id, [request.client for request in self._requests]
+        until_s = asyncio.get_running_loop().time() + RETRY_AFTER_S
+        if held.count(client) < self._config.max_requests / len({client, *held}) and self._queue.put(
+            client, (channel, message), until_s=until_s
         ):
             self._tick_soon()
         else:
@@ -242,13 +224,7 @@ class VerifierService:
 
     def _checked(self, channel: Channel, message: m.Open) -> Request:
         """The request, if it can be served here at all. Raises `PeerError` with the reason if not."""
-        asked = admitted(
-            message,
-            channel.peer_id,
-            engine=self._engine,
-            target_digest=self._config.target_digest,
-            tokenizer_digest=self._config.tokenizer_digest,
-        )
+        asked = admitted(message, channel.peer_id, engine=self._engine, config=self._config)
         if self._is_draining:
             raise _shutting_down()
         tokens = len(asked.prompt) + asked.max_new_tokens
@@ -266,17 +242,9 @@ class VerifierService:
         served = list(self._requests)
         if not served or len(served) < self._config.max_requests:
             return
-        holders = [
-            Holder(request.channel.peer_id, request.admission, is_idle=request.gives_way) for request in served
-        ]
-        index = whom_to_evict(client, holders)
-        if index is not None:
+        holders = [Holder(request.client, request.admission, is_idle=request.gives_way) for request in served]
+        if (index := whom_to_evict(client, holders)) is not None:
             self._loop.fail(served[index], self._taken())
-
-    def _may_wait(self, client: str) -> bool:
-        """True for a client that has fewer places than its share."""
-        held = [request.channel.peer_id for request in self._requests]
-        return held.count(client) < self._config.max_requests / len({client, *held})
 
     def _serve_waiting(self) -> None:
         """Give free places to those that wait."""
@@ -294,7 +262,7 @@ class VerifierService:
     def _tick(self) -> None:
         """Refuse who has waited long enough."""
         self._ticking = None
-        for channel, message in self._queue.take_expired(_now_s()):
+        for channel, message in self._queue.take_expired(asyncio.get_running_loop().time()):
             self._refuse(channel, message.number, self._taken())
         if len(self._queue):
             self._tick_soon()
@@ -310,7 +278,8 @@ class VerifierService:
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
-        scope = EVERY_CLIENT if self._config.shares_prefixes else channel.peer_id
+        # All clients may share the scope without a name; a client's own is its peer id, which is never empty.
+        scope = "" if self._config.shares_prefixes else channel.peer_id
         if message.cache_scope is not None:
             scope = f"{scope} {message.cache_scope.hex()}"
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
@@ -370,7 +339,3 @@ class VerifierService:
 
 def _shutting_down() -> PeerError:
     return PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -48,7 +48,7 @@ from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
 from cosine_node.stages.operations import ChainLost, NoChain, NotComputed
-from cosine_node.verifier.audited_stream import AuditedStream
+from cosine_node.verifier.audits import AuditedStream
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.request import (
@@ -59,48 +59,14 @@ from cosine_node.verifier.request import (
     VerifierRequest,
     is_drafter,
 )
-from cosine_node.verifier.served import ServedRequests, log_of, post_error
-from cosine_p2p.transport.channel import StepCounts
+from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
-from cosine_protocol.messages import Earning, SignedEarning, Transcript
 from cosine_protocol.statements import is_transcript_due, sign_earning, sign_transcript
-
-
-def signed_earnings(
-    request: VerifierRequest, verifier: Identity, *, now_s: float
-) -> tuple[SignedEarning, ...] | None:
-    """One for each drafter whose tokens were committed, of too many for those with the most; None if there is none.
-
-    The client named the drafters: whose drafts those are is its word, how many tokens were right is the verifier's.
-    """
-    tokens = {
-        drafter: request.accepted[author]
-        for author, drafter in enumerate(request.drafters, start=1)
-        if request.accepted[author]
-    }
-    most = sorted(tokens, key=lambda drafter: -tokens[drafter])[:MAX_EARNINGS]
-    text_tokens = len(request.output) - request.first
-    signed = tuple(
-        sign_earning(
-            verifier,
-            Earning(
-                target_digest=request.request.target_digest,
-                client=request.request.client,
-                drafter=drafter,
-                tokens=tokens[drafter],
-                text_tokens=text_tokens,
-                ended_at_s=now_s,
-            ),
-            d_0=request.d_0,
-        )
-        for drafter in most
-    )
-    return signed or None
-
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
@@ -160,39 +126,37 @@ class StepLoop:
     async def run(self) -> None:
         """Pass after pass; idle while no request needs one."""
         try:
-            await self._run()
+            while True:
+                await self._turn()
         finally:
             for under_way in self._under_way:
                 if isinstance(under_way.done, asyncio.Future):
                     under_way.done.cancel()
 
-    async def _run(self) -> None:
-        while True:
-            begun_s = _now_s()
-            self._release_ended()
-            wait_s = self._pace.wait_s(_now_s(), under_way=len(self._under_way))
-            rows: Rows = []
-            if wait_s <= 0:
-                if self._home is not None:
-                    await self._home.draft(self._home_requests(), target_curve=self._curve)
-                rows = self._rows.next_rows()
-                self._counts.preempted = self._rows.preempted
-            if rows:
-                self._begin(rows, begun_s=begun_s)
-            if not self._pace.is_ordered and self._under_way:
+    async def _turn(self) -> None:
+        begun_s = _now_s()
+        self._release_ended()
+        wait_s = self._pace.wait_s(_now_s(), under_way=len(self._under_way))
+        rows: Rows = []
+        if wait_s <= 0:
+            if self._home is not None:
+                await self._home.draft(self._home_requests(), target_curve=self._curve)
+            rows = self._rows.next_rows()
+            self._counts.preempted = self._rows.memory.preempted
+        if rows:
+            self._begin(rows, begun_s=begun_s)
+        if not self._pace.is_ordered and self._under_way:
+            await self._end_oldest()
+        elif self._has_ended:
+            while self._has_ended:
                 await self._end_oldest()
-            elif self._has_ended:
-                while self._has_ended:
-                    await self._end_oldest()
-            elif not rows:
-                await self._wait(wait_s)
+        elif not rows:
+            await self._wait(wait_s)
 
     @property
     def _has_ended(self) -> bool:
         """True if the oldest pass under way has."""
-        if not self._under_way:
-            return False
-        done = self._under_way[0].done
+        done = self._under_way[0].done if self._under_way else None
         return isinstance(done, asyncio.Future) and done.done()
 
     async def _wait(self, seconds: float) -> None:
@@ -214,13 +178,10 @@ class StepLoop:
         if served and all(request.is_cancelled for request in served):
             self._runner.abandon()
 
-    def release(self, sequence: int) -> None:
-        """Give a sequence's pages back before the next pass: the engine must not change under a running one."""
-        self._released.append(sequence)
-
     def fail(self, request: ServedRequest, error: CosineError) -> None:
-        """End a request with an error."""
-        post_error(request, error)
+        """End a request with an error; anything but a `PeerError` is the model's fault."""
+        told = error if isinstance(error, PeerError) else PeerError(ErrorCode.BAD_LOGITS, str(error))
+        request.post(m.Error(request.number, told.code, str(error)[:MAX_SENTENCE], told.retry_after_s))
         log_of(request).info("failed, %s", error)
         self._forget(request, "error")
 
@@ -241,7 +202,7 @@ class StepLoop:
             for request in self._requests.active
             if isinstance(request, VerifierRequest)
             and request.stage is RequestStage.DECODE
-            and (self._rows.may_crowd_join or not request.has_crowd)
+            and (self._rows.debt.may_join or not request.has_crowd)
             and request.own_drafts is OwnDrafts.ALL
             and request.may_speculate
             and not request.is_cancelled
@@ -259,8 +220,14 @@ class StepLoop:
         )
         done: Awaitable[Pass] = self._runner.forward([row for _, row in rows])
         if self._pace.is_ordered:
+
+            def note_done(ended: asyncio.Future[Pass]) -> None:
+                self._work.set()
+                # Nobody else asks for the error where the loop has ended.
+                _ = ended.cancelled() or ended.exception()
+
             done = asyncio.ensure_future(done)
-            done.add_done_callback(self._note_done)
+            done.add_done_callback(note_done)
         under_way = PassUnderWay(rows, nodes, done, begun_s)
         self._pace.note_begun(now_s, tokens=under_way.tokens)
         self._under_way.append(under_way)
@@ -277,11 +244,6 @@ class StepLoop:
                 request.awaits_prefill = True
             elif self._pace.is_ordered:
                 self._take_known(request, row)
-
-    def _note_done(self, done: asyncio.Future[Pass]) -> None:
-        self._work.set()
-        # Nobody else asks for the error where the loop has ended.
-        _ = done.cancelled() or done.exception()
 
     async def _end_oldest(self) -> None:
         """Wait for the oldest pass under way, and take its results into its requests."""
@@ -360,14 +322,22 @@ class StepLoop:
             return
         self._released.clear()
         for request in self._requests:
-            self._rows.begin_anew(request)
+            self._rows.memory.begin_anew(request)
 
     def _take(
         self, request: ServedRequest, row: Row, result: RowResult, done: Pass, *, nodes: int, load: int
     ) -> None:
         """Take one row's result of a pass over `load` requests into its request, and tell the client."""
         if isinstance(request, AuditedStream):
-            self._compare(request, row, result)
+            request.awaits_prefill = False
+            if result.choices or not self._pace.is_ordered:
+                request.compare(result.choices)
+                self._take_known(request, row)
+                if request.is_compared:
+                    self._counts.audited_tokens += len(request.output) - request.own_from
+                    log_of(request).info("audited, %d tokens differ", len(request.different))
+                    request.post(request.answer(self._identity))
+                    self._forget(request, "audited")
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"
         if not result.choices:
@@ -403,35 +373,18 @@ class StepLoop:
         self._engine.keep(request.kv.sequence, row.nodes)
         self._note_fed(request, row)
 
-    def _compare(self, request: AuditedStream, row: Row, result: RowResult) -> None:
-        """Take one row's result into an audit, and answer where it was the last."""
-        request.awaits_prefill = False
-        if not result.choices and self._pace.is_ordered:
-            return
-        request.compare(result.choices)
-        self._take_known(request, row)
-        if request.is_compared:
-            self._counts.audited_tokens += len(request.output) - request.own_from
-            log_of(request).info("audited, %d tokens differ", len(request.different))
-            request.post(request.answer(self._identity))
-            self._forget(request, "audited")
-
     def _note_fed(self, request: ServedRequest, row: Row) -> None:
         self.progress.prefill_tokens += len(row.tokens)
         request.note_fed(len(row.tokens))
 
     def _report(self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass) -> None:
         """Post what a pass committed, signed where that is due; a client that reads too slowly is given up."""
-        stats = m.PassStats(
-            nodes=nodes,
-            near_ties=verdict.near_ties,
-            pass_us=round(1e6 * done.elapsed_s),
-        )
+        stats = m.PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s))
         digest = request.tree.root.digest
         transcript = None
         has_ended = verdict.finish is not None
         if is_transcript_due(before=verdict.position, after=len(request.output), has_ended=has_ended):
-            signed = Transcript(request.first, len(request.output), digest)
+            signed = m.Transcript(request.first, len(request.output), digest)
             transcript = sign_transcript(self._identity, signed, d_0=request.d_0)
         place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
         if not request.post(m.Commit(request.number, *place)):
@@ -459,6 +412,29 @@ class StepLoop:
             self._released.append(request.kv.sequence)
             self._on_place()
             self.wake()
+
+
+def signed_earnings(
+    request: VerifierRequest, verifier: Identity, *, now_s: float
+) -> tuple[m.SignedEarning, ...] | None:
+    """One for each drafter whose tokens were committed, of too many for those with the most; None if there is none.
+
+    The client named the drafters: whose drafts those are is its word, how many tokens were right is the verifier's.
+    """
+    tokens = {drafter: request.accepted[author] for author, drafter in enumerate(request.drafters, start=1)}
+    most = sorted(filter(tokens.get, tokens), key=lambda drafter: -tokens[drafter])[:MAX_EARNINGS]
+    earnings = [
+        m.Earning(
+            target_digest=request.request.target_digest,
+            client=request.request.client,
+            drafter=drafter,
+            tokens=tokens[drafter],
+            text_tokens=len(request.output) - request.first,
+            ended_at_s=now_s,
+        )
+        for drafter in most
+    ]
+    return tuple(sign_earning(verifier, earning, d_0=request.d_0) for earning in earnings) or None
 
 
 def _now_s() -> float:

@@ -1,24 +1,48 @@
-"""Replays: what a verifier finds that audits a stream of some engine."""
+"""Requests and audits as a verifier holds them, whose clients are told nothing; and replays of streams."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cosine_node.engine.base import Engine
-from cosine_node.verifier.audited_stream import AuditedStream
-from cosine_node.verifier.request import KvState
+from cosine_node.verifier.audits import AuditedStream
+from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_p2p.trust.audit_rule import near_tie_of
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import AskAudit, AuditVerdict, Transcript
+from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_verdict, sign_transcript
 from tests.node.peers import SERVER
-from tests.node.verifier.test_memory import NoChannel
 
 
-def claim_of(request: Request, tokens: Sequence[int], *, first: int = 0) -> AskAudit:
+@dataclass(frozen=True, slots=True)
+class NoChannel:
+    """A client that is never told anything."""
+
+    peer_id: str
+
+    def post(self, message: Message) -> bool:
+        raise AssertionError(f"{message} was posted")
+
+
+def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0, number: int = 0) -> VerifierRequest:
+    """A request before its first pass; of several the one with the smaller number came first."""
+    return VerifierRequest(
+        NoChannel(request.client),
+        number,
+        request,
+        KvState(sequence),
+        list(output),
+        pacing=Pacing.FREE,
+        authors=3,
+        admission=number,
+    )
+
+
+def claim_of(request: Request, tokens: Sequence[int], *, first: int = 0, number: int = 3) -> AskAudit:
     """A stream as `SERVER` signs it."""
     d_0 = request_digest(request)
     transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
-    return AskAudit(3, request, tuple(tokens), SERVER.peer_id, sign_transcript(SERVER, transcript, d_0=d_0))
+    return AskAudit(number, request, tuple(tokens), SERVER.peer_id, sign_transcript(SERVER, transcript, d_0=d_0))
 
 
 def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> AuditedStream:
@@ -26,7 +50,7 @@ def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> Audite
     request = claim.request
     sequence = engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
     return AuditedStream(
-        NoChannel(),
+        NoChannel(request.client),
         claim.number,
         request,
         KvState(sequence),

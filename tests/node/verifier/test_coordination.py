@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import InlineRunner
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierService
 from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -42,54 +42,45 @@ def play(scene: Scene, *, most_requests: int = 8) -> None:
 
     async def run() -> None:
         network = MemoryNetwork(one_way_s=0.001)
-        async with AsyncExitStack() as stack:
-            transport, theirs = network.join(SERVER.peer_id), network.join(DRAFTER.peer_id)
-            coordinator = RequestCoordinator(
-                transport, most_requests=most_requests, offload=_at_once, clock=lambda: NOW_S
-            )
-            engine, drafting = ScriptedEngine(), ScriptedEngine()
-            verifier = VerifierService(
-                engine=engine,
-                runner=InlineRunner(engine, FLAT),
-                curve=FLAT,
-                identity=SERVER,
-                config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER),
-                coordinator=coordinator,
-            )
-            drafter = DrafterService(
-                engine=drafting,
-                runner=InlineRunner(drafting, QUICK),
-                curve=QUICK,
-                identity=DRAFTER,
-                config=DrafterConfig(tokenizer_digest=TOKENIZER),
-                clock=lambda: NOW_S,
-            )
-            await verifier.start(transport)
-            await drafter.start(theirs)
-            tasks = [asyncio.ensure_future(work) for work in (verifier.run(), drafter.run())]
-            bench = Bench(verifier, engine, network, VERIFY, tasks[0])
-            caller = await bench.caller()
-            assert caller.peer_id == CALLER.peer_id
-            await scene(bench, caller, drafter)
-            await bench.hang_up(caller)
-            await asyncio.sleep(KEEP_LINKS_S + 2.0)
-            assert (verifier.requests, drafter.requests, coordinator.requests) == (0, 0, 0)
-            assert drafter.counts.streams == 0
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            stack.push_async_callback(transport.close)
-            stack.push_async_callback(theirs.close)
+        transport, theirs = network.join(SERVER.peer_id), network.join(DRAFTER.peer_id)
+        coordinator = RequestCoordinator(
+            transport, most_requests=most_requests, offload=_at_once, clock=lambda: NOW_S
+        )
+        engine, drafting = ScriptedEngine(), ScriptedEngine()
+        verifier = VerifierService(
+            engine=engine,
+            runner=InlineRunner(engine, FLAT),
+            curve=FLAT,
+            identity=SERVER,
+            config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER),
+            coordinator=coordinator,
+        )
+        drafter = DrafterService(
+            engine=drafting,
+            runner=InlineRunner(drafting, QUICK),
+            curve=QUICK,
+            identity=DRAFTER,
+            config=DrafterConfig(tokenizer_digest=TOKENIZER),
+            clock=lambda: NOW_S,
+        )
+        await verifier.start(transport)
+        await drafter.start(theirs)
+        tasks = [asyncio.ensure_future(work) for work in (verifier.run(), drafter.run())]
+        bench = Bench(verifier, engine, network, VERIFY, tasks[0])
+        caller = await bench.caller()
+        assert caller.peer_id == CALLER.peer_id
+        await scene(bench, caller, drafter)
+        await bench.hang_up(caller)
+        await asyncio.sleep(KEEP_LINKS_S + 2.0)
+        assert (verifier.requests, drafter.requests, coordinator.requests) == (0, 0, 0)
+        assert drafter.counts.streams == 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await transport.close()
+        await theirs.close()
 
     run_virtual(run())
-
-
-def asked(**changes: Any) -> Request:
-    return request_of(CALLER.peer_id, max_new_tokens=TOKENS, **changes)
-
-
-def opened(request: Request, *, number: int = 1, pacing: m.Pacing = m.Pacing.FREE) -> m.Open:
-    return m.Open(number, request, (), pacing, (DRAFTER.peer_id,))
 
 
 def delegate(request: Request, *, number: int = 1, **changes: Any) -> m.Delegate:
@@ -104,16 +95,27 @@ def delegate(request: Request, *, number: int = 1, **changes: Any) -> m.Delegate
     return m.Delegate(number, sign_mandate(CALLER, **fields | changes))
 
 
-def test_it_asks_the_drafter_and_shows_what_it_signed_before_each_commit() -> None:
+async def coordinated(
+    caller: Caller, *, number: int = 1, pacing: m.Pacing = m.Pacing.FREE, **changes: Any
+) -> Request:
+    """Ask for a request, and have it coordinated by a mandate with these fields changed."""
+    request = request_of(CALLER.peer_id, max_new_tokens=TOKENS, nonce=bytes([number]) * 16)
+    caller.post(
+        m.Open(number, request, (), pacing, (DRAFTER.peer_id,)), delegate(request, number=number, **changes)
+    )
+    return request
+
+
+def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_what_it_decides() -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request))
+        request = await coordinated(caller)
         await caller.until(m.Final)
         shown, before, output = SignedDrafts(), request_digest(request), list[int]()
-        proven = 0
+        proven, bodies = 0, []
         for message in caller.heard:
             if isinstance(message, m.Credit):
                 assert message.author == 1
+                bodies.append(message.body)
                 fragment = m.Fragment(message.body, message.signature)
                 signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
                 verify(**signed, digest=request_digest(request), signature=message.signature)
@@ -126,17 +128,7 @@ def test_it_asks_the_drafter_and_shows_what_it_signed_before_each_commit() -> No
                 output += message.tokens
         assert tuple(output) == expected_output(request, bench.engine)
         assert proven > TOKENS // 4
-        bodies = [message.body for message in caller.heard if isinstance(message, m.Credit)]
         assert len(bodies) == len(set(bodies))
-
-    play(scene)
-
-
-def test_it_tells_what_it_decides_and_what_drafters_sent() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request))
-        await caller.until(m.Final)
         reports = [message for message in caller.heard if isinstance(message, m.Report)]
         assert (reports[0].author, reports[0].why) == (0, "the verifier asks 1 drafters")
         assert any(report.author == 1 and report.why.startswith("asked to draft, 2 ms") for report in reports)
@@ -147,20 +139,21 @@ def test_it_tells_what_it_decides_and_what_drafters_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "pacing", "reason"),
     [
-        ({"delegate": DRAFTER.peer_id}, "for another peer"),
-        ({"d_0": bytes(16)}, "signature"),
-        ({"issued_at_s": NOW_S - 61.0}, "has ended"),
-        ({"drafters": ()}, "does not fit"),
+        ({"delegate": DRAFTER.peer_id}, m.Pacing.FREE, "for another peer"),
+        ({"d_0": bytes(16)}, m.Pacing.FREE, "signature"),
+        ({"issued_at_s": NOW_S - 61.0}, m.Pacing.FREE, "has ended"),
+        ({"drafters": ()}, m.Pacing.FREE, "does not fit"),
+        ({}, m.Pacing.PLAIN, "does not fit"),
     ],
+    ids=["delegate", "request", "ended", "drafters", "plain"],
 )
 def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
-    changes: dict[str, Any], reason: str
+    changes: dict[str, Any], pacing: m.Pacing, reason: str
 ) -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request, **changes))
+        await coordinated(caller, pacing=pacing, **changes)
         assert reason in (await caller.until(m.Declined)).message
         await caller.until(m.Final)
         assert drafter.counts.opened == 0
@@ -168,64 +161,44 @@ def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
     play(scene)
 
 
-def test_plain_requests_and_second_mandates_are_declined() -> None:
+def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined() -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        plain, free = asked(nonce=bytes([1]) * 16), asked()
-        caller.post(opened(plain, number=2, pacing=m.Pacing.PLAIN), delegate(plain, number=2))
-        assert "does not fit" in (await caller.until(m.Declined, number=2)).message
-        caller.post(opened(free), delegate(free), delegate(free))
+        request = await coordinated(caller)
+        caller.post(delegate(request))
         assert "had a mandate already" in (await caller.until(m.Declined, number=1)).message
-        await caller.until(m.Final)
-
-    play(scene)
-
-
-def test_no_more_are_coordinated_than_there_are_places() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        first, second = asked(), asked(nonce=bytes([1]) * 16)
-        caller.post(opened(first), delegate(first), opened(second, number=2), delegate(second, number=2))
+        await coordinated(caller, number=2)
         assert "1 requests are coordinated" in (await caller.until(m.Declined, number=2)).message
         await caller.until(m.Final)
 
     play(scene, most_requests=1)
 
 
-def test_when_it_is_revoked_the_drafter_is_let_go_and_the_request_goes_on() -> None:
+@pytest.mark.parametrize(
+    ("message", "reason"), [(m.Revoke(1), m.FinishReason.LENGTH), (m.Cancel(1), m.FinishReason.CANCELLED)]
+)
+def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
+    message: m.Message, reason: m.FinishReason
+) -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request))
+        await coordinated(caller)
         await caller.until(m.Credit)
         assert drafter.requests == 1
-        caller.post(m.Revoke(1))
+        caller.post(message)
         await asyncio.sleep(0.1)
         assert drafter.requests == 0
         final = await caller.until(m.Final)
-        assert decode_body(m.Account, final.body).reason == m.FinishReason.LENGTH
+        assert decode_body(m.Account, final.body).reason == reason
+        assert not any(isinstance(heard, m.Declined) for heard in caller.heard)
 
     play(scene)
 
 
 def test_when_its_drafters_are_gone_it_gives_the_coordination_back() -> None:
     async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request))
+        await coordinated(caller)
         await caller.until(m.Credit)
         await drafter.drain()
         assert (await caller.until(m.Declined)).message == "no drafter follows"
         await caller.until(m.Final)
-
-    play(scene)
-
-
-def test_when_its_client_leaves_the_drafters_are_let_go() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = asked()
-        caller.post(opened(request), delegate(request))
-        await caller.until(m.Credit)
-        caller.post(m.Cancel(1))
-        await caller.until(m.Final)
-        await asyncio.sleep(0.1)
-        assert drafter.requests == 0
-        assert not any(isinstance(message, m.Declined) for message in caller.heard)
 
     play(scene)

@@ -1,17 +1,21 @@
-"""A verifier that holds a drafter itself, in virtual time: the same text, sooner, and whose work it was."""
+"""A verifier's own drafter: how many passes of it pay; the same text, sooner, and whose work it was."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import OutOfPages
+from cosine_node.engine.curve import CostCurve
+from cosine_node.verifier.home_drafter import MAX_LEVELS, HomePlan, HomeProspect, HomeRates, plan_home_drafts
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.results import HOME_SOURCE, Generation
 
-TOKENS = 96
+TOKENS = 64
 
 
 class BrokenEngine(ScriptedEngine):
@@ -56,8 +60,11 @@ def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: 
     return run_virtual(run())
 
 
-def test_a_home_drafter_makes_the_same_text_sooner_and_is_named() -> None:
-    (plain,), (helped,) = generate(None), generate(ScriptedEngine(fidelity=0.8, drafter_seed=1))
+def test_a_home_drafter_makes_the_same_text_sooner_is_named_and_keeps_nothing() -> None:
+    home = ScriptedEngine(fidelity=0.8, drafter_seed=1)
+    (plain,), (helped,) = generate(None), generate(home)
+    # What the last request held is given back before the next pass.
+    assert home.open_sequences <= 1
     assert helped.token_ids == plain.token_ids
     assert helped.seconds < 0.8 * plain.seconds
     assert helped.home_tokens > TOKENS // 4 and not helped.accepted and not helped.drafters
@@ -78,12 +85,102 @@ def test_a_plain_request_gets_none() -> None:
 @pytest.mark.parametrize("engine", [BrokenEngine, FullEngine])
 def test_a_home_drafter_that_fails_ends_no_request(engine: type[ScriptedEngine]) -> None:
     home = engine(fidelity=0.8, drafter_seed=1)
-    helped = generate(home, clients=3)
-    assert [each.token_ids for each in helped] == [each.token_ids for each in generate(None, clients=3)]
+    helped = generate(home, clients=2)
+    assert [each.token_ids for each in helped] == [each.token_ids for each in generate(None, clients=2)]
 
 
-def test_nothing_is_left_at_the_drafter_when_requests_have_ended() -> None:
-    home = ScriptedEngine(fidelity=0.8, drafter_seed=1)
-    generate(home, clients=3)
-    # What the last request held is given back before the next pass.
-    assert home.open_sequences <= 1
+# The plan.
+
+TARGET = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+DRAFTER = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
+RATES = st.builds(HomeRates, st.floats(0, 1), st.floats(0, 1))
+PROSPECTS = st.builds(
+    HomeProspect,
+    covered=st.floats(0, 8),
+    rates=RATES,
+    unread_tokens=st.integers(1, 4000),
+    passes_left=st.floats(1, 500),
+    max_levels=st.integers(0, MAX_LEVELS),
+)
+
+
+def prospect(
+    *, covered: float = 0.0, first: float = 0.5, following: float = 0.5, unread_tokens: int = 1, max_levels: int = 8
+) -> HomeProspect:
+    return HomeProspect(
+        covered=covered,
+        rates=HomeRates(first, following),
+        unread_tokens=unread_tokens,
+        passes_left=50.0,
+        max_levels=max_levels,
+    )
+
+
+def plan(*prospects: HomeProspect, slowness: float = 1.0) -> HomePlan:
+    return plan_home_drafts(prospects, target_curve=TARGET, drafter_curve=DRAFTER, slowness=slowness)
+
+
+SLIGHT, GOOD = prospect(), prospect(first=0.9, following=0.9)
+
+
+@pytest.mark.parametrize(
+    ("prospects", "slowness", "joining", "levels"),
+    [
+        ([], 1.0, (), {0}),
+        ([SLIGHT], 1.0, (0,), {2}),
+        ([GOOD], 1.0, (0,), {5, 6, 7, 8}),
+        ([prospect(first=0.05, following=0.05)], 1.0, (), {0}),
+        ([prospect(covered=1.5)], 1.0, (), {0}),
+        ([prospect(covered=1.5), prospect(first=0.8)], 1.0, (1,), {1, 2, 3}),
+        ([prospect(covered=3.0), SLIGHT], 1.0, (), {0}),
+        ([SLIGHT], 10.0, (), {0}),
+        ([prospect(unread_tokens=500)], 1.0, (0,), {1, 2}),
+        ([prospect(unread_tokens=50_000)], 1.0, (), {0}),
+        ([prospect(first=0.9, following=0.9, max_levels=1)], 1.0, (0,), {1}),
+        ([prospect(max_levels=0)], 1.0, (), {0}),
+    ],
+    ids=[
+        "nobody",
+        "as deep as it is good",
+        "deeper where it is better",
+        "none where it is bad",
+        "none where others promise more",
+        "only for whom they do not",
+        "who is well served does not wait for who gains little",
+        "none where it is as slow as the target",
+        "a text to read is worth it",
+        "a long one is not",
+        "no more than there is room for",
+        "none at the end",
+    ],
+)
+def test_a_drafter_drafts_as_many_levels_as_bring_more_tokens_a_second(
+    prospects: list[HomeProspect], slowness: float, joining: tuple[int, ...], levels: set[int]
+) -> None:
+    made = plan(*prospects, slowness=slowness)
+    assert made.joining == joining and made.levels in levels
+
+
+@given(st.lists(PROSPECTS, max_size=8), st.floats(0.1, 20))
+def test_a_plan_never_promises_less_than_none(prospects: list[HomeProspect], slowness: float) -> None:
+    made = plan(*prospects, slowness=slowness)
+    assert 0 <= made.levels <= MAX_LEVELS and bool(made.levels) == bool(made.joining)
+    for index in made.joining:
+        joined = prospects[index]
+        assert made.levels <= joined.max_levels and joined.expected(made.levels) > joined.covered
+
+
+@given(RATES, st.integers(0, MAX_LEVELS), st.integers(1, MAX_LEVELS), st.floats(0.01, 0.5))
+def test_rates_stay_rates(rates: HomeRates, accepted: int, levels: int, weight: float) -> None:
+    learned = rates.learn(accepted=accepted, levels=levels, weight=weight)
+    assert 0 <= learned.first <= 1 and 0 <= learned.next <= 1
+    assert 0 <= learned.expected(levels) <= levels
+
+
+def test_rates_follow_what_is_accepted() -> None:
+    rates = HomeRates(0.5, 0.5)
+    for _ in range(200):
+        rates = rates.learn(accepted=2, levels=3, weight=0.1)
+    assert rates.first == pytest.approx(1.0, abs=0.01)
+    # Of the second and the third token one was right.
+    assert rates.next == pytest.approx(0.5, abs=0.1)

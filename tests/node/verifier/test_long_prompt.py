@@ -2,20 +2,18 @@
 
 from typing import Any
 
+import pytest
 import torch
 import transformers as tf
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.scheduler import MAX_CHUNK_TOKENS
-from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import VERIFY
 from tests.node.engine.tiny_models import VOCAB, build
-from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, request_of, serving
+from tests.node.peers import request_of
+from tests.node.verifier.test_service import opening, verifying
 from tests.thoroughness import THOROUGH
 
 PROMPT_TOKENS = 33_000
@@ -40,28 +38,20 @@ def long_model() -> Any:
     )
 
 
-def ask(engine: TorchEngine) -> tuple[list[int] | m.Error, int]:
+def ask(engine: TorchEngine, prompt: list[int]) -> tuple[list[int] | m.Error, int]:
     """The text, or the refusal, of a request with the long prompt; and the passes that it took."""
 
     async def run() -> tuple[list[int] | m.Error, int]:
-        config = VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER)
-        runner = InlineRunner(engine, FLAT)
-        service = VerifierService(engine=engine, runner=runner, curve=FLAT, identity=SERVER, config=config)
-        async with serving(service, engine, VERIFY) as bench:
+        async with verifying(engine) as bench:
             caller = await bench.caller()
             request = request_of(
-                caller.peer_id, prompt=tuple(PROMPT), max_new_tokens=TEXT_TOKENS, numerics=engine.numerics
+                caller.peer_id, prompt=tuple(prompt), max_new_tokens=TEXT_TOKENS, numerics=engine.numerics
             )
-            caller.post(m.Open(1, request, (), m.Pacing.FREE, ()))
+            caller.post(opening(request))
             tokens: list[int] = []
-            while True:
-                message = await caller.next()
-                if isinstance(message, m.Commit):
-                    tokens += message.tokens
-                elif isinstance(message, m.Error):
-                    return message, service.progress.steps
-                elif isinstance(message, m.Final) and decode_body(m.Account, message.body).number == 1:
-                    return tokens, service.progress.steps
+            while not isinstance(message := await caller.next(), m.Error | m.Final):
+                tokens += message.tokens if isinstance(message, m.Commit) else ()
+            return message if isinstance(message, m.Error) else tokens, bench.service.progress.steps
 
     return run_virtual(run())
 
@@ -78,19 +68,21 @@ def generated(prompt: list[int]) -> list[int]:
     return text
 
 
-@THOROUGH
-def test_a_long_prompt_is_prefilled_in_chunks_and_followed_by_the_tokens_of_generate() -> None:
-    text, passes = ask(TorchEngine(long_model(), pool_tokens=40_000))
-    assert text == generated(PROMPT)
-    assert passes > PROMPT_TOKENS // MAX_CHUNK_TOKENS
+@pytest.mark.parametrize(
+    "tokens", [pytest.param(7_000, marks=THOROUGH), pytest.param(33_000, marks=pytest.mark.soak)]
+)
+def test_a_long_prompt_is_prefilled_in_chunks_and_followed_by_the_tokens_of_generate(tokens: int) -> None:
+    text, passes = ask(TorchEngine(long_model(), pool_tokens=40_000), PROMPT[:tokens])
+    assert text == generated(PROMPT[:tokens])
+    assert passes > tokens // MAX_CHUNK_TOKENS
     # A lost chunk would show.
-    assert text != generated(PROMPT[MAX_CHUNK_TOKENS:])
+    assert text != generated(PROMPT[MAX_CHUNK_TOKENS:tokens])
 
 
 def test_a_pool_with_less_room_than_the_prompt_has_a_shorter_context_and_refuses_it() -> None:
     engine = TorchEngine(long_model(), pool_tokens=32_768)
     assert engine.context_tokens == 32_768
-    refusal, _ = ask(engine)
+    refusal, _ = ask(engine, PROMPT)
     assert isinstance(refusal, m.Error)
     assert refusal.code == ErrorCode.PROMPT_TOO_LONG
     assert "the context has 32768" in refusal.message

@@ -1,44 +1,39 @@
-"""Rows of the next pass: first who waits for one, then drafts below what passes under way feed."""
+"""Rows of the next pass: who is in it, which drafts pay, and whose pages they take."""
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
-from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
-from cosine_node.verifier.request import KvState, RequestStage, ServedRequest, VerifierRequest
-from cosine_node.verifier.served import ServedRequests
-from cosine_protocol.errors import CosineError
-from cosine_protocol.messages import Message, Pacing
+from cosine_node.verifier.pass_rows import (
+    MIN_PATH_PROBABILITY,
+    CandidateNode,
+    PassRows,
+    PassUnderWay,
+    candidate_nodes,
+    select_nodes,
+)
+from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
+from cosine_node.verifier.served import KvMemory, ServedRequests
+from cosine_p2p.strategy.tree import LiveTree
+from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.nodes import BASE, Node
-from tests.node.peers import request_of
+from tests.node.peers import FLAT, request_of
+from tests.node.verifier.replaying import unfed
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
-FLAT = CostCurve(((1, 0.01), (64, 0.01)))
+GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
 STEEP_AT_FOUR = CostCurve(((1, 0.01), (3, 0.0125), (4, 0.05), (64, 0.5)))
-WIDE: Sequence[Node] = [
-    Node(BASE, 10, 0.6),
-    Node(0, 11, 0.6),
-    Node(1, 12, 0.6),
-    Node(BASE, 20, 0.3),
-    Node(3, 21, 0.5),
-]
-
-
+WIDE = [Node(BASE, 10, 0.6), Node(0, 11, 0.6), Node(1, 12, 0.6), Node(BASE, 20, 0.3), Node(3, 21, 0.5)]
 NO_RESULT: Any = None
 """Nobody waits for the results here."""
-
-
-class NoChannel:
-    """A client that is never told anything."""
-
-    def __init__(self, peer_id: str) -> None:
-        self.peer_id = peer_id
-
-    def post(self, message: Message) -> bool:
-        raise AssertionError(f"{message} was posted")
 
 
 class Serving:
@@ -69,16 +64,7 @@ class Serving:
     def _decoding(self, number: int, client: str) -> VerifierRequest:
         asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
         sequence = self.engine.open(sampling=asked.sampling, prompt_tokens=2)
-        request = VerifierRequest(
-            NoChannel(client),
-            number,
-            asked,
-            KvState(sequence),
-            [9],
-            pacing=Pacing.FREE,
-            authors=1,
-            admission=number,
-        )
+        request = unfed(asked, output=(9,), sequence=sequence, number=number)
         self.requests.add(request)
         row = request.prefill_row(2)
         self.engine.forward([row])
@@ -90,7 +76,9 @@ class Serving:
 
     def fed(self) -> list[list[int]]:
         """The tokens of the next pass, by request."""
-        return [list(row.tokens) for _, row in self._forward()]
+        rows = self.rows.next_rows()
+        self.engine.forward([row for _, row in rows])
+        return [list(row.tokens) for _, row in rows]
 
     def take_turn(self, *, request_s: float) -> list[ServedRequest]:
         """Who was in the next pass, which takes so much longer for each request but the first."""
@@ -101,11 +89,6 @@ class Serving:
         forward_s = FLAT.seconds(1) + request_s * (len(rows) - 1)
         self.rows.note_pass(ended, forward_s=forward_s, ended_s=forward_s)
         return [request for request, _ in rows]
-
-    def _forward(self) -> Rows:
-        rows = self.rows.next_rows()
-        self.engine.forward([row for _, row in rows])
-        return rows
 
 
 def test_the_pending_token_is_fed_once_and_what_follows_it_hangs_below_it() -> None:
@@ -133,7 +116,7 @@ def test_drafts_take_nobody_s_pages() -> None:
     serving = Serving(3, pool_tokens=48)
     [(first, _), *_] = serving.rows.next_rows()
     assert first is serving.decoding[0]
-    assert serving.rows.preempted == 0
+    assert serving.rows.memory.preempted == 0
     assert not serving.failed
 
 
@@ -168,3 +151,122 @@ def test_a_crowd_goes_at_once_where_nobody_else_is_ready() -> None:
     assert serving.take_turn(request_s=1.0) == [crowd[0], modest]
     serving.requests.remove(modest)
     assert serving.take_turn(request_s=1.0) == crowd
+
+
+# Selection: nodes enter a pass with their parents, within the budget, as many as pay.
+
+
+def tree_with(*nodes: Node, position: int = 0) -> LiveTree:
+    tree = LiveTree(bytes(16), position)
+    tree.attach(tree.root.digest, position, nodes, [1] * len(nodes))
+    return tree
+
+
+@given(
+    st.integers(0, 2**32), st.sampled_from([FLAT, GENTLE, LINEAR]), st.integers(0, 40), st.sampled_from([1, 2, 12])
+)
+def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
+    seed: int, curve: CostCurve, budget_tokens: int, fed_tokens: int
+) -> None:
+    """Many nodes are as confident as others, so that ties are common; none goes without its parent."""
+    rng = random.Random(seed)
+    candidates: list[CandidateNode] = []
+    for owner in range(3):
+        tree = LiveTree(rng.randbytes(16), rng.randrange(100))
+        digests = [(tree.root.digest, tree.position)]
+        for _ in range(rng.randrange(20)):
+            base, position = rng.choice(digests)
+            node = Node(BASE, rng.randrange(6), rng.choice([1.0, 1.0, 0.9, 0.5, 0.2, 0.01]))
+            attached = tree.attach(base, position, (node,), (rng.randrange(1, 3),))
+            digests.extend((grown.digest, grown.position + 1) for grown in attached)
+        candidates += candidate_nodes(owner, tree, max_depth=8)
+    ranked = sorted(candidates, key=lambda c: (-c.path_probability, c.node.position))
+    ranked = ranked[: max(0, budget_tokens - fed_tokens)]
+
+    def rate(count: int) -> float:
+        return (fed_tokens + sum(c.path_probability for c in ranked[:count])) / curve.seconds(fed_tokens + count)
+
+    chosen = select_nodes(candidates, fed_tokens=fed_tokens, curve=curve, budget_tokens=budget_tokens)
+    assert chosen == ranked[: len(chosen)]
+    assert rate(len(chosen)) == pytest.approx(max(rate(count) for count in range(len(ranked) + 1)))
+    present, known = ({(c.owner, c.node) for c in some} for some in (chosen, candidates))
+    parents = {(c.owner, c.node.parent) for c in chosen}
+    assert parents & known <= present
+
+
+def test_a_node_is_taken_where_it_is_free_and_must_be_worth_what_it_delays() -> None:
+    def is_taken(probability: float, curve: CostCurve, fed_tokens: int) -> bool:
+        found = candidate_nodes(0, tree_with(Node(BASE, 1, probability)), max_depth=8)
+        assert len(found) == 1
+        return bool(select_nodes(found, fed_tokens=fed_tokens, curve=curve, budget_tokens=128))
+
+    assert is_taken(0.01, FLAT, 1)
+    assert not is_taken(0.98, LINEAR, 1)
+    curve = CostCurve(((1, 0.06), (8, 0.06), (108, 0.26)))
+    assert [is_taken(0.5, curve, fed_tokens) for fed_tokens in (20, 80)] == [True, False]
+
+
+def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does() -> None:
+    tree = tree_with(Node(BASE, 1, 0.5), Node(0, 2, 0.1), Node(1, 3, 0.01), Node(2, 4, 1.0), position=5)
+    tree.attach(tree.root.digest, 5, (Node(BASE, 1, 0.8),), (2,))
+    found = candidate_nodes(0, tree, max_depth=8)
+    assert [c.path_probability for c in found] == pytest.approx([0.8, 0.08])
+    assert MIN_PATH_PROBABILITY > 0.08 * 0.01
+    tree = tree_with(*(Node(index - 1, index, 1.0) for index in range(6)), position=5)
+    assert [c.node.position for c in candidate_nodes(0, tree, max_depth=3)] == [5, 6, 7]
+    assert candidate_nodes(0, tree, max_depth=0) == []
+
+
+# Memory: whoever came first keeps its pages; the youngest gives its own up, and begins again when there is room.
+
+
+class Served:
+    """Requests with prompts of so many tokens at an engine of 64, in order of admission."""
+
+    def __init__(self, *prompt_tokens: int) -> None:
+        self.engine = ScriptedEngine(pool_tokens=64)
+        self.requests = ServedRequests()
+        self.memory = KvMemory(self.engine, self.requests)
+        self.admitted = []
+        for number, tokens in enumerate(prompt_tokens):
+            request = request_of("c", prompt=(number,) * tokens)
+            sequence = self.engine.open(sampling=request.sampling, prompt_tokens=tokens)
+            self.admitted.append(unfed(request, sequence=sequence, number=number))
+            self.requests.add(self.admitted[-1])
+
+    def feed(self, number: int) -> bool:
+        """Reserve the pages of a whole prompt and feed it; False if it has to wait."""
+        request = self.admitted[number]
+        row = request.prefill_row(request.unfed_tokens)
+        if not self.memory.reserve(request, row):
+            return False
+        self.engine.forward([row])
+        request.note_fed(len(row.tokens))
+        return True
+
+
+def test_an_older_request_takes_the_pages_of_the_youngest() -> None:
+    served = Served(20, 20, 20)
+    assert served.feed(1) and served.feed(2)
+    assert served.feed(0)
+    assert served.memory.preempted == 1
+    assert [request.kv.has_pages for request in served.admitted] == [True, True, False]
+    assert served.admitted[2].unfed_tokens == 20
+
+
+def test_nobody_begins_before_an_older_request_that_waits_for_room() -> None:
+    served = Served(20, 60, 10)
+    assert served.feed(0)
+    assert not served.feed(1)
+    assert served.memory.preempted == 0
+    assert [served.memory.may_begin(request) for request in served.admitted[1:]] == [False, False]
+    served.requests.remove(served.admitted[1])
+    assert served.memory.may_begin(served.admitted[2])
+
+
+def test_a_request_alone_that_has_no_room_is_refused() -> None:
+    served = Served(65)
+    assert served.memory.may_begin(served.admitted[0])
+    with pytest.raises(PeerError) as refused:
+        served.feed(0)
+    assert refused.value.code == ErrorCode.OUT_OF_MEMORY

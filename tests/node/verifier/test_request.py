@@ -1,44 +1,112 @@
-"""The meaning of a pass for a request: the walk down its tree equals decoding one token after the other."""
+"""One request of a verifier: whether it is served, what a pass means for it, what drafts may cost, who earns."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.ngram import FollowerIndex
+from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
 from cosine_node.verifier.request import (
+    FREE_PASSES,
+    MAX_DEBT,
+    MAX_NODES,
+    MIN_PATH_PROBABILITY,
     TARGET_AUTHOR,
-    KvState,
     PromptLookup,
     RequestStage,
     SpeculationAccount,
     Verdict,
     VerifierRequest,
 )
+from cosine_node.verifier.step_loop import signed_earnings
 from cosine_p2p.strategy.speed_trial import SpeedTrial
 from cosine_p2p.strategy.tree import TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
-from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import FinishReason, Message, Pacing
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.limits import MAX_EARNINGS
+from cosine_protocol.messages import Earning, FinishReason, Open, Pacing, Transcript
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request, Sampling
-from tests.node.peers import expected_output, request_of
+from cosine_protocol.statements import open_earning
+from tests.node.peers import TARGET, TOKENIZER, expected_output, request_of
+from tests.node.verifier.replaying import claim_of, unfed
+
+# Whether a request is served, and a stream audited.
+
+ENGINE = ScriptedEngine(vocab_tokens=16, context_tokens=32)
+CONFIG = VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER)
 
 
-class NoChannel:
-    """A client that is never told anything."""
-
-    peer_id = "c"
-
-    def post(self, message: Message) -> bool:
-        raise AssertionError(f"{message} was posted")
+def admit(committed: tuple[int, ...] = (), **changes: Any) -> Request:
+    """Open a stream as client "c"; `changes` are fields of the request."""
+    message = Open(1, replace(request_of("c"), **changes), committed, Pacing.FREE, ())
+    return admitted(message, "c", engine=ENGINE, config=CONFIG)
 
 
-def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0) -> VerifierRequest:
-    return VerifierRequest(NoChannel(), 1, request, KvState(sequence), list(output), pacing=Pacing.FREE, authors=3)
+def check(tokens: tuple[int, ...] = (4, 5), **changes: Any) -> Transcript:
+    """Ask for an audit of what another verifier signed; `changes` are fields of the request."""
+    return check_claim(claim_of(request_of("another", **changes), tokens), engine=ENGINE, config=CONFIG)
+
+
+def test_what_fits_is_served_from_wherever_it_goes_on_and_audited_for_anybody() -> None:
+    for committed in ((), (4, 5)):
+        assert admit(committed, prompt=(1,) * 24) == request_of("c", prompt=(1,) * 24)
+    assert check().tokens == 2
+    assert check((4, 5, 3), eos=(3,)).tokens == 3
+
+
+OF_ANOTHER_MODEL: list[tuple[dict[str, Any], ErrorCode]] = [
+    ({"target_digest": bytes([7]) * 32}, ErrorCode.WRONG_TARGET),
+    ({"tokenizer_digest": bytes([7]) * 32}, ErrorCode.WRONG_TOKENIZER),
+    ({"numerics": "float32"}, ErrorCode.UNSUPPORTED),
+    ({"prompt": ()}, ErrorCode.UNSUPPORTED),
+    ({"prompt": (1,) * 31}, ErrorCode.PROMPT_TOO_LONG),
+    ({"prompt": (1, 16)}, ErrorCode.WRONG_TOKENIZER),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        *OF_ANOTHER_MODEL,
+        ({"client": "d"}, ErrorCode.MALFORMED),
+        ({"prompt": (1,) * 25}, ErrorCode.PROMPT_TOO_LONG),
+        ({"committed": (3, 16)}, ErrorCode.WRONG_TOKENIZER),
+        ({"committed": (3,) * 8}, ErrorCode.BAD_COMMITTED),
+        ({"committed": (3,), "eos": (3,)}, ErrorCode.BAD_COMMITTED),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(changes: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(PeerError) as refused:
+        admit(**changes)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        *OF_ANOTHER_MODEL,
+        ({"tokens": (3, 16)}, ErrorCode.WRONG_TOKENIZER),
+        ({"tokens": ()}, ErrorCode.BAD_TRANSCRIPT),
+    ],
+)
+def test_what_cannot_be_audited_here_is_refused_with_the_reason(changes: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(PeerError) as refused:
+        check(**changes)
+    assert refused.value.code == code
+
+
+# The meaning of a pass: the walk down the tree equals decoding one token after the other.
 
 
 def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierRequest:
@@ -48,7 +116,7 @@ def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierReq
 
 
 def verdict(
-    state: VerifierRequest, nodes: list[Node], says: dict[int, int], authors: list[int] | None = None
+    state: VerifierRequest, nodes: Sequence[Node], says: dict[int, int], authors: Sequence[int] = ()
 ) -> Verdict:
     """Attach nodes, run a pass in which the target says `says[token]` after each token, and accept."""
     state.tree.attach(state.tree.root.digest, state.tree.position, nodes, authors or [1] * len(nodes))
@@ -57,11 +125,6 @@ def verdict(
 
 
 CHAIN = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(1, 12, 0.9)]
-
-
-def test_prefill_feeds_everything_as_a_chain_and_scores_its_end() -> None:
-    state = unfed(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    assert state.prefill_row(5) == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 9])
@@ -80,15 +143,11 @@ def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: 
 def test_after_a_preemption_all_but_the_pending_token_is_recomputed() -> None:
     state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
     state.preempt(sequence=7)
-    assert state.can_use_pass
     row = state.prefill_row(100)
     assert (row.sequence, row.tokens, row.scored_from) == (7, (1, 2, 3, 4), 4)
     state.note_fed(4)
-    assert (state.stage, state.unfed_tokens) == (RequestStage.DECODE, 0)
-    assert state.can_use_pass
-
-
-def test_a_preemption_while_the_prompt_is_fed_begins_it_anew() -> None:
+    assert (state.stage, state.unfed_tokens, state.can_use_pass) == (RequestStage.DECODE, 0, True)
+    # While the prompt is fed, it begins anew.
     state = unfed(request_of("c", prompt=(1, 2, 3)))
     state.note_fed(2)
     state.preempt(sequence=7)
@@ -102,48 +161,242 @@ def test_a_row_names_parents_before_children() -> None:
     assert row == Row(0, (9, 10, 11, 12), (0, 1, 2, 3), (PREFIX, 0, 1, 2))
 
 
-def test_without_drafts_a_pass_commits_the_targets_own_token() -> None:
-    step = verdict(state_of(request_of("c")), [], {9: 10})
-    assert (step.tokens, step.authors, step.accepted_nodes, step.finish) == ((10,), b"\0", (0,), None)
+SIBLINGS = [Node(BASE, 10, 0.9), Node(BASE, 20, 0.1), Node(1, 21, 0.5), Node(1, 22, 0.4)]
+TWICE = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(BASE, 11, 0.5), Node(2, 10, 0.5)]
+ALL_RIGHT = {9: 10, 10: 11, 11: 12, 12: 13}
 
 
-def test_drafts_are_taken_as_far_as_the_target_agrees() -> None:
-    step = verdict(state_of(request_of("c")), CHAIN, {9: 10, 10: 11, 11: 30, 12: 31})
-    assert step.tokens == (10, 11, 30)
-    assert step.authors == bytes([1, 1, 0])
-    assert step.accepted_nodes == (0, 1, 2)
+@pytest.mark.parametrize(
+    ("drafts", "says", "of_request", "tokens", "authors", "finish"),
+    [
+        (([], []), {9: 10}, {}, (10,), [0], None),
+        ((CHAIN, [1, 1, 1]), {9: 10, 10: 11, 11: 30, 12: 31}, {}, (10, 11, 30), [1, 1, 0], None),
+        ((CHAIN, [1, 1, 1]), {9: 20, 10: 11, 11: 12, 12: 13}, {}, (20,), [0], None),
+        ((SIBLINGS, [1, 2, 2, 3]), {9: 20, 10: 0, 20: 22, 21: 0, 22: 23}, {}, (20, 22, 23), [2, 3, 0], None),
+        ((TWICE, [1, 1, 1, 1]), {9: 11, 10: 40, 11: 10}, {}, (11, 10, 40), [1, 1, 0], None),
+        ((CHAIN, [1, 1, 1]), ALL_RIGHT, {"eos": (11,)}, (10, 11), [1, 1], FinishReason.EOS),
+        ((CHAIN, [1, 1, 1]), ALL_RIGHT, {"max_new_tokens": 3}, (10, 11), [1, 1], FinishReason.LENGTH),
+        (([], []), {9: 10}, {"eos": (10,), "max_new_tokens": 2}, (10,), [0], FinishReason.EOS),
+    ],
+    ids=["none", "as far as right", "wrong", "sibling", "one token twice", "end", "length", "end at the length"],
+)
+def test_drafts_are_taken_as_far_as_the_target_agrees(
+    drafts: tuple[list[Node], list[int]],
+    says: dict[int, int],
+    of_request: dict[str, Any],
+    tokens: tuple[int, ...],
+    authors: list[int],
+    finish: FinishReason | None,
+) -> None:
+    step = verdict(state_of(request_of("c", **of_request)), drafts[0], says, drafts[1])
+    assert (step.tokens, step.authors, step.finish) == (tokens, bytes(authors), finish)
+    assert len(step.accepted_nodes) == len(tokens) and step.accepted_nodes[0] == 0
 
 
-def test_a_wrong_first_draft_costs_nothing() -> None:
-    step = verdict(state_of(request_of("c")), CHAIN, {9: 20, 10: 11, 11: 12, 12: 13})
-    assert (step.tokens, step.accepted_nodes) == ((20,), (0,))
-
-
-def test_the_right_sibling_is_found() -> None:
-    nodes = [Node(BASE, 10, 0.9), Node(BASE, 20, 0.1), Node(1, 21, 0.5), Node(1, 22, 0.4)]
-    step = verdict(state_of(request_of("c")), nodes, {9: 20, 10: 0, 20: 22, 21: 0, 22: 23}, [1, 2, 2, 3])
-    assert step.tokens == (20, 22, 23)
-    assert step.authors == bytes([2, 3, 0])
-
-
-def test_the_same_token_at_two_places_is_told_apart() -> None:
-    nodes = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(BASE, 11, 0.5), Node(2, 10, 0.5)]
-    step = verdict(state_of(request_of("c")), nodes, {9: 11, 10: 40, 11: 10})
-    assert step.tokens == (11, 10, 40)
-
-
-def test_of_several_authors_the_surest_has_the_credit_and_the_first_among_equals() -> None:
+@pytest.mark.parametrize(
+    ("claims", "author"), [([(3, 0.9), (2, 0.9), (1, 0.5)], 2), ([(3, 0.9), (TARGET_AUTHOR, 0.2)], TARGET_AUTHOR)]
+)
+def test_the_surest_author_has_the_credit_unless_prompt_lookup_drafted_as_well(
+    claims: list[tuple[int, float]], author: int
+) -> None:
+    """Of equally sure ones it is the first."""
     state = state_of(request_of("c"))
-    for author, confidence in ((3, 0.9), (2, 0.9), (1, 0.5)):
-        state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [author])
-    assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([2, 0])
+    for claimed_by, confidence in claims:
+        state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [claimed_by])
+    assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([author, 0])
 
 
-def test_what_prompt_lookup_drafted_as_well_is_no_drafters_credit() -> None:
+def test_near_ties_are_counted_on_the_path_only() -> None:
     state = state_of(request_of("c"))
-    for author, confidence in ((3, 0.9), (TARGET_AUTHOR, 0.2)):
-        state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [author])
-    assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([TARGET_AUTHOR, 0])
+    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
+    row = state.decode_row(list(state.tree.walk()))
+    state.near_tie = 0.1
+    choices = [Choice(10, 0.05), Choice(11, 1.0), Choice(50, 0.05), Choice(13, 0.0)]
+    assert state.judge(row, choices).near_ties == 2
+
+
+def test_a_commit_moves_stream_tree_and_credit() -> None:
+    state = state_of(request_of("c"))
+    step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
+    state.commit(step)
+    assert (step.position, state.output) == (1, [9, 10, 11, 30])
+    assert state.tree.root.digest == roll_digest(state.d_0, state.output)
+    assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
+
+
+def attach_at_random(state: VerifierRequest, rng: random.Random, stream: tuple[int, ...]) -> list[TreeNode]:
+    """Attach a tree that holds parts of the true stream and much else; the nodes that may be fed."""
+    nodes: list[Node] = []
+    depths = {BASE: 0}
+    to_come = stream[len(state.output) :]
+    for index in range(rng.randrange(12)):
+        parent = rng.randrange(-1, index)
+        depth = depths[parent]
+        is_true = rng.random() < 0.7 and depth < len(to_come)
+        nodes.append(Node(parent, to_come[depth] if is_true else rng.randrange(16), rng.random()))
+        depths[index] = depth + 1
+    state.tree.attach(state.tree.root.digest, state.tree.position, nodes, [rng.randrange(1, 4) for _ in nodes])
+    limit = state.tree.position + state.tokens_left - 1
+    return [node for node in state.tree.walk() if node.position < limit]
+
+
+@pytest.mark.parametrize("most_under_way", [1, 6])
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(20, 90))]
+)
+def test_any_drafts_any_resumption_and_any_order_of_passes_give_the_naive_stream(
+    seed: int, most_under_way: int
+) -> None:
+    rng = random.Random(seed)
+    engine = ScriptedEngine(vocab_tokens=16, model_seed=seed)
+    sampling = Sampling(temperature=rng.choice([0.0, 0.8]), repetition_penalty=rng.choice([1.0, 1.3]), seed=seed)
+    prompt = tuple(rng.randrange(16) for _ in range(rng.randrange(1, 6)))
+    request = request_of("c", prompt=prompt, max_new_tokens=rng.randrange(1, 30), sampling=sampling)
+    request = replace(request, eos=tuple(rng.sample(range(16), rng.randrange(2))))
+    stream = expected_output(request, engine)
+    resumed = stream[: rng.randrange(len(stream))]
+    sequence = engine.open(sampling=request.sampling, prompt_tokens=len(prompt))
+    state = unfed(request, output=resumed, sequence=sequence)
+    under_way: deque[tuple[Row, Sequence[Choice]]] = deque()
+    together, finish = 0, None
+    # The engine computes in the order in which rows are fed, as stages do; what it found is known later.
+    row = state.prefill_row(state.unfed_tokens)
+    under_way.append((row, engine.forward([row])[0].choices))
+    while finish is None:
+        if state.stage is RequestStage.DECODE and len(under_way) < most_under_way:
+            chosen: list[TreeNode] = []
+            for node in attach_at_random(state, rng, stream):
+                is_possible = node.parent in (None, *state.fed, *chosen, state.tree.root)
+                if node not in state.fed and is_possible and rng.random() < 0.8:
+                    chosen.append(node)
+            if chosen or not state.is_pending_fed:
+                row = state.decode_row(chosen)
+                under_way.append((row, engine.forward([row])[0].choices))
+        together = max(together, len(under_way))
+        while under_way and (len(under_way) >= most_under_way or rng.random() < 0.4) and finish is None:
+            step = state.judge(*under_way.popleft())
+            if step.tokens:
+                engine.keep(sequence, step.accepted_nodes)
+                engine.prune(sequence, state.commit(step))
+                assert state.tree.root.digest == roll_digest(state.d_0, state.output)
+                finish = step.finish
+    assert tuple(state.output) == stream
+    assert together > 1 or most_under_way == 1 or len(stream) - len(resumed) < 12
+    engine.release(sequence)
+    assert engine.live_tokens == 0
+
+
+# The account: whatever drafts cost, a request loses at most a little against plain decoding.
+
+PLAIN_S = 0.05
+
+
+class Ledger:
+    """The same sums kept apart from the account, and what the worst pass so far lost."""
+
+    def __init__(self) -> None:
+        self.account = SpeculationAccount()
+        self.spent_s = self.plain_s = self.worst_loss_s = 0.0
+
+    def charge(self, *, spent_s: float, tokens: int) -> None:
+        self.account.charge(spent_s=spent_s, tokens=tokens, plain_pass_s=PLAIN_S)
+        self.spent_s += spent_s
+        self.plain_s += tokens * PLAIN_S
+        self.worst_loss_s = max(self.worst_loss_s, spent_s - tokens * PLAIN_S)
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1), st.floats(1.0, 1.75))
+def test_no_walk_loses_more_than_the_allowance_and_one_pass(seed: int, acceptance: float, dearness: float) -> None:
+    """Drafts that never hit cost two percent of a long request."""
+    rng = random.Random(seed)
+    ledger = Ledger()
+    for _ in range(1000):
+        if ledger.account.may_speculate:
+            ledger.charge(spent_s=PLAIN_S * rng.uniform(1.0, dearness), tokens=1 + (rng.random() < acceptance))
+        else:
+            ledger.charge(spent_s=PLAIN_S, tokens=1)
+        allowed_s = max(MAX_DEBT * ledger.plain_s, FREE_PASSES * PLAIN_S)
+        assert ledger.spent_s - ledger.plain_s <= allowed_s + max(0.0, ledger.worst_loss_s) + 1e-9
+
+
+@pytest.mark.parametrize("lost_passes", [1, 3, 10])
+def test_a_debt_is_paid_back_by_plain_passes_or_a_good_one(lost_passes: int) -> None:
+    ledger = Ledger()
+    ledger.charge(spent_s=(1 + lost_passes) * PLAIN_S, tokens=1)
+    passes = 0
+    while not ledger.account.may_speculate:
+        ledger.charge(spent_s=PLAIN_S, tokens=1)
+        passes += 1
+    assert passes == pytest.approx(lost_passes / MAX_DEBT, abs=2)
+    ledger.charge(spent_s=(2 + lost_passes) * PLAIN_S, tokens=1)
+    assert not ledger.account.may_speculate
+    ledger.charge(spent_s=PLAIN_S, tokens=2 + lost_passes)
+    assert ledger.account.may_speculate
+
+
+def test_three_quarters_of_a_pass_are_free() -> None:
+    for spent, may in ((0.0, True), (1.74, True), (1.76, False)):
+        account = SpeculationAccount()
+        if spent:
+            account.charge(spent_s=spent * PLAIN_S, tokens=1, plain_pass_s=PLAIN_S)
+        assert account.may_speculate is may
+
+
+def test_drafts_that_bring_nothing_are_a_debt_and_a_slow_machine_is_none() -> None:
+    def charge(state: VerifierRequest, *, spent_s: float, nodes: int, tokens: int = 1) -> bool:
+        """A pass of `spent_s` where a plain one should take 0.1 s; may it speculate afterwards?"""
+        given = Verdict(0, (10,) * tokens, bytes(tokens), (0,), 0, None)
+        state.charge(given, nodes=nodes, spent_s=spent_s, plain_pass_s=0.1)
+        return state.may_speculate
+
+    state, other = state_of(request_of("c")), state_of(request_of("c"))
+    state.account, other.account = SpeculationAccount(), SpeculationAccount()
+    assert all(charge(state, spent_s=0.15, nodes=0) for _ in range(100))
+    assert charge(state, spent_s=0.15, nodes=3, tokens=2)
+    assert not charge(other, spent_s=0.25, nodes=8)
+
+
+# The verifier's own drafts by prompt lookup: what followed the same words before, the likeliest paths first.
+
+TEXTS = st.lists(st.integers(0, 5), max_size=60)
+
+
+def path_of(nodes: Sequence[Node], index: int) -> tuple[list[int], float]:
+    tokens, probability = [], 1.0
+    while index != BASE:
+        tokens.append(nodes[index].token)
+        probability *= nodes[index].confidence
+        index = nodes[index].parent
+    return tokens[::-1], probability
+
+
+def test_what_followed_before_is_drafted_as_far_as_it_goes_and_two_ways_side_by_side() -> None:
+    assert PromptLookup([1, 2, 3, 4]).draft() == []
+    nodes = PromptLookup([1, 2, 3, 4, 5, 6, 7, 1, 2]).draft()
+    tokens, _ = path_of(nodes, len(nodes) - 1)
+    assert tokens == [3, 4, 5, 6, 7, 1, 2, 3][: len(tokens)] and len(tokens) >= 3
+    nodes = PromptLookup([9, 1, 2, 9, 1, 3, 9, 1]).draft()
+    assert {node.token for node in nodes if node.parent == BASE} == {2, 3}
+
+
+@given(TEXTS, TEXTS)
+def test_drafts_are_few_likely_and_what_the_index_says_of_all_that_was_committed(
+    first: list[int], more: list[int]
+) -> None:
+    text, grown = first + more, PromptLookup(first)
+    grown.draft()
+    grown.extend(more)
+    nodes = grown.draft()
+    assert nodes == PromptLookup(text).draft()
+    assert len(nodes) <= MAX_NODES
+    for number, node in enumerate(nodes):
+        tokens, probability = path_of(nodes, number)
+        assert probability >= MIN_PATH_PROBABILITY * 0.999
+        assert node.parent < number
+        index = FollowerIndex()
+        index.extend([*text, *tokens[:-1]])
+        assert (node.token, node.confidence) in index.estimate().found
+    assert len({tuple(path_of(nodes, number)[0]) for number in range(len(nodes))}) == len(nodes)
 
 
 def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
@@ -164,160 +417,29 @@ def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() 
     assert drafted[-20:] == [0] * 20
 
 
-def test_the_walk_stops_at_an_end_token_in_its_middle() -> None:
-    step = verdict(state_of(request_of("c", eos=(11,))), CHAIN, {9: 10, 10: 11, 11: 12, 12: 13})
-    assert (step.tokens, step.finish) == ((10, 11), FinishReason.EOS)
-    assert step.authors == bytes([1, 1])
+# A verifier signs for each drafter what it credited to it, and for nobody else.
 
 
-def test_the_walk_stops_at_the_length_limit_in_its_middle() -> None:
-    step = verdict(state_of(request_of("c", max_new_tokens=3)), CHAIN, {9: 10, 10: 11, 11: 12, 12: 13})
-    assert (step.tokens, step.finish) == ((10, 11), FinishReason.LENGTH)
-
-
-def test_an_end_token_at_the_limit_is_an_end_token() -> None:
-    step = verdict(state_of(request_of("c", eos=(10,), max_new_tokens=2)), [], {9: 10})
-    assert step.finish is FinishReason.EOS
-
-
-def test_near_ties_are_counted_on_the_path_only() -> None:
-    state = state_of(request_of("c"))
-    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
-    row = state.decode_row(list(state.tree.walk()))
-    state.near_tie = 0.1
-    margins = (0.05, 1.0, 0.05, 0.0)
-    choices = [Choice(token, margin) for token, margin in zip((10, 11, 50, 13), margins, strict=True)]
-    assert state.judge(row, choices).near_ties == 2
-
-
-def test_a_step_moves_stream_tree_and_credit() -> None:
-    request = request_of("c")
-    state = state_of(request)
-    step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
-    state.commit(step)
-    assert state.output == [9, 10, 11, 30]
-    assert state.tree.root.digest == roll_digest(request_digest(request), state.output)
-    assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
-    assert (step.base, step.position) == (roll_digest(request_digest(request), [9]), 1)
-
-
-def random_draft(rng: random.Random, stream: tuple[int, ...]) -> list[Node]:
-    """A random tree that holds parts of the true stream and much else."""
-    nodes: list[Node] = []
-    depths = {BASE: 0}
-    for index in range(rng.randrange(12)):
-        parent = rng.randrange(-1, index)
-        depth = depths[parent]
-        is_true = rng.random() < 0.7 and depth < len(stream)
-        nodes.append(Node(parent, stream[depth] if is_true else rng.randrange(16), rng.random()))
-        depths[index] = depth + 1
-    return nodes
-
-
-def run_through(
-    request: Request, engine: ScriptedEngine, rng: random.Random, resumed: tuple[int, ...]
-) -> VerifierRequest:
-    """Serve a request pass by pass with random drafts, as the service does."""
-    sequence = engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-    state = unfed(request, output=resumed, sequence=sequence)
-    stream = expected_output(request, engine)
-    finish = None
-    while finish is None:
-        if state.stage is RequestStage.PREFILL:
-            row = state.prefill_row(state.unfed_tokens)
-        else:
-            draft = random_draft(rng, stream[len(state.output) :])
-            state.tree.attach(
-                state.tree.root.digest, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft]
-            )
-            limit = state.tree.position + state.tokens_left - 1
-            row = state.decode_row([node for node in state.tree.walk() if node.position < limit])
-        step = state.judge(row, engine.forward([row])[0].choices)
-        engine.keep(sequence, step.accepted_nodes)
-        engine.prune(sequence, row.nodes)
-        state.commit(step)
-        assert state.tree.root.digest == roll_digest(state.d_0, state.output)
-        finish = step.finish
-    engine.release(sequence)
-    return state
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_any_drafts_and_any_resumption_give_the_naive_stream(seed: int) -> None:
-    rng = random.Random(seed)
-    engine = ScriptedEngine(vocab_tokens=16, model_seed=seed)
-    sampling = Sampling(temperature=rng.choice([0.0, 0.8]), repetition_penalty=rng.choice([1.0, 1.3]), seed=seed)
-    prompt = tuple(rng.randrange(16) for _ in range(rng.randrange(1, 6)))
-    request = request_of("c", prompt=prompt, max_new_tokens=rng.randrange(1, 30), sampling=sampling)
-    request = replace(request, eos=tuple(rng.sample(range(16), rng.randrange(2))))
-    stream = expected_output(request, engine)
-    resumed = stream[: rng.randrange(len(stream))]
-    state = run_through(request, engine, rng, resumed)
-    assert tuple(state.output) == stream
-    assert engine.live_tokens == 0
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_passes_under_way_together_give_the_naive_stream(seed: int) -> None:
-    rng = random.Random(seed)
-    engine = ScriptedEngine(vocab_tokens=16, model_seed=seed)
-    sampling = Sampling(temperature=rng.choice([0.0, 0.8]), repetition_penalty=rng.choice([1.0, 1.3]), seed=seed)
-    request = request_of("c", prompt=(1, 2, 3), max_new_tokens=rng.randrange(1, 30), sampling=sampling)
-    request = replace(request, eos=tuple(rng.sample(range(16), rng.randrange(2))))
-    stream = expected_output(request, engine)
-    sequence = engine.open(sampling=request.sampling, prompt_tokens=3)
-    state = unfed(request, sequence=sequence)
-    under_way: deque[tuple[Row, Sequence[Choice]]] = deque()
-    together, finish = 0, None
-    row = state.prefill_row(3)
-    # The engine computes in the order in which rows are fed, as stages do; what it found is known later.
-    under_way.append((row, engine.forward([row])[0].choices))
-    while finish is None:
-        draft = random_draft(rng, stream[len(state.output) :])
-        if state.stage is RequestStage.DECODE:
-            state.tree.attach(
-                state.tree.root.digest, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft]
-            )
-            limit = state.tree.position + state.tokens_left - 1
-            chosen: list[TreeNode] = []
-            for node in state.tree.walk():
-                is_possible = node.parent in (*state.fed, *chosen, state.tree.root) and node.position < limit
-                if node not in state.fed and is_possible and rng.random() < 0.5:
-                    chosen.append(node)
-            if chosen or not state.is_pending_fed:
-                row = state.decode_row(chosen)
-                under_way.append((row, engine.forward([row])[0].choices))
-        together = max(together, len(under_way))
-        while under_way and (len(under_way) > 5 or rng.random() < 0.4) and finish is None:
-            step = state.judge(*under_way.popleft())
-            if step.tokens:
-                engine.keep(sequence, step.accepted_nodes)
-                engine.prune(sequence, state.commit(step))
-                finish = step.finish
-    assert tuple(state.output) == stream
-    assert together > 1 or len(stream) < 12
-    engine.release(sequence)
-    assert engine.live_tokens == 0
-
-
-def charge(state: VerifierRequest, *, spent_s: float, nodes: int, tokens: tuple[int, ...] = (10,)) -> None:
-    """A pass of `spent_s` where a plain one should take 0.1 s."""
-    verdict = Verdict(b"", 0, tokens, bytes(len(tokens)), (0,), 0, None)
-    state.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=0.1)
-
-
-def test_a_slow_machine_is_not_a_debt_of_the_drafts() -> None:
-    state = state_of(request_of("c"))
-    state.account = SpeculationAccount()
-    for _ in range(100):
-        charge(state, spent_s=0.15, nodes=0)
-    assert state.may_speculate
-    charge(state, spent_s=0.15, nodes=3, tokens=(10, 11))
-    assert state.may_speculate
-
-
-def test_drafts_that_bring_nothing_are_a_debt() -> None:
-    state = state_of(request_of("c"))
-    state.account = SpeculationAccount()
-    charge(state, spent_s=0.25, nodes=8)
-    assert not state.may_speculate
+@pytest.mark.parametrize(
+    ("drafters", "accepted"),
+    [
+        (3, {0: 2, 1: 4, 3: 2}),
+        (2, {0: 8}),
+        (20, {author: 1 + author % 3 for author in range(1, 21)}),
+    ],
+    ids=["some", "none", "many"],
+)
+def test_each_drafter_with_tokens_has_an_earning_and_of_many_those_with_the_most(
+    drafters: int, accepted: dict[int, int]
+) -> None:
+    verifier = numbered_identity(1)
+    made = unfed(request_of("c", max_new_tokens=30), output=(1, 2))
+    made.drafters = tuple(numbered_identity(number).peer_id for number in range(2, 2 + drafters))
+    made.output += [3] * 8
+    made.accepted = Counter(accepted)
+    signed = signed_earnings(made, verifier, now_s=1e9)
+    most = sorted((author for author in accepted if author), key=lambda author: -accepted[author])[:MAX_EARNINGS]
+    assert (signed is None) == (not most)
+    assert [open_earning(each, verifier=verifier.peer_id, d_0=made.d_0) for each in signed or ()] == [
+        Earning(TARGET, "c", made.drafters[author - 1], accepted[author], 8, 1e9) for author in most
+    ]

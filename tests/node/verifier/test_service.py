@@ -10,10 +10,11 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.engine.base import OutOfMemory, Row, RowResult
+from cosine_node.engine.base import Engine, OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import InlineRunner
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.admission import VerifierConfig
+from cosine_node.verifier.service import VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -22,7 +23,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import verify
 from cosine_protocol.messages import Transcript
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_transcript
 from tests.node.peers import (
@@ -38,6 +39,7 @@ from tests.node.peers import (
     request_of,
     serving,
 )
+from tests.node.verifier.replaying import claim_of
 
 Scene = Callable[[Bench, Caller], Awaitable[None]]
 LONG = 400
@@ -45,9 +47,10 @@ LONG = 400
 
 @asynccontextmanager
 async def verifying(
-    engine: ScriptedEngine | None = None,
+    engine: Engine | None = None,
     curve: CostCurve = FLAT,
     make: Callable[..., VerifierService] = VerifierService,
+    protocol: str = VERIFY,
     **config: Any,
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
@@ -58,7 +61,7 @@ async def verifying(
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, **config),
     )
-    async with serving(service, engine, VERIFY) as bench:
+    async with serving(service, engine, protocol) as bench:
         yield bench
 
 
@@ -70,12 +73,11 @@ def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> N
             await scene(bench, await bench.caller())
             for caller in list(bench.callers):
                 await bench.hang_up(caller)
-            other = await bench.caller()
+            other = await bench.caller(VERIFY)
             await other.hear_for(0.1)
             await finished(other, request_of(other.peer_id, max_new_tokens=1), number=77)
             await other.hear_for(0.1)
-            assert bench.service.requests == 0
-            assert bench.engine.open_sequences == 0
+            assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
     run_virtual(run())
 
@@ -114,12 +116,12 @@ def tree_of(base: bytes, position: int, tokens: tuple[int, ...], *, author: int 
     return m.Tree(1, base, position, nodes, bytes([author] * len(tokens)))
 
 
-def test_a_stream_is_signed_now_and_then_and_at_its_end() -> None:
+def test_a_stream_goes_on_where_it_was_and_is_signed_now_and_then_and_at_its_end() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         request = request_of(caller.peer_id, max_new_tokens=40)
         expected = expected_output(request, bench.engine)
         caller.post(opening(request, committed=expected[:3]))
-        await collected(caller)
+        assert await collected(caller) == expected[3:]
         d_0 = request_digest(request)
         signed = {
             message.position + len(message.tokens): message.transcript
@@ -170,64 +172,15 @@ def test_drafts_shorten_a_request_and_change_nothing() -> None:
     play(scene)
 
 
-def test_wrong_drafts_change_nothing() -> None:
+def test_what_is_not_served_is_refused_before_it_costs_anything() -> None:
+    """`test_request.py` has all that is not."""
+
     async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=20)
-        stream = expected_output(request, bench.engine)
-        wrong = tuple((token + 1) % bench.engine.vocab_tokens for token in stream[:15])
-        caller.post(opening(request), tree_of(request_digest(request), 0, wrong))
-        assert await collected(caller) == stream
-
-    play(scene)
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"target_digest": bytes([9]) * 32}, ErrorCode.WRONG_TARGET),
-        ({"tokenizer_digest": bytes([9]) * 32}, ErrorCode.WRONG_TOKENIZER),
-        ({"numerics": "bfloat16"}, ErrorCode.UNSUPPORTED),
-        ({"client": SERVER.peer_id}, ErrorCode.MALFORMED),
-        ({"prompt": ()}, ErrorCode.UNSUPPORTED),
-        ({"max_new_tokens": 4094}, ErrorCode.PROMPT_TOO_LONG),
-        ({"prompt": (1, 64)}, ErrorCode.WRONG_TOKENIZER),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_what_is_not_served_is_refused_with_its_code(change: dict[str, Any], code: ErrorCode) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(**{"client": caller.peer_id, **change})
-        error = await refusal(caller, opening(request))
-        assert error.code == code
+        error = await refusal(caller, opening(request_of(caller.peer_id, numerics="bfloat16")))
+        assert (error.code, error.retry_after_s) == (ErrorCode.UNSUPPORTED, None)
         assert error.message and "\n" not in error.message
         assert bench.engine.open_sequences == 0
-
-    play(scene)
-
-
-@pytest.mark.parametrize(
-    ("committed", "code"),
-    [
-        (tuple(range(8)), ErrorCode.BAD_COMMITTED),
-        ((4, 5, 6), ErrorCode.BAD_COMMITTED),
-        ((4, 64), ErrorCode.WRONG_TOKENIZER),
-    ],
-    ids=["full", "ended", "vocabulary"],
-)
-def test_a_resumption_that_makes_no_sense_is_refused(committed: tuple[int, ...], code: ErrorCode) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, eos=(5,))
-        assert (await refusal(caller, opening(request, committed=committed))).code == code
-
-    play(scene)
-
-
-def test_a_resumption_continues_the_same_stream() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=12)
-        stream = expected_output(request, bench.engine)
-        caller.post(opening(request, committed=stream[:5]))
-        assert await collected(caller) == stream[5:]
+        assert (await refusal(caller, opening(request_of(SERVER.peer_id)))).code == ErrorCode.MALFORMED
 
     play(scene)
 
@@ -305,17 +258,23 @@ def test_of_those_that_wait_clients_come_in_turns() -> None:
     play(scene, max_requests=3)
 
 
-def test_who_waits_when_the_verifier_drains_is_sent_away() -> None:
+def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
     async def run() -> None:
         async with verifying(max_requests=1) as bench:
-            caller = await bench.caller()
             [holder] = await occupied(bench, clients=1)
+            caller, auditor = await bench.caller(), await bench.caller(AUDIT)
             caller.post(opening(request_of(caller.peer_id)))
             await caller.hear_for(0.1)
             draining = asyncio.ensure_future(bench.service.drain())
             assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+            error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
+            audit = claim_of(request_of("another"), (1, 2))
+            refused = await refusal(auditor, audit, number=audit.number)
+            assert (error.code, refused.code) == (ErrorCode.SHUTTING_DOWN, ErrorCode.SHUTTING_DOWN)
+            assert not draining.done()
             holder.post(m.Cancel(1))
             await asyncio.wait_for(draining, 1.0)
+            assert bench.service.requests == 0
 
     run_virtual(run())
 
@@ -328,25 +287,6 @@ def test_a_number_in_use_is_refused_and_the_first_request_goes_on() -> None:
         assert len(await collected(caller)) > 5
 
     play(scene)
-
-
-def test_a_draining_verifier_takes_nothing_new_and_finishes_what_it_has() -> None:
-    async def run() -> None:
-        import asyncio
-
-        async with verifying() as bench:
-            caller = await bench.caller()
-            request = request_of(caller.peer_id, max_new_tokens=30)
-            caller.post(opening(request))
-            await caller.until(m.Opened)
-            draining = asyncio.ensure_future(bench.service.drain())
-            error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
-            assert (error.code, draining.done()) == (ErrorCode.SHUTTING_DOWN, False)
-            await caller.until(m.Final)
-            await asyncio.wait_for(draining, 1.0)
-            assert bench.service.requests == 0
-
-    run_virtual(run())
 
 
 def test_a_tree_outside_the_vocabulary_is_ignored_and_its_request_goes_on() -> None:
@@ -416,37 +356,54 @@ def test_a_stream_that_ends_frees_its_requests_at_the_next_pass() -> None:
     play(scene)
 
 
-def test_bad_logits_fail_their_request_alone() -> None:
+class FragileEngine(ScriptedEngine):
+    """Passes that feed a certain token fail as a whole."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(model_seed=3)
+        self._error = error
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        if any(50 in row.tokens for row in rows):
+            raise self._error
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize(
+    ("engine", "prompt", "code"),
+    [
+        (SickEngine(sick_tokens=frozenset({50}), model_seed=3), (50, 1), ErrorCode.BAD_LOGITS),
+        (ScriptedEngine(pool_tokens=64), (1,) * 60, ErrorCode.OUT_OF_MEMORY),
+        (FragileEngine(RuntimeError("kernel")), (50,), ErrorCode.INTERNAL),
+        (FragileEngine(OutOfMemory("The device has no memory left for a pass.")), (50,), ErrorCode.OUT_OF_MEMORY),
+    ],
+    ids=["bad logits", "never fits", "a pass breaks", "a pass needs too much"],
+)
+@pytest.mark.parametrize("comes_later", [False, True])
+def test_a_request_that_fails_does_so_alone(
+    engine: ScriptedEngine, prompt: tuple[int, ...], code: ErrorCode, comes_later: bool
+) -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
-        healthy = request_of(caller.peer_id, max_new_tokens=20)
+        healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
         caller.post(opening(healthy, number=1))
-        await caller.until(m.Commit)
-        sick = request_of(caller.peer_id, prompt=(50, 1), max_new_tokens=20)
-        error = await refusal(caller, opening(sick, number=2), number=2)
-        assert error.code == ErrorCode.BAD_LOGITS
+        if comes_later:
+            await caller.until(m.Commit)
+        bad = request_of(caller.peer_id, prompt=prompt, max_new_tokens=20)
+        error = await refusal(caller, opening(bad, number=2), number=2)
+        is_refused = isinstance(engine, FragileEngine) and code == ErrorCode.OUT_OF_MEMORY
+        assert (error.code, error.retry_after_s) == (code, RETRY_AFTER_S if is_refused else None)
         first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
         assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
 
-    play(scene, SickEngine(sick_tokens=frozenset({50}), model_seed=3))
-
-
-def test_a_request_that_never_fits_is_refused_at_once_and_others_go_on() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        healthy = request_of(caller.peer_id, max_new_tokens=20)
-        caller.post(opening(healthy, number=1))
-        await caller.until(m.Commit)
-        greedy = request_of(caller.peer_id, prompt=(1,) * 60, max_new_tokens=20)
-        error = await refusal(caller, opening(greedy, number=2), number=2)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OUT_OF_MEMORY, None)
-        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
-        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
-
-    play(scene, ScriptedEngine(pool_tokens=64))
+    play(scene, engine)
 
 
 @pytest.mark.parametrize("pacing", list(m.Pacing))
-def test_requests_that_do_not_fit_together_take_their_pages_in_turns(pacing: m.Pacing) -> None:
-    """Three streams of 40 tokens in a pool for 64: the youngest give way, are fed again, and lose nothing."""
+@pytest.mark.parametrize("pool_tokens", [64, 4096])
+def test_requests_share_passes_and_where_they_do_not_fit_their_pages_in_turns(
+    pacing: m.Pacing, pool_tokens: int
+) -> None:
+    """Three streams of 40 tokens; in a pool for 64 the youngest give way, are fed again, and lose nothing."""
 
     async def scene(bench: Bench, caller: Caller) -> None:
         callers = [caller, await bench.caller(), await bench.caller()]
@@ -455,8 +412,9 @@ def test_requests_that_do_not_fit_together_take_their_pages_in_turns(pacing: m.P
             each.post(opening(request, pacing=pacing))
         streams = await asyncio.gather(*(collected(each) for each in callers))
         assert streams == [expected_output(request, bench.engine) for request in requests]
+        assert bench.engine.passes <= 45 or pool_tokens == 64
 
-    play(scene, ScriptedEngine(pool_tokens=64))
+    play(scene, ScriptedEngine(pool_tokens=pool_tokens))
 
 
 class CountingEngine(ScriptedEngine):
@@ -545,39 +503,6 @@ def test_a_long_prompt_does_not_stall_the_others() -> None:
     play(scene, curve=curve)
 
 
-class FragileEngine(ScriptedEngine):
-    """Passes that feed a certain token fail as a whole."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(model_seed=3)
-        self._error = error
-
-    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        if any(50 in row.tokens for row in rows):
-            raise self._error
-        return super().forward(rows)
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (RuntimeError("kernel"), ErrorCode.INTERNAL),
-        (OutOfMemory("The device has no memory left for a pass."), ErrorCode.OUT_OF_MEMORY),
-    ],
-    ids=["broken", "out of memory"],
-)
-def test_a_pass_that_fails_as_a_whole_costs_only_who_makes_it_fail(error: Exception, code: ErrorCode) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
-        bad = request_of(caller.peer_id, prompt=(50,), max_new_tokens=20)
-        caller.post(opening(healthy, number=1), opening(bad, number=2))
-        assert (await caller.until(m.Error, number=2)).code == code
-        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
-        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
-
-    play(scene, FragileEngine(error))
-
-
 def test_a_pass_that_only_serves_who_has_left_is_abandoned() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         leaving = await bench.caller()
@@ -591,31 +516,6 @@ def test_a_pass_that_only_serves_who_has_left_is_abandoned() -> None:
         assert loop.time() - began_s < 1.0
 
     play(scene, curve=CostCurve(((1, 0.01), (100, 0.01), (200, 60.0))))
-
-
-def test_many_clients_share_passes_and_each_has_its_own_stream() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        callers = [caller, await bench.caller(), await bench.caller()]
-        requests = [request_of(c.peer_id, prompt=(index, 7), max_new_tokens=25) for index, c in enumerate(callers)]
-        for each, request in zip(callers, requests, strict=True):
-            each.post(opening(request))
-        for each, request in zip(callers, requests, strict=True):
-            assert await collected(each) == expected_output(request, bench.engine)
-        assert bench.engine.passes <= 30
-
-    play(scene)
-
-
-def test_guesses_that_do_not_pay_enter_no_pass() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id)
-        before = roll_digest(request_digest(request), expected_output(request, bench.engine)[:4])
-        nodes = NodeBlock.of([Node(BASE, token, 0.001) for token in range(20)])
-        caller.post(opening(request, pacing=m.Pacing.PLAIN), m.Tree(1, before, 4, nodes, bytes([1] * 20)))
-        await collected(caller)
-        assert max(message.stats.nodes for message in caller.heard if isinstance(message, m.Commit)) == 0
-
-    play(scene)
 
 
 # A pass over two tokens, those of two requests, costs what one token costs; a third makes it 1.45 times as long,

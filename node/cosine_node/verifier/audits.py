@@ -1,0 +1,215 @@
+"""A verifier's audits of others: streams that another verifier signed, replayed in the passes of its step loop.
+
+The output is a function of the request, so one prefill of prompt and output shows at every position which token
+this target chooses there (docs/design.md; in the manner of Token-DiFR, arXiv 2511.20621).
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
+
+from cosine_node.engine.base import Choice, Engine, Row
+from cosine_node.passes.counts import VerifierCounts
+from cosine_node.verifier.admission import VerifierConfig, check_claim
+from cosine_node.verifier.request import KvState, RequestStage, ServedRequest
+from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_p2p.session.request_log import PEER_LETTERS
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
+from cosine_p2p.trust.audit_rule import is_near_tie, near_tie_of
+from cosine_protocol import messages as m
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
+from cosine_protocol.protocols import AUDIT
+from cosine_protocol.statements import sign_verdict
+
+LOG = logging.getLogger(__name__)
+
+# Choices: what audits take of a verifier's time, which is what prompts leave of a pass.
+MAX_AUDITS: Final = 2
+"""At once, of all peers."""
+MAX_PEER_AUDITS: Final = 1
+"""At once, of one peer."""
+TOKENS_PER_S: Final = 100.0
+"""Of one peer: clients that audit 5 % of what they are given ask for so much only at 2,000 tokens a second."""
+AHEAD_S: Final = 60.0
+"""A peer may have audited in one go what it may in so long."""
+RETRY_AFTER_S: Final = 2.0
+"""An audit of a few hundred tokens takes about so long beside other requests."""
+SCORED_TOKENS: Final = 64
+"""Bounds a pass: positions of one audit whose scores it computes. A quarter of what a token tree may have."""
+CANDIDATES: Final = 8
+"""Beyond so many tokens a gap need not be exact, for it is wide."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class AuditedStream(ServedRequest):
+    """A request that commits nothing: what `claim` holds is fed, and what the target chooses there compared.
+
+    Its `output` is the author's, of which the author signed the positions from `own_from` on as its own. The last
+    token is only compared, so it is fed like one that is recomputed. All of it is computed anew if its pages are
+    taken.
+    """
+
+    claim: m.AskAudit
+    own_from: int
+    stage: RequestStage = RequestStage.RECOMPUTE
+    equal: int = 0
+    near_ties: list[m.AuditFinding] = field(default_factory=list)
+    different: list[m.AuditFinding] = field(default_factory=list)
+
+    gives_way: ClassVar[bool] = True
+
+    @property
+    def is_compared(self) -> bool:
+        """True once every position has been."""
+        return not self.unfed_tokens
+
+    def prefill_row(self, tokens: int) -> Row:
+        """The row that feeds the next known tokens: up to the first to be compared, from there a few at a time."""
+        fed, known = self.kv.fed_tokens, self.known_tokens
+        unscored = len(self.request.prompt) - 1 + self.own_from - fed
+        if unscored > 0:
+            chunk = known[fed : fed + min(tokens, unscored)]
+            return Row.chain(self.kv.sequence, chunk, scored_from=len(chunk))
+        chunk = known[fed : fed + min(tokens, SCORED_TOKENS)]
+        return replace(Row.chain(self.kv.sequence, chunk), candidates=CANDIDATES)
+
+    def compare(self, choices: Sequence[Choice]) -> None:
+        """Take in the target's choices after the tokens of the row that was just fed, and not counted yet."""
+        first = self.kv.fed_tokens + 1 - len(self.request.prompt)
+        for position, choice in enumerate(choices, first):
+            committed = self.output[position]
+            if choice.token == committed:
+                self.equal += 1
+                continue
+            finding = m.AuditFinding(position, choice.token, gap_of(choice, committed))
+            is_near = is_near_tie(finding.gap, sampling=self.request.sampling, near_tie=self.near_tie)
+            (self.near_ties if is_near else self.different).append(finding)
+
+    def preempt(self, sequence: int) -> None:
+        ServedRequest.preempt(self, sequence)
+        self.equal = 0
+        self.near_ties, self.different = [], []
+
+    def answer(self, auditor: Identity) -> m.Audited:
+        """The signed verdict."""
+        first_ones = (self.different + self.near_ties)[:MAX_AUDIT_FINDINGS]
+        verdict = m.AuditVerdict(
+            author=self.claim.author,
+            first=self.own_from,
+            tokens=len(self.output),
+            digest=roll_digest(self.d_0, self.output),
+            equal=self.equal,
+            near_ties=len(self.near_ties),
+            different=len(self.different),
+            findings=tuple(sorted(first_ones, key=lambda finding: finding.position)),
+        )
+        return sign_verdict(auditor, verdict, number=self.number, d_0=self.d_0)
+
+
+def gap_of(choice: Choice, committed: int) -> float:
+    """The score of a choice less that of another token, or less than that where it is no candidate.
+
+    A token that the sampler rules out is as far away as can be.
+    """
+    chances = dict(choice.candidates)
+    if committed in chances:
+        rival = chances[committed]
+    elif len(chances) < CANDIDATES:
+        return MAX_SCORE_GAP
+    else:
+        rival = min(chances.values())
+    best = chances.get(choice.token, 1.0)
+    return min(MAX_SCORE_GAP, max(choice.margin, math.log(best / rival))) if rival > 0 else MAX_SCORE_GAP
+
+
+class AuditService:
+    """Serves `/cosine/audit`. Audits are among `requests`, where a place is free; whoever comes takes it back.
+
+    `wake` is called when something changed.
+    """
+
+    def __init__(
+        self,
+        requests: ServedRequests,
+        *,
+        engine: Engine,
+        config: VerifierConfig,
+        counts: VerifierCounts,
+        wake: Callable[[], None],
+    ) -> None:
+        self._requests = requests
+        self._engine = engine
+        self._config = config
+        self._counts = counts
+        self._wake = wake
+        # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
+        self._paid_until_s: Remembered[str, float] = Remembered(1024)
+        self._reads = serving_budget()
+        self._capacity_tokens = engine.free_tokens
+        self.is_draining = False
+
+    async def handle(self, stream: Stream) -> None:
+        """Serve one client's stream until it ends; its audits go with it."""
+        await serve_channel(stream, AUDIT, self._receive, on_end=self._end, budget=self._reads)
+
+    def _end(self, channel: Channel, reason: str) -> None:
+        self._requests.cancel_all(channel)
+        self._wake()
+
+    def _receive(self, channel: Channel, message: m.Message) -> None:
+        if not isinstance(message, m.AskAudit):
+            channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+            return
+        try:
+            self._begin(channel, message)
+        except PeerError as refusal:
+            self._counts.refused[ErrorCode(refusal.code)] += 1
+            LOG.info("client=%s: no audit, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
+            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+
+    def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
+        """Replay a stream from now on. Raises `PeerError` with the reason why not."""
+        now_s = asyncio.get_running_loop().time()
+        peer_id, request = channel.peer_id, claim.request
+        if self.is_draining:
+            raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down")
+        if self._requests.get(channel, claim.number) is not None:
+            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+        under_way = Counter(one.channel.peer_id for one in self._requests if isinstance(one, AuditedStream))
+        paid_until_s = self._paid_until_s.get(peer_id) or now_s
+        wait_s = max(0.0, paid_until_s - now_s - AHEAD_S)
+        if under_way.total() >= MAX_AUDITS or under_way[peer_id] >= MAX_PEER_AUDITS:
+            wait_s = RETRY_AFTER_S
+        if wait_s or len(self._requests) >= self._config.max_requests:
+            raise PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s or RETRY_AFTER_S)
+        transcript = check_claim(claim, engine=self._engine, config=self._config)
+        tokens = len(request.prompt) + len(claim.tokens)
+        if tokens > self._capacity_tokens:
+            sentence = f"the audit needs room for {tokens} tokens, the verifier has {self._capacity_tokens}"
+            raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
+        # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
+        self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
+        audited = AuditedStream(
+            channel,
+            claim.number,
+            request,
+            KvState(self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
+            list(claim.tokens),
+            admission=1 << 62,  # above every number of a request: pages are taken from audits first
+            near_tie=near_tie_of(self._engine.numerics),
+            claim=claim,
+            own_from=transcript.first,
+        )
+        self._requests.add(audited)
+        self._counts.opened += 1
+        log_of(audited).info("an audit of %d tokens", len(claim.tokens) - transcript.first)
+        self._wake()

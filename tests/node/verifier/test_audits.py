@@ -1,0 +1,196 @@
+"""Audits: a replay compares every position once however it is fed, is bounded, and is nobody's burden."""
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node.engine.base import Choice
+from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, SCORED_TOKENS, TOKENS_PER_S, gap_of
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
+from cosine_protocol.protocols import AUDIT, VERIFY
+from cosine_protocol.request import Request, Sampling
+from cosine_protocol.statements import open_verdict
+from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, request_of
+from tests.node.verifier.replaying import audited_stream, claim_of, feed
+from tests.node.verifier.test_service import play, refusal
+
+TOKENS = 70
+SAMPLED = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.2, seed=5)
+
+
+def replayed(
+    request: Request, tokens: tuple[int, ...], *, first: int = 0, chunk: int = 512, preempted: bool = False
+) -> m.AuditVerdict:
+    """The verdict about a stream that `SERVER` signed, fed at most `chunk` tokens a pass."""
+    engine = ScriptedEngine()
+    claim = claim_of(request, tokens, first=first)
+    stream = audited_stream(engine, claim, first=first)
+    while not stream.is_compared:
+        before = engine.live_tokens
+        feed(engine, stream, chunk)
+        assert engine.live_tokens - before <= max(SCORED_TOKENS, first + len(request.prompt) - 1)
+        if preempted and stream.kv.fed_tokens > TOKENS / 2:
+            preempted = False
+            engine.release(stream.kv.sequence)
+            stream.preempt(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)))
+    return open_verdict(stream.answer(SERVER), auditor=SERVER.peer_id, claim=claim)
+
+
+WRITTEN = {
+    sampling: expected_output(request_of("c", max_new_tokens=TOKENS, sampling=sampling), ScriptedEngine())
+    for sampling in (Sampling(), SAMPLED)
+}
+
+
+@given(st.sampled_from(list(WRITTEN)), st.integers(0, TOKENS - 1), st.integers(3, 200), st.booleans())
+def test_what_the_target_commits_is_equal_at_every_position(
+    sampling: Sampling, first: int, chunk: int, preempted: bool
+) -> None:
+    request = request_of("c", max_new_tokens=TOKENS, sampling=sampling)
+    verdict = replayed(request, WRITTEN[sampling], first=first, chunk=chunk, preempted=preempted)
+    assert (verdict.equal, verdict.near_ties, verdict.different) == (TOKENS - first, 0, 0)
+
+
+@given(place=st.integers(0, TOKENS - 1), first=st.integers(0, TOKENS - 1))
+def test_another_token_is_found_where_its_author_is_the_one_that_is_audited(place: int, first: int) -> None:
+    tokens = list(WRITTEN[SAMPLED])
+    right, tokens[place] = tokens[place], (tokens[place] + 1) % 16
+    request = request_of("c", max_new_tokens=TOKENS, sampling=SAMPLED)
+    verdict = replayed(request, tuple(tokens[: place + 1]), first=min(first, place))
+    [finding] = verdict.findings
+    assert (finding.position, finding.token, verdict.different) == (place, right, 1)
+    assert finding.gap > 0
+
+
+def test_of_many_differences_the_verdict_names_so_many() -> None:
+    verdict = replayed(request_of("c", max_new_tokens=TOKENS, sampling=SAMPLED), (1,) * TOKENS)
+    assert verdict.different > MAX_AUDIT_FINDINGS == len(verdict.findings)
+
+
+def test_a_gap_is_the_distance_of_two_scores_as_far_as_it_is_known() -> None:
+    choice = Choice(4, 0.5, ((4, 0.6), (5, 0.3), (6, 0.01)))
+    assert gap_of(choice, 5) == pytest.approx(math.log(2))
+    assert gap_of(choice, 7) == MAX_SCORE_GAP
+    many = Choice(0, 0.1, tuple((token, 0.5**token) for token in range(CANDIDATES)))
+    assert gap_of(many, 99) == pytest.approx((CANDIDATES - 1) * math.log(2))
+
+
+# The service.
+
+
+def asked(number: int = 1, *, prompt_tokens: int = 3, tokens: int = 40, lies_at: int | None = None) -> m.AskAudit:
+    """A stream of the scripted target."""
+    request = request_of("some client", prompt=(1, 2, 3) * (prompt_tokens // 3), max_new_tokens=tokens)
+    output = list(expected_output(request, ScriptedEngine()))
+    if lies_at is not None:
+        output[lies_at] = (output[lies_at] + 1) % 16
+    return claim_of(request, output, number=number)
+
+
+async def verdict_of(caller: Caller, claim: m.AskAudit) -> m.AuditVerdict:
+    caller.post(claim)
+    answer = await caller.until(m.Audited, number=claim.number)
+    return open_verdict(answer, auditor=SERVER.peer_id, claim=claim)
+
+
+async def refused(caller: Caller, claim: m.AskAudit) -> m.Error:
+    return await refusal(caller, claim, number=claim.number)
+
+
+def test_an_honest_stream_is_equal_and_a_lie_is_found() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        assert (await verdict_of(caller, asked(1))).equal == 40
+        lie = await verdict_of(caller, asked(2, lies_at=39))
+        assert (lie.equal, lie.different) == (39, 1)
+        assert bench.service.counts.ended == {"audited": 2} and bench.service.counts.audited_tokens == 80
+
+    play(scene, protocol=AUDIT)
+
+
+def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes() -> None:
+    """The request needs a pass for each of its tokens, and gets them as fast as alone."""
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        client = await bench.caller(VERIFY)
+        request = request_of(client.peer_id, max_new_tokens=30)
+        client.post(m.Open(1, request, (), m.Pacing.PLAIN, ()))
+        began_s = asyncio.get_running_loop().time()
+        judging = asyncio.ensure_future(verdict_of(caller, asked(prompt_tokens=300, tokens=200)))
+        await client.until(m.Final)
+        assert asyncio.get_running_loop().time() - began_s < 30 * FLAT.seconds(64) * 1.2
+        assert (await judging).equal == 200
+
+    play(scene, protocol=AUDIT)
+
+
+def test_no_more_than_so_many_are_under_way_and_one_of_each_peer() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(asked(1, tokens=400))
+        busy = await refused(caller, asked(2))
+        assert (busy.code, busy.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
+        others = [await bench.caller() for _ in range(MAX_AUDITS)]
+        for other in others[:-1]:
+            other.post(asked(1, tokens=400))
+        assert (await refused(others[-1], asked(1))).code == ErrorCode.OVERLOADED
+
+    play(scene, protocol=AUDIT)
+
+
+def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_others_do_not() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        number = 0
+        while number <= 1.1 * AHEAD_S * TOKENS_PER_S:
+            number += 1503
+            await verdict_of(caller, asked(number, prompt_tokens=1500, tokens=3))
+        told = await refused(caller, asked(number + 1))
+        assert told.code == ErrorCode.OVERLOADED and told.retry_after_s is not None
+        assert 0 < told.retry_after_s < AHEAD_S
+        await verdict_of(other, asked(1))
+        heard = await asyncio.gather(*(one.hear_for(told.retry_after_s) for one in (caller, other)))
+        assert not any(isinstance(message, m.Error) for some in heard for message in some)
+        await verdict_of(caller, asked(number + 2))
+
+    play(scene, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
+
+
+def test_whoever_comes_takes_the_place_of_an_audit() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(asked(1, tokens=400))
+        await caller.hear_for(0.005)
+        client = await bench.caller(VERIFY)
+        client.post(m.Open(1, request_of(client.peer_id), (), m.Pacing.PLAIN, ()))
+        await client.until(m.Opened)
+        assert (await caller.until(m.Error)).code == ErrorCode.OVERLOADED
+        assert (await refused(caller, asked(2))).code == ErrorCode.OVERLOADED
+        await client.until(m.Final)
+
+    play(scene, protocol=AUDIT, max_requests=1)
+
+
+def test_an_audit_ends_with_its_stream() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        other.post(asked(1, tokens=400))
+        await other.hear_for(0.005)
+        assert bench.service.requests == 1
+        await bench.hang_up(other)
+        await asyncio.sleep(0.1)
+        assert bench.service.requests == 0
+
+    play(scene, protocol=AUDIT)
+
+
+@pytest.mark.parametrize("message", [m.Cancel(1), m.AskStatus(1)])
+def test_nothing_else_belongs_on_the_stream(message: m.Message) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(message)
+        assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
+
+    play(scene, protocol=AUDIT)
