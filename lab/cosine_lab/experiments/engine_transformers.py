@@ -31,7 +31,7 @@ from cosine_lab.experiments.texts import Tokens, embedded_prompts, random_prompt
 from cosine_node import zoo
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import resolve_device, resolve_dtype
-from cosine_node.engine.torch.support import cache_parameter, is_sixteen_bit
+from cosine_node.engine.torch.support import cache_parameter
 from cosine_protocol.errors import CosineError, UsageError
 
 ATTENTION: Final = "sdpa"
@@ -296,7 +296,7 @@ def measured_model(name: str, options: EngineOptions) -> MeasuredModel:
         engine=engine,
         rival=TransformersModel(model),
         dtype=str(model.dtype).removeprefix("torch."),
-        near_tie=SIXTEEN_BIT_NEAR_TIE if is_sixteen_bit(model.dtype) else NEAR_TIE,
+        near_tie=SIXTEEN_BIT_NEAR_TIE if model.dtype.itemsize < 4 else NEAR_TIE,
     )
 
 

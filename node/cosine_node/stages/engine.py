@@ -16,14 +16,14 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.engine import row_results
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, read_config
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
-from cosine_node.engine.torch.pass_model import Feeds
+from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_results import row_results
 from cosine_node.engine.torch.support import (
     UnsupportedModel,
     context_tokens,
@@ -298,7 +298,7 @@ class StageEngine(PagedEngine):
                 return self._model.run(feeds, store=self._store, entering=activations, wanted=wanted)
 
             is_last = self._model.layers.is_last
-            found = row_results(trees, rows, run) if is_last else run(list(range(tokens)))
+            found = row_results(feeds, run) if is_last else run(list(range(tokens)))
             on_error.pop_all()
         return found
 

@@ -4,22 +4,24 @@ Each call writes the pass's keys and values into the pool, then lets every seque
 its own ancestors. Models reach it unchanged; the plan travels as a forward keyword argument.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from cosine_node.engine.torch.kv_store import LayerPages
-from cosine_node.engine.torch.pass_plan import AttentionCall, AttentionPlan
+from cosine_node.engine.torch.pass_plan import AttentionCall, DecoderPlan
 from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles
 from cosine_node.engine.torch.support import UnsupportedModel
 
-# Attention of queries over keys and values that are laid out already: PyTorch's kernel, or step by step.
+ATTENTION_NAME: Final = "cosine_packed"
+"""The name under which a model's configuration asks for this attention."""
+MOST_SCORES: Final = 1 << 24
+"""64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
+32,768 keys have 4 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,50 +76,45 @@ class AttentionKernel:
         sinks: Tensor | None,
     ) -> Tensor:
         """The same in calls of the numbers of rows that `tiles` name; the rows of `bias` are padded already."""
-        rows = queries.shape[2]
-        padded = tiles.pad(queries)
-        padded_sinks = None if sinks is None else tiles.pad(sinks)
-        if padded.shape[2] <= tiles.limit:
-            return self(padded, keys, values, bias=bias, sinks=padded_sinks)[:, :, :rows]
+        padded, biases = (torch.split(each, tiles.limit, 2) for each in (tiles.pad(queries), bias))
+        by_tile = [None] * len(padded) if sinks is None else torch.split(tiles.pad(sinks), tiles.limit, 2)
         outputs = [
-            self(
-                padded[:, :, start : start + tiles.limit],
-                keys,
-                values,
-                bias=bias[:, :, start : start + tiles.limit],
-                sinks=None if padded_sinks is None else padded_sinks[:, :, start : start + tiles.limit],
-            )
-            for start in range(0, padded.shape[2], tiles.limit)
+            self(rows, keys, values, bias=bias_rows, sinks=sink_rows)
+            for rows, bias_rows, sink_rows in zip(padded, biases, by_tile, strict=True)
         ]
-        return torch.cat(outputs, 2)[:, :, :rows]
-
-
-# Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) over the latents themselves.
-#
-# Such layers make the keys and values of all heads from one latent of a token and one rotated part of its key.
-# Kept
-# expanded, those of DeepSeek-V3 take 71 times as much memory. The expansion is linear, so it is applied to queries
-# and outputs instead ("absorbed"): all heads then share one key, the latent and the rotated part, and as value
-# too.
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
+        return joined[:, :, : queries.shape[2]]
 
 
 class LatentAttention:
-    """One such layer of a model: stands in for its method `expand_kv` under the attention called `attention_name`.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) of one layer over the latents themselves.
 
-    transformers' layers of this kind call that with the latents [1, 1, tokens, rank] and the rotated parts
-    [1, 1, tokens, rotated width], and hand what it returns to their attention: here, these as they are.
+    Such layers make the keys and values of all heads from one latent of a token and one rotated part of its key.
+    Kept expanded, those of DeepSeek-V3 take 71 times as much memory. The expansion is linear, so it is applied to
+    queries and outputs instead ("absorbed"): all heads then share one key, the latent and the rotated part, and as
+    value too.
+
+    This stands in for the layer's method `expand_kv`, which transformers calls with the latents
+    [1, 1, tokens, rank] and the rotated parts [1, 1, tokens, rotated width]. What it returns, here these as they
+    are, is handed to the layer's attention.
     """
 
-    def __init__(self, module: Any, attention_name: str) -> None:
+    def __init__(self, module: Any) -> None:
         self._module = module
-        self._attention_name = attention_name
         self._key_width: int = module.qk_nope_head_dim
         self._rank: int = module.kv_lora_rank
-        self._matrix = _matrix(module.kv_b_proj).view(-1, self._key_width + module.v_head_dim, self._rank)
+        projection = module.kv_b_proj
+        weight = projection.weight.detach()
+        if type(projection) is not nn.Linear or type(projection.weight) is not nn.Parameter:
+            # Quantised weights [outputs, inputs] are read by asking the layer.
+            with torch.no_grad():
+                columns = projection(torch.eye(projection.in_features, dtype=weight.dtype, device=weight.device))
+            weight = columns.t().contiguous()
+        self._matrix: Tensor = weight.view(-1, self._key_width + module.v_head_dim, self._rank)
 
     def __call__(self, kv_nope: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
-        """The key and value states that the layer gives to its attention."""
-        if self._module.config._attn_implementation == self._attention_name:
+        """The key and value states that the layer gives to its attention: its own ones under another attention."""
+        if self._module.config._attn_implementation == ATTENTION_NAME:
             return kv_nope, k_rot
         expanded: tuple[Tensor, Tensor] = type(self._module).expand_kv(self._module, kv_nope, k_rot)
         return expanded
@@ -131,13 +128,14 @@ class LatentAttention:
         """Outputs [tokens, heads * (rank + rotated width)] as [tokens, heads * value width]."""
         heads = len(self._matrix)
         latents = output.view(len(output), heads, -1)[..., : self._rank].transpose(0, 1)
-        return self._value_product(latents).transpose(0, 1).flatten(1)
+        return _by_row(self._value_product(latents))
 
     def kernels(self) -> list[RowKernel]:
-        """Its products with weights, each over rows that all heads share."""
+        """Its products with weights, [rows, width] as the rows of every head to [rows, heads * outputs]."""
+        heads = len(self._matrix)
         return [
-            RowKernel(width, partial(_of_shared_rows, product, len(self._matrix)))
-            for width, product in ((self._key_width, self._key_product), (self._rank, self._value_product))
+            RowKernel(self._key_width, lambda rows: _by_row(self._key_product(rows.expand(heads, -1, -1)))),
+            RowKernel(self._rank, lambda rows: _by_row(self._value_product(rows.expand(heads, -1, -1)))),
         ]
 
     def _key_product(self, rows: Tensor) -> Tensor:
@@ -149,36 +147,27 @@ class LatentAttention:
         return torch.bmm(rows, self._matrix[:, self._key_width :].transpose(1, 2))
 
 
-def keep_latents(model: nn.Module, attention_name: str) -> None:
-    """Let all such layers of a model hand latents to the attention of that name."""
-    for module in _expanding(model):
-        module.expand_kv = LatentAttention(module, attention_name)
+def _by_row(products: Tensor) -> Tensor:
+    """[heads, rows, outputs] to [rows, heads * outputs]."""
+    return products.transpose(0, 1).flatten(1)
 
 
-def expand_latents(model: nn.Module) -> None:
-    """Undo `keep_latents`."""
-    for module in _expanding(model):
+def keep_latents(model: nn.Module, *, are_kept: bool) -> None:
+    """Let all layers of a model that make keys and values from latents hand these to packed attention, or not."""
+    for module in latent_layers(model):
         vars(module).pop("expand_kv", None)
-
-
-def has_latents(model: nn.Module) -> bool:
-    """True for a model with such layers."""
-    return bool(_expanding(model))
+        if are_kept:
+            module.expand_kv = LatentAttention(module)
 
 
 def latent_attention_of(module: nn.Module) -> LatentAttention | None:
-    """What stands in for the layer's own method, if anything does."""
+    """The object that stands in for the layer's own method, if one does."""
     found = vars(module).get("expand_kv")
     return found if isinstance(found, LatentAttention) else None
 
 
-def latent_kernels(model: nn.Module) -> list[RowKernel]:
-    """The products of a model's latents with weights: its layers are alike, so those of one."""
-    layers = (latent_attention_of(module) for module in model.modules())
-    return next((layer.kernels() for layer in layers if layer is not None), [])
-
-
-def _expanding(model: nn.Module) -> list[Any]:
+def latent_layers(model: nn.Module) -> list[Any]:
+    """The layers that expand latents linearly."""
     return [
         module
         for module in model.modules()
@@ -188,33 +177,6 @@ def _expanding(model: nn.Module) -> list[Any]:
     ]
 
 
-def _matrix(projection: Any) -> Tensor:
-    """The weights [outputs, inputs] of a projection without bias, of quantised ones a copy in its dtype."""
-    if type(projection) is nn.Linear and type(projection.weight) is nn.Parameter:
-        return projection.weight.detach()
-    weight = projection.weight
-    with torch.no_grad():
-        columns: Tensor = projection(torch.eye(projection.in_features, dtype=weight.dtype, device=weight.device))
-    return columns.t().contiguous()
-
-
-def _of_shared_rows(product: Callable[[Tensor], Tensor], heads: int, rows: Tensor) -> Tensor:
-    """[rows, width] as the rows of every head, to [rows, heads * outputs]."""
-    return product(rows.expand(heads, -1, -1)).transpose(0, 1).flatten(1)
-
-
-ATTENTION_NAME: Final = "cosine_packed"
-"""The name under which a model's configuration asks for this attention."""
-MOST_SCORES: Final = 1 << 24
-"""64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
-32,768 keys have 4 GiB."""
-
-
-def register_packed_attention() -> None:
-    """Make `cosine_packed` known to transformers. May be called again."""
-    AttentionInterface.register(ATTENTION_NAME, packed_attention)
-
-
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -222,7 +184,7 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None = None,
     *,
-    plan: AttentionPlan | None = None,
+    plan: DecoderPlan | None = None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -238,27 +200,31 @@ def packed_attention(
             str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
             "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
         )
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    _, heads, tokens, width = query.shape
+    # A layer that passes None has full attention even where its configuration names a window.
+    window = extra["sliding_window"] if "sliding_window" in extra else getattr(module, "sliding_window", None)
     latents = latent_attention_of(module)
-    shared = None if latents is None else torch.cat((key, value), -1)
+    if latents is not None:
+        query = latents.absorbed(query)
+        key = value = torch.cat((key, value), -1)
     output = attend(
         plan,
         cast(int, module.layer_idx),
-        query=query if latents is None else latents.absorbed(query),
-        key=key if shared is None else shared,
-        value=value if shared is None else shared,
-        window=_window(module, extra),
-        scale=scale,
+        query=query,
+        key=key,
+        value=value,
+        window=window if isinstance(window, int) and window > 0 else None,
+        scale=width**-0.5 if scaling is None else scaling,
         softcap=softcap,
         sinks=s_aux,
     )
     if latents is not None:
         output = latents.expanded(output)
-    return output.view(1, query.shape[2], query.shape[1], -1), None
+    return output.view(1, tokens, heads, -1), None
 
 
 def attend(
-    plan: AttentionPlan,
+    plan: DecoderPlan,
     layer: int,
     *,
     query: Tensor,
@@ -291,7 +257,12 @@ def attend(
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)
             bias = piece.bias(query.dtype, group, tiles=tiles)
-            sink_rows = None if sinks is None else _sinks_by_row(sinks, grouped, group)
+            sink_rows = None
+            if sinks is not None:
+                # From [heads] to [1, key heads, group * queries, 1].
+                _, key_heads, rows, _ = grouped.shape
+                by_row = sinks.view(1, key_heads, group, 1).expand(-1, -1, -1, rows // group)
+                sink_rows = by_row.reshape(1, key_heads, rows, 1)
             if tiles is None or bias is None:
                 output = kernel(grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
             else:
@@ -301,13 +272,7 @@ def attend(
     return joined if plan.order is None else joined[plan.order]
 
 
-def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
-    # A layer that passes None has full attention even where its configuration names a window.
-    found = extra["sliding_window"] if "sliding_window" in extra else getattr(module, "sliding_window", None)
-    return found if isinstance(found, int) and found > 0 else None
-
-
-def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
+def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
     """Write a pass's keys and values into its slots; the pages of the layer."""
     pages = plan.store.layer(layer, key, value, window=window)
     slots = plan.written if window is None else plan.window_written
@@ -370,10 +335,3 @@ def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
     sequences, key_heads, rows, width = output.shape
     split = output.reshape(sequences, key_heads, group, rows // group, width)
     return split.permute(0, 3, 1, 2, 4).reshape(sequences * rows // group, -1)
-
-
-def _sinks_by_row(sinks: Tensor, queries: Tensor, group: int) -> Tensor:
-    """Sinks [heads] by the rows of a call, [1, key heads, group * queries, 1]."""
-    _, key_heads, rows, _ = queries.shape
-    by_row = sinks.view(1, key_heads, group, 1).expand(-1, -1, -1, rows // group)
-    return by_row.reshape(1, key_heads, rows, 1)

@@ -2,10 +2,10 @@
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -24,57 +24,30 @@ from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_model import Feeds
+from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
-from cosine_node.engine.tree import FedNode, SequenceTree
+from cosine_node.engine.tree import SequenceTree
+from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.request import Sampling
 
-# Recurrent states of a model, each as it was after the token in one slot of the KV pool. Pure.
-#
-# A state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969). What has lost its
-# state
-# is fed again from the last token above it that has one.
+TOKENS_A_STATE: Final = 256
+"""The pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
+LEAST_STATES: Final = 16
+"""A node serves so many requests at once unless told otherwise."""
+STATE_FIELDS: Final = (
+    "conv_states",
+    "recurrent_states",
+    "is_conv_states_initialized",
+    "is_recurrent_states_initialized",
+    "has_previous_state",
+    "conv_kernel_size",
+)
+"""The attributes that transformers' linear attention layers keep their state in, each by the state's number."""
 
-
-State = TypeVar("State")
-
-
-class StateStore(Generic[State]):
-    """States by slot, at most `capacity`: beyond that the one that was not used for longest is dropped."""
-
-    def __init__(self, *, capacity: int) -> None:
-        self.capacity = capacity
-        # Ordered by last use, oldest first.
-        self._states: dict[int, State] = {}
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def put(self, slot: int, state: State) -> None:
-        """Store the state after the token in `slot`."""
-        self._states.pop(slot, None)
-        self._states[slot] = state
-        if len(self._states) > self.capacity:
-            del self._states[next(iter(self._states))]
-
-    def last(self, slots: Sequence[int]) -> tuple[int, State | None]:
-        """The last known state, and how many of the first of these tokens it covers; 0 and None without one."""
-        for count in range(len(slots), 0, -1):
-            state = self._states.pop(slots[count - 1], None)
-            if state is not None:
-                self._states[slots[count - 1]] = state
-                return count, state
-        return 0, None
-
-    def discard(self, slots: Iterable[int]) -> None:
-        """Forget the states of slots that other tokens are written to."""
-        for slot in slots:
-            self._states.pop(slot, None)
-
-
-# A row of a pass as batches of equally begun paths, for models that know sequences only, and no trees. Pure.
-#
-# A token that several paths share is computed in each of them, and written to the pool once.
+LayerState = dict[str, dict[int, Any]]
+"""The attributes of one layer, each by the number of the state."""
+ModelState = dict[int, LayerState]
+"""The state of each layer that has one, by its index; tensors have one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +61,18 @@ class PathToken:
 
 @dataclass(frozen=True, slots=True)
 class PathBatch:
-    """Paths that follow the same tokens, whose slots `past` are in their order."""
+    """Paths that follow the same tokens, whose slots `past` are in their order, for models that know no trees.
+
+    A token that several paths share is computed in each of them, and written to the pool once.
+    """
 
     past: tuple[int, ...]
     paths: tuple[tuple[PathToken, ...], ...]
 
-    @property
-    def length(self) -> int:
-        return max(len(path) for path in self.paths)
-
     def padded(self) -> list[list[int]]:
         """The tokens of all paths, equally long: what follows the end of a path cannot change it."""
-        return [[step.token for step in path] + [0] * (self.length - len(path)) for path in self.paths]
+        length = max(len(path) for path in self.paths)
+        return [[step.token for step in path] + [0] * (length - len(path)) for path in self.paths]
 
     def places(self) -> dict[int, tuple[int, int]]:
         """The path, and the place in it, where each token of the row is first."""
@@ -121,7 +94,16 @@ class RowPaths:
     def __init__(self, tree: SequenceTree, row: Row) -> None:
         numbers = {name: number for number, name in enumerate(row.nodes)}
         parents = set(row.parents)
-        paths = [_path(tree, name, numbers) for name in row.nodes if name not in parents]
+        paths: list[tuple[PathToken, ...]] = []
+        for leaf in row.nodes:
+            if leaf in parents:
+                continue
+            steps, name = list[PathToken](), leaf
+            while name != PREFIX:
+                node = tree.nodes[name]
+                steps.append(PathToken(node.token, node.slot, numbers.get(name)))
+                name = node.parent
+            paths.append(tuple(reversed(steps)))
         shared = list(takewhile(lambda steps: len(set(steps)) == 1, zip(*paths, strict=False)))
         self._tree = tree
         self.stem = tuple(steps[0] for steps in shared)
@@ -164,38 +146,11 @@ class RowPaths:
         return [*pieces, PathBatch(slots, self.branches)] if self.branches else pieces
 
 
-def _path(tree: SequenceTree, name: int, numbers: dict[int, int]) -> tuple[PathToken, ...]:
-    """The tokens from below the prefix down to a node."""
-    steps: list[PathToken] = []
-    while name != PREFIX:
-        node: FedNode = tree.nodes[name]
-        steps.append(PathToken(node.token, node.slot, numbers.get(name)))
-        name = node.parent
-    return tuple(reversed(steps))
-
-
-# A cache of transformers that begins with keys and values from the KV pool, and with a recurrent state if any.
-#
-# Models read and extend it as any other; what they add is written to the pool once their forward has ended.
-
-
-KV_LAYERS: Final = (DynamicLayer, DynamicSlidingWindowLayer)
-HYBRID_LAYERS: Final = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
-"""The layers of transformers' caches that keep keys and values, alone or beside a recurrent state."""
-STATE_FIELDS: Final = (
-    "conv_states",
-    "recurrent_states",
-    "is_conv_states_initialized",
-    "is_recurrent_states_initialized",
-    "has_previous_state",
-    "conv_kernel_size",
+KNOWN_LAYERS: Final = (
+    *(DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer, DummyLayer),
+    *(LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer),
 )
-"""The attributes that transformers' linear attention layers keep their state in, each by the state's number."""
-
-LayerState = dict[str, dict[int, Any]]
-"""The attributes of one layer, each by the number of the state."""
-ModelState = dict[int, LayerState]
-"""The state of each layer that has one, by its index; tensors have one row."""
+"""The layers of transformers' caches that keep keys and values, a recurrent state, both or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +166,7 @@ def layer_kinds(config: Any) -> list[LayerKind]:
     """The kind of each layer of a model. Raises `UnsupportedModel` for one that is not known here."""
     kinds = []
     for layer in DynamicCache(config=config).layers:
-        if type(layer) not in (*KV_LAYERS, *HYBRID_LAYERS, LinearAttentionLayer, DummyLayer):
+        if type(layer) not in KNOWN_LAYERS:
             raise UnsupportedModel(config.model_type, f"its cache has layers of the kind {type(layer).__name__}")
         has_keys = isinstance(layer, DynamicLayer)
         states = layer.number_of_states if isinstance(layer, LinearAttentionLayer) else 0
@@ -283,7 +238,10 @@ class GatheredHybridLayer(LinearAttentionLayer, GatheredLayer):  # type: ignore[
 
 
 class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
-    """The cache of one forward of a batch of paths, from the keys, values and state of their past."""
+    """The cache of one forward of a batch of paths, from the pool's keys and values and the state of their past.
+
+    Models read and extend it as any other; what they add is written to the pool once their forward has ended.
+    """
 
     def __init__(self, kinds: Sequence[LayerKind], past: Past, state: ModelState | None) -> None:
         layers: list[Any] = []
@@ -324,17 +282,6 @@ class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
         }
 
 
-def state_bytes(state: ModelState) -> int:
-    """Memory of a state."""
-    return sum(
-        value.nbytes
-        for layer in state.values()
-        for values in layer.values()
-        for value in values.values()
-        if isinstance(value, Tensor)
-    )
-
-
 def _restore(layer: LinearAttentionLayer, state: LayerState, *, rows: int) -> None:
     """Give a layer a copy of a state for each of so many paths: models change it in place."""
     for name, values in state.items():
@@ -348,21 +295,12 @@ def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[in
     return {number: change(value) if isinstance(value, Tensor) else value for number, value in values.items()}
 
 
-TOKENS_A_STATE: Final = 256
-"""The pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
-LEAST_STATES: Final = 16
-"""A node serves so many requests at once unless told otherwise."""
-MOST_PIECE_TOKENS: Final = 512
-"""Bounds memory where tokens are fed again to regain a state: a piece attends to all before it at once."""
-MOST_STEPS: Final = 16
-"""More tokens than this are fed with all before them in one forward rather than one by one."""
-
-
 class CachedModel:
     """Wraps a causal LM for passes over a pool of `slots` token slots: one forward a row, or a few.
 
     The paths of a token tree are a batch, which shares the keys and values of what was fed before. Where layers
-    have a recurrent state, the stem that all paths share is fed first, from the last token whose state is known.
+    have a recurrent state, the stem that all paths share is fed first, from the last token whose state is known: a
+    state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969).
     With `is_stepped` no more than one token at a time follows a state, for models that would else forget it.
     Raises `UnsupportedModel`.
     """
@@ -374,7 +312,9 @@ class CachedModel:
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots)
-        self.states = StateStore[ModelState](capacity=max(LEAST_STATES, slots // TOKENS_A_STATE))
+        # By the slot of the token that a state follows.
+        self._most_states = max(LEAST_STATES, slots // TOKENS_A_STATE)
+        self._states = Remembered[int, ModelState](self._most_states)
         self._is_stepped = is_stepped
         self._abandoned = threading.Event()
         self._kinds = layer_kinds(model.config)
@@ -397,7 +337,14 @@ class CachedModel:
             batch = RowPaths(tree, row).whole()
             logits, cache = self._forward(batch, None, keep=[0])
             cache.write(batch)
-            return logits.shape[-1], state_bytes(cache.state())
+            tensors = [
+                value
+                for layer in cache.state().values()
+                for values in layer.values()
+                for value in values.values()
+                if isinstance(value, Tensor)
+            ]
+            return logits.shape[-1], sum(tensor.nbytes for tensor in tensors)
 
     def forgets_state(self) -> bool:
         """True if several tokens at once do not continue the recurrent state of each layer.
@@ -424,7 +371,7 @@ class CachedModel:
 
     @property
     def pool_bytes(self) -> int:
-        return self.store.bytes + self._state_bytes * self.states.capacity
+        return self.store.bytes + self._state_bytes * self._most_states
 
     def abandon(self) -> None:
         self._abandoned.set()
@@ -441,7 +388,8 @@ class CachedModel:
         try:
             with torch.inference_mode():
                 for tree, row in feeds:
-                    self.states.discard(tree.nodes[name].slot for name in row.nodes)
+                    for name in row.nodes:
+                        self._states.pop(tree.nodes[name].slot)
                     stop = start + len(row.tokens)
                     numbers = {position - start for position in wanted if start <= position < stop}
                     for number, logits in self._row_logits(tree, row, numbers).items():
@@ -459,19 +407,31 @@ class CachedModel:
         if not self._has_state:
             return self._batch_logits(paths.whole(), None, wanted)[0]
         found: dict[int, Tensor] = {}
-        known, state = self.states.last(paths.known_slots)
-        page_tokens, most_tokens = PAGE_TOKENS, MOST_PIECE_TOKENS
+        known, state = self._last_state(paths.known_slots)
+        # Bounds memory where tokens are fed again to regain a state: a piece attends to all before it at once.
+        page_tokens, most_tokens = PAGE_TOKENS, 512
         if self._is_stepped:
             page_tokens = most_tokens = max(paths.stem_end, 1)
-            if paths.stem_end - known > MOST_STEPS:
+            # So many are sooner fed with all before them in one forward than one by one.
+            if paths.stem_end - known > 16:
                 known, state = 0, None
         for batch in paths.split(known, page_tokens=page_tokens, most_tokens=most_tokens):
             logits, cache = self._batch_logits(batch, state, wanted)
             found |= logits
             if len(batch.paths) == 1:
                 state = cache.state()
-                self.states.put(batch.paths[0][-1].slot, state)
+                self._states.note(batch.paths[0][-1].slot, state)
         return found
+
+    def _last_state(self, slots: Sequence[int]) -> tuple[int, ModelState | None]:
+        """The last known state, and how many of the first of these tokens it covers; 0 and None without one."""
+        for count in range(len(slots), 0, -1):
+            state = self._states.get(slots[count - 1])
+            if state is not None:
+                # Used last.
+                self._states.note(slots[count - 1], state)
+                return count, state
+        return 0, None
 
     def _batch_logits(
         self, batch: PathBatch, state: ModelState | None, wanted: set[int]
@@ -479,7 +439,7 @@ class CachedModel:
         """Feed a batch and write its keys and values; the logits after the wanted tokens of the row."""
         places = {number: place for number, place in batch.places().items() if number in wanted}
         # The output projection is a large share of a small model: it is computed where it is wanted only.
-        keep = sorted({token for _, token in places.values()}) or [batch.length - 1]
+        keep = sorted({token for _, token in places.values()}) or [len(batch.paths[0]) - 1]
         logits, cache = self._forward(batch, state, keep=keep)
         cache.write(batch)
         column = {token: i for i, token in enumerate(keep)}
@@ -493,8 +453,8 @@ class CachedModel:
         cache = GatheredCache(self._kinds, Past(slots, len(batch.paths), self.store, self._check), state)
         ids = torch.tensor(batch.padded(), dtype=torch.int64, device=self.device)
         kept = torch.tensor(keep, dtype=torch.int64, device=self.device)
-        step_tokens = 1 if self._is_stepped and state is not None else batch.length
-        is_whole = step_tokens == batch.length
+        step_tokens = 1 if self._is_stepped and state is not None else ids.shape[1]
+        is_whole = step_tokens == ids.shape[1]
         first, logits = len(batch.past), list[Tensor]()
         for part in torch.split(ids, step_tokens, 1):
             self._check()

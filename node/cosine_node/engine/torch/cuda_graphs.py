@@ -5,7 +5,6 @@ one launch. A graph reads and writes tensors of fixed addresses and sizes, so a 
 bucket. Without CUDA the same tensors are computed with directly, which tests use.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,11 +15,10 @@ from torch import Tensor
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indices, PassPlan, bucket_of, pad
+from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48
 """Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
-WARM_UPS: Final = 2
-"""Runs on a side stream before a capture, in which libraries initialise themselves, as PyTorch asks."""
 
 
 class CudaGraphs:
@@ -30,7 +28,7 @@ class CudaGraphs:
         self._decoder = decoder
         self._store = store
         self._device = device
-        self._passes: OrderedDict[BatchShape, BucketPass] = OrderedDict()
+        self._passes = Remembered[BatchShape, BucketPass](MAX_BUCKETS)
         # Passes run one after the other and their logits are copied out: they can share memory.
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
@@ -39,12 +37,10 @@ class CudaGraphs:
         bucket = bucket_of(BatchShape.around(plan.masks))
         if bucket is None:
             return None
-        found = self._passes.pop(bucket, None) or BucketPass(
+        found = self._passes.get(bucket) or BucketPass(
             self._decoder, self._store, bucket, self._device, memory=self._memory
         )
-        self._passes[bucket] = found
-        if len(self._passes) > MAX_BUCKETS:
-            self._passes.popitem(last=False)
+        self._passes.note(bucket, found)
         return found.logits(plan, wanted)
 
 
@@ -127,7 +123,8 @@ class BucketPass:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
+            # Libraries initialise themselves in these, as PyTorch asks.
+            for _ in range(2):
                 self._decode()
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(graph, pool=self._memory):

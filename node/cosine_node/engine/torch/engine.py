@@ -1,17 +1,20 @@
 """The engine on PyTorch, around a Hugging Face causal LM."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.base import BadLogits, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.sampling import row_queries
+from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_results import row_results
 from cosine_node.engine.torch.row_tiles import RowTileSet
+from cosine_node.engine.torch.sampling import choose
 from cosine_node.engine.torch.support import context_tokens, numerics
 from cosine_node.engine.vocabulary import DraftVocabulary
 
@@ -75,8 +78,55 @@ class TorchEngine(PagedEngine):
             on_error.callback(self.unfeed, rows)
             feeds = list(zip(trees, rows, strict=True))
             results = row_results(
-                trees, rows, lambda wanted: self._passes.logits(feeds, wanted=wanted), vocabulary=self._vocabulary
+                feeds, lambda wanted: self._passes.logits(feeds, wanted=wanted), vocabulary=self._vocabulary
             )
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results
+
+
+def row_results(
+    feeds: Feeds, logits_of: Callable[[list[int]], Tensor], *, vocabulary: DraftVocabulary | None = None
+) -> list[RowResult]:
+    """The results of rows in their trees; `logits_of` runs the pass and gives [wanted, vocab] at these positions.
+
+    `vocabulary` is that of a drafter's own ids (`choose`).
+    """
+    wanted: list[int] = []
+    # Where the logits of each row lie among those that are wanted: all of them, and those of scored nodes.
+    places: list[tuple[slice, slice]] = []
+    position = 0
+    for _, row in feeds:
+        start = len(wanted)
+        wanted += range(position + (0 if row.wants_nll else row.scored_from), position + len(row.tokens))
+        position += len(row.tokens)
+        scored_from = len(wanted) - len(row.tokens) + row.scored_from
+        places.append((slice(start, len(wanted)), slice(scored_from, len(wanted))))
+    logits = logits_of(wanted)
+    scored = logits
+    if any(of_row != of_scored for of_row, of_scored in places):
+        scored = torch.cat([logits[of_scored] for _, of_scored in places])
+    queries = [query for tree, row in feeds for query in row_queries(tree, row)]
+    chosen = iter(choose(scored, queries, vocabulary))
+    results = []
+    for (_, row), (of_row, _) in zip(feeds, places, strict=True):
+        found = [next(chosen) for _ in row.nodes[row.scored_from :]]
+        choices = tuple(choice for choice in found if choice is not None)
+        nll = None
+        if row.wants_nll and len(row.tokens) > 1:
+            nll = _mean_nll(logits[of_row][:-1], row.tokens[1:])
+        # nll is compared with itself because only NaN differs from itself.
+        if len(choices) < len(found) or nll != nll:
+            error = BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
+            results.append(RowResult(choices=(), error=error))
+        else:
+            results.append(RowResult(choices=choices, nll=nll))
+    return results
+
+
+def _mean_nll(logits: Tensor, tokens: Sequence[int]) -> float:
+    targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+    # Bounds memory on long prompts: rows turned into float32 log-probabilities at a time.
+    blocks = zip(torch.split(logits, 256), torch.split(targets, 256), strict=True)
+    losses = [torch.nn.functional.cross_entropy(block.float(), target, reduction="sum") for block, target in blocks]
+    return float(torch.stack(losses).sum()) / len(tokens)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosine_node.engine.torch.attention import attend
 from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
-from cosine_node.engine.torch.pass_plan import AttentionPlan, DecoderPlan
+from cosine_node.engine.torch.pass_plan import DecoderPlan
 from cosine_node.engine.torch.row_tiles import RowKernel
 from cosine_node.engine.torch.support import STRETCHED_ROPES
 
@@ -137,13 +137,13 @@ class _DecoderLayer:
             down=_Linear.joining(mlp.down_proj),
         )
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
         """[tokens, hidden] to the same. `cos` and `sin` are [tokens, 1, width], `sin` negated in its first half."""
         x = x + self.attention_output(self._attention(self.query_key_value(self.input_norm(x)), cos, sin, plan))
         gate, up = self.gate_and_up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
 
-    def _attention(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
+    def _attention(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
         heads = projected.view(len(projected), -1, self.width)
         # Queries and keys lie next to each other and are rotated together.
         rotated, value = torch.split_with_sizes(heads, (self.heads + self.key_heads, self.key_heads), 1)

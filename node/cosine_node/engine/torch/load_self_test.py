@@ -18,22 +18,25 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.base import Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
-from cosine_node.engine.torch.attention import has_latents
+from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
+from cosine_node.engine.torch.attention import latent_layers
 from cosine_node.engine.torch.cached_model import CachedModel
-from cosine_node.engine.torch.invariance_self_test import SelfTestPasses
 from cosine_node.engine.torch.partial_model import part_of
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.torch.pass_way import PassModel, PassWay
 from cosine_node.engine.torch.support import (
     UNBOUNDED_TOKENS,
     UnsupportedModel,
     cache_parameter,
     context_tokens,
+    numerics,
     packed_obstacle,
 )
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.request import Sampling
 
 LOG = logging.getLogger(__name__)
 
@@ -129,6 +132,45 @@ def _ids(model: Any, texts: Sequence[Text]) -> Tensor:
     return torch.tensor(texts, dtype=torch.int64, device=model.device)
 
 
+class _FarTree(SequenceTree):
+    """A sequence whose tokens stand at given positions by their depth. Its nodes may not be kept."""
+
+    __slots__ = ("positions",)
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        super().__init__(sampling=Sampling(), prompt_tokens=0)
+        self.positions = positions
+
+    def index_after(self, parent: int) -> int:
+        return self.positions[len(self.path(parent))]
+
+
+class SelfTestPasses(PagedEngine):
+    """A model of at least `POOL_TOKENS` slots over an empty pool: good for one `run`."""
+
+    def __init__(self, passes: PassModel) -> None:
+        self._passes = passes
+        super().__init__(
+            PagePool(tokens=POOL_TOKENS),
+            vocab_tokens=passes.vocab_tokens,
+            # A model whose context is shorter than the self-test says so itself.
+            context_tokens=max(context_tokens(passes.model.config), POOL_TOKENS),
+            numerics=numerics(passes.model),
+        )
+
+    def run(self, texts: SelfTestTexts) -> list[SelfTestRow[Tensor]]:
+        """The rows of the self-test, in six passes."""
+        far = self.open(sampling=Sampling(), prompt_tokens=0)
+        self._trees[far] = _FarTree(texts.far_positions)
+        return self_test_rows(self, self._logits, texts, far=far)
+
+    def _logits(self, rows: Sequence[Row]) -> list[Tensor]:
+        trees = self.feed(rows)
+        wanted = list(range(sum(len(row.tokens) for row in rows)))
+        logits = self._passes.logits(list(zip(trees, rows, strict=True)), wanted=wanted)
+        return list(logits.float())
+
+
 SELF_TEST_WINDOW: Final = 4
 """Shorter than every text of the self-test, so that a model that ignores its window is noticed."""
 MOST_UNITS: Final = 4.0
@@ -181,7 +223,7 @@ def possible_ways(model: Any) -> list[PassWay]:
     """The ways in which a model's passes might be exact, by its configuration and layers; the fastest first."""
     if packed_obstacle(type(model), model.config) is not None:
         return [PassWay.CACHED, PassWay.STEPPED]
-    return [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
+    return [way for way in PassWay if way is not PassWay.EXPANDED or latent_layers(model)]
 
 
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:

@@ -7,24 +7,18 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from transformers import AttentionInterface
 
 from cosine_node.engine.base import OutOfMemory, Row
 from cosine_node.engine.kv_pool import WindowPages
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.attention import (
-    ATTENTION_NAME,
-    expand_latents,
-    keep_latents,
-    register_packed_attention,
-)
+from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
 from cosine_node.engine.torch.cuda_graphs import CudaGraphs
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.partial_model import part_of
-from cosine_node.engine.torch.pass_model import Feeds
-from cosine_node.engine.torch.pass_plan import DecoderPlan, PassPlan, PathPlan, stale_slots
-from cosine_node.engine.torch.row_kernels import tile_experts
-from cosine_node.engine.torch.row_tiles import RowTileSet
+from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
+from cosine_node.engine.torch.row_tiles import RowTileSet, tile_experts
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -54,14 +48,11 @@ class PackedModel:
         keeps_latents: bool = True,
         windows: WindowPages | None = None,
     ) -> None:
-        register_packed_attention()
+        AttentionInterface.register(ATTENTION_NAME, packed_attention)
         model.set_attn_implementation(ATTENTION_NAME)
         if model.config._attn_implementation != ATTENTION_NAME:
             raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
-        if keeps_latents:
-            keep_latents(model, ATTENTION_NAME)
-        else:
-            expand_latents(model)
+        keep_latents(model, are_kept=keeps_latents)
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots, windows=windows)
@@ -71,7 +62,16 @@ class PackedModel:
         self.flat = FlatDecoder.of(self.model)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        width = self._warm_up()
+        # One token runs through the model: what comes out is as wide as the vocabulary, where it is logits.
+        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+        row = Row.chain(0, [0])
+        tree.add(row, [0])
+        if windows is not None:
+            windows.take(0)
+        width = self.logits([(tree, row)], wanted=[0]).shape[1]
+        if windows is not None:
+            windows.leave(0)
+            windows.clear(0)
         # A part of a model need not have an output layer to tell by.
         self.vocab_tokens: int = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
@@ -79,20 +79,6 @@ class PackedModel:
         elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
-
-    def _warm_up(self) -> int:
-        """Run one token through the model; the width of what comes out, of logits that of the vocabulary."""
-        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-        row = Row.chain(0, [0])
-        tree.add(row, [0])
-        windows = self.store.windows
-        if windows is not None:
-            windows.take(0)
-        logits = self.logits([(tree, row)], wanted=[0])
-        if windows is not None:
-            windows.leave(0)
-            windows.clear(0)
-        return logits.shape[1]
 
     @property
     def token_bytes(self) -> TokenBytes:
@@ -103,7 +89,6 @@ class PackedModel:
         return self.store.bytes
 
     def abandon(self) -> None:
-        """Stop the pass under way between two of its layers; called from another thread."""
         self._abandoned.set()
 
     def logits(
@@ -160,11 +145,7 @@ class PackedModel:
         if entering is not None:
             extra["entering"] = entering
         output: Tensor = self.model(
-            input_ids=plan.input_ids,
-            position_ids=plan.position_ids,
-            use_cache=False,
-            plan=plan,
-            **extra,
+            input_ids=plan.input_ids, position_ids=plan.position_ids, use_cache=False, plan=plan, **extra
         ).logits[0]
         return output if keep is None or self._keeps_logits else output[keep]
 

@@ -21,20 +21,25 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.tree import FedNode, SequenceTree
 
-# The attention mask of a row: which slots of the pool it reads, and which of them each token may see.
-#
-# A token of a tree sees the kept prefix, its ancestors and itself (tree attention, SpecInfer, arXiv 2305.09781).
-# Pure, no torch.
-
-
+Feeds = Sequence[tuple[SequenceTree, Row]]
+"""The rows of a pass, each in its tree already."""
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
+
+ALIGNED_KEYS: Final = 64
+"""Kernels want the width of a mask to be a multiple of some power of two."""
+MAX_PADDED_QUERIES: Final = 16
+"""Rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
+KEY_QUANTUM: Final = PAGE_TOKENS
+"""Where all keys together are such a multiple, hidden ones at the end change no bit of PyTorch's attention on a CPU
+(measured in three dtypes and four shapes); and a run of slots may be read on to the end of its page."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
     """The keys and queries of one row of a pass.
 
+    A token of a tree sees the kept prefix, its ancestors and itself (tree attention, SpecInfer, arXiv 2305.09781).
     `key_slots` and `key_indices` [keys] are pool slots and absolute indices in the sequence, `query_indices`
     [queries] those of the row's tokens. `visible` [queries, keys] says which keys a query sees; None for a single
     query that sees all.
@@ -68,25 +73,27 @@ def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
     tree are left out: nobody in the row sees them.
     """
     own = [tree.nodes[name] for name in row.nodes]
-    below: Booleans | None
     if row.is_chain:
-        ancestors = tree.path(row.parents[0])
-        queries = len(own)
-        below = None if queries == 1 else np.tri(queries, len(ancestors) + queries, len(ancestors), dtype=np.bool_)
-    else:
-        ancestors, below = _branching(tree, row)
-    nodes = [*ancestors, *own]
-    slots = np.array([node.slot for node in nodes], dtype=np.int64)
+        return _mask(tree, [*tree.path(row.parents[0]), *own], len(own))
+    ancestors, below = _branching(tree, row)
+    return _mask(tree, [*ancestors, *own], len(own), below)
+
+
+def _mask(
+    tree: SequenceTree, nodes: Sequence[FedNode], queries: int, below: Booleans | None = None
+) -> AttentionMask:
+    """The mask of the last of these nodes: they see the prefix, and of nodes what `below` says, else all before."""
+    prefix = len(tree.slots)
+    slots = np.array([*tree.slots, *(node.slot for node in nodes)], dtype=np.int64)
     indices = np.array([node.index for node in nodes], dtype=np.int64)
+    indices = np.concatenate([np.arange(prefix, dtype=np.int64), indices])
+    before = len(slots) - queries
     visible = None
     if below is not None:
-        visible = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), below], axis=1)
-    return AttentionMask(
-        np.concatenate([np.array(tree.slots, dtype=np.int64), slots]),
-        np.concatenate([np.arange(len(tree.tokens), dtype=np.int64), indices]),
-        indices[len(ancestors) :],
-        visible,
-    )
+        visible = np.concatenate([np.ones((queries, prefix), dtype=np.bool_), below], axis=1)
+    elif queries > 1:
+        visible = np.tri(queries, len(slots), before, dtype=np.bool_)
+    return AttentionMask(slots, indices, indices[before:], visible)
 
 
 def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
@@ -115,48 +122,23 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
     """
     number = {name: i for i, name in enumerate(row.nodes)}
     inner = set(row.parents)
-    prefix = np.array(tree.slots, dtype=np.int64)
     found: list[tuple[Integers, AttentionMask]] = []
     for leaf in row.nodes:
         if leaf in inner:
             continue
-        path = tree.path(leaf)
         queries: list[int] = []
         name = leaf
         while name in number:
             queries.append(number.pop(name))
             name = tree.nodes[name].parent
         queries.reverse()
-        slots = np.concatenate([prefix, np.array([node.slot for node in path], dtype=np.int64)])
-        indices = np.concatenate(
-            [np.arange(len(prefix), dtype=np.int64), np.array([node.index for node in path], dtype=np.int64)]
-        )
-        visible = np.tri(len(queries), len(slots), len(slots) - len(queries), dtype=np.bool_)
-        mask = AttentionMask(slots, indices, indices[len(slots) - len(queries) :], visible)
-        found.append((np.array(queries, dtype=np.int64), mask))
+        found.append((np.array(queries, dtype=np.int64), _mask(tree, tree.path(leaf), len(queries))))
     return found
-
-
-# Rows of a pass padded to one rectangle of sequences, queries and keys, and the shape buckets of such rectangles.
-#
-# A kernel takes a rectangle at once, and a CUDA graph one of a fixed shape only. So a pass of few tokens is padded
-# to
-# the next larger shape of a short list, its shape bucket. Pure, no torch.
-
-
-ALIGNED_KEYS: Final = 64
-"""Kernels want the width of a mask to be a multiple of some power of two."""
-MAX_PADDED_QUERIES: Final = 16
-"""Rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
-MAX_BUCKET_TOKENS: Final = 64
-"""Passes of more tokens are bound by arithmetic; launching them costs little beside it."""
-LEAST_KEYS: Final = 128
-"""Shorter contexts share a bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """The number of sequences, of queries of each, and of keys of each in a rectangle."""
+    """The numbers of sequences, of queries of each and of keys of each in a rectangle for one call of a kernel."""
 
     sequences: int
     queries: int
@@ -180,19 +162,22 @@ class BatchShape:
 def bucket_of(shape: BatchShape) -> BatchShape | None:
     """The shape bucket that holds a shape, or None for a pass that is not worth a CUDA graph.
 
+    A graph is of one shape only, so that a pass of few tokens is padded to the next larger one of a short list.
     Sequences and queries are rounded up to powers of two. Keys may also be three quarters of one, for they are
     most of the memory that a pass reads.
     """
     if shape.queries > MAX_PADDED_QUERIES:
         return None
-    keys = max(shape.keys, LEAST_KEYS)
+    # Shorter contexts share a bucket.
+    keys = max(shape.keys, 128)
     power = _power_of_two(keys)
     bucket = BatchShape(
         sequences=_power_of_two(shape.sequences),
         queries=_power_of_two(shape.queries),
         keys=power * 3 // 4 if keys <= power * 3 // 4 else power,
     )
-    return bucket if bucket.tokens <= MAX_BUCKET_TOKENS else None
+    # Passes of more tokens are bound by arithmetic; launching them costs little beside it.
+    return bucket if bucket.tokens <= 64 else None
 
 
 def _power_of_two(number: int) -> int:
@@ -315,8 +300,18 @@ class AttentionCall:
         return found
 
 
-class AttentionPlan(Protocol):
-    """The part of a pass that attention needs to know."""
+class DecoderPlan(Protocol):
+    """The part of a pass that a decoder and its attention need to know."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """The tokens [1, tokens]."""
+        ...
+
+    @property
+    def position_ids(self) -> Tensor:
+        """Their positions [1, tokens]."""
+        ...
 
     @property
     def store(self) -> KvStore: ...
@@ -348,16 +343,6 @@ class AttentionPlan(Protocol):
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         """The calls under a sliding window of that many tokens, or under none."""
         ...
-
-
-class DecoderPlan(AttentionPlan, Protocol):
-    """The part of a pass that a decoder needs besides: tokens and their positions, both [1, tokens]."""
-
-    @property
-    def input_ids(self) -> Tensor: ...
-
-    @property
-    def position_ids(self) -> Tensor: ...
 
 
 class RowsPlan(ABC):
@@ -424,7 +409,7 @@ class PassPlan(RowsPlan):
 
     def __init__(
         self,
-        feeds: Sequence[tuple[SequenceTree, Row]],
+        feeds: Feeds,
         *,
         store: KvStore,
         device: torch.device,
@@ -502,27 +487,18 @@ class PassPlan(RowsPlan):
         return np.arange(self._starts[number], self._starts[number + 1], dtype=np.int64)
 
 
-# A pass in which a token's result depends on its own path only, bit for bit: the plan of deterministic mode.
-#
-# Every query finds its keys in the order of their positions, as if its path were alone, followed by none or by
-# hidden
-# ones up to a multiple of `KEY_QUANTUM`. Sums then run in the same order whatever else is in the pass.
-
-
-KEY_QUANTUM: Final = PAGE_TOKENS
-"""Where all keys together are such a multiple, hidden ones at the end change no bit of PyTorch's attention on a CPU
-(measured in three dtypes and four shapes); and a run of slots may be read on to the end of its page."""
-
-
 class PathPlan(RowsPlan):
-    """Implements `DecoderPlan` for rows that are in their trees already, padded to the row tiles of products.
+    """Implements `DecoderPlan` for deterministic mode: a token's result depends on its own path only, bit for bit.
 
-    The padding repeats the last token. Its keys are not written, and its attention is the first token's.
+    Every query finds its keys in the order of their positions, as if its path were alone, followed by none or by
+    hidden ones up to a multiple of `KEY_QUANTUM`. Sums then run in the same order whatever else is in the pass.
+    Tokens are padded to the row tiles of products by repeating the last one, whose keys are not written then and
+    whose attention is the first token's.
     """
 
     def __init__(
         self,
-        feeds: Sequence[tuple[SequenceTree, Row]],
+        feeds: Feeds,
         *,
         store: KvStore,
         device: torch.device,
@@ -564,12 +540,11 @@ class PathPlan(RowsPlan):
         key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
         keys = len(key_slots)
         padding = -keys % KEY_QUANTUM
-        visible = np.ones((len(queries), keys), dtype=np.bool_) if mask.visible is None else mask.visible
+        hidden = np.ones((len(queries), keys + padding), dtype=np.bool_)
+        hidden[:, :keys] = False if mask.visible is None else ~mask.visible
         if window is not None:
             # Keys outside the window are hidden, not left out: the others must stay where they are.
-            visible = visible & (mask.key_indices[None, :] > mask.query_indices[:, None] - window)
-        hidden = np.ones((len(queries), keys + padding), dtype=np.bool_)
-        hidden[:, :keys] = ~visible
+            hidden[:, :keys] |= mask.key_indices[None, :] <= mask.query_indices[:, None] - window
         # A page that was left behind is read as the spare one, which hides as well.
         first = int(key_slots[0])
         is_run = np.array_equal(key_slots, np.arange(first, first + keys))
@@ -588,7 +563,7 @@ class PathPlan(RowsPlan):
         )
 
 
-def stale_slots(feeds: Sequence[tuple[SequenceTree, Row]]) -> Integers:
+def stale_slots(feeds: Feeds) -> Integers:
     """The slots of pages that a pass begins, apart from those in use.
 
     Hidden keys are multiplied by 0, which what a former owner left there might not survive: it may be NaN.

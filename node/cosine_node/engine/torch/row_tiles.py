@@ -6,20 +6,17 @@ depends on what it is packed with. Hardware and library decide which numbers are
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 MOST_ROWS: Final = 512
 """The most rows that are tried out, and so the most that are computed at once."""
 TRIED_ROWS: Final = (*range(1, 18), 20, 24, 28, 31, 32, 33, 40, 48, 64, 96, 128, 160, 192, 256, 320, 384, MOST_ROWS)
 """All small numbers, and around those at which kernels are known to change, which are powers of two."""
-COMPARED_NUMBERS: Final = 1 << 18
-"""Of two orders of float32 sums about one in 4,000 shows in bfloat16: 2^-23 beside its 2^-9, and a few times."""
-QUANTA: Final = (1, 2, 4, 8, 16, 32)
-"""Beyond these, tiles of one fixed height waste no more."""
 FIXED_ROWS: Final = 32
 """The height of tiles where no numbers are alike; PyTorch's attention on CPUs takes up to 32 queries at a time."""
 
@@ -66,7 +63,8 @@ def measure_tiles(kernels: Iterable[RowKernel], *, dtype: torch.dtype, device: t
         rows = noise.to(device, dtype)
         expected = kernel.compute(rows)
         unlike.update(count for count in TRIED_ROWS if not _is_alike(kernel, rows, expected, count))
-    for quantum in QUANTA:
+    # Beyond these, tiles of one fixed height waste no more.
+    for quantum in (1, 2, 4, 8, 16, 32):
         if all(count % quantum for count in unlike):
             return RowTiles(quantum, MOST_ROWS)
     return RowTiles(FIXED_ROWS, FIXED_ROWS)
@@ -74,8 +72,35 @@ def measure_tiles(kernels: Iterable[RowKernel], *, dtype: torch.dtype, device: t
 
 def _is_alike(kernel: RowKernel, rows: Tensor, expected: Tensor, count: int) -> bool:
     """True if rows come out as expected, so many at a time."""
-    times = min(MOST_ROWS // count, -(-COMPARED_NUMBERS // (count * expected.shape[1])))
+    # Of two orders of float32 sums about one in 4,000 shows in bfloat16 (2^-23 beside its 2^-9): many are compared.
+    times = min(MOST_ROWS // count, -(-(1 << 18) // (count * expected.shape[1])))
     return all(
         torch.equal(kernel.compute(rows[start : start + count]), expected[start : start + count])
         for start in range(0, times * count, count)
     )
+
+
+def tile_experts(model: Any, tiles: RowTiles) -> None:
+    """Let a mixture of experts pad the rows that come to each expert; other models are left as they are."""
+
+    def experts_in_tiles(
+        experts: Any, hidden: Tensor, expert_of: Tensor, weight_of: Tensor, *_: object, **__: object
+    ) -> Tensor:
+        """[tokens, hidden] to the same; the experts of each token and their weights are [tokens, experts]."""
+        tokens, chosen = expert_of.shape
+        rows = torch.bincount(expert_of.flatten(), minlength=experts.num_experts)
+        padding = torch.arange(len(rows), device=rows.device).repeat_interleave(-rows % tiles.quantum)
+        # Each pair of a token and an expert is given as a token with one expert; nobody reads what pads them.
+        pairs = hidden.repeat_interleave(chosen, 0)
+        padded = torch.cat([pairs, pairs[:1].expand(len(padding), -1)])
+        expert_of_pair = torch.cat([expert_of.flatten(), padding.to(expert_of.dtype)])[:, None]
+        output = grouped_mm_experts_forward(experts, padded, expert_of_pair, torch.ones_like(padded[:, :1]))
+        by_token = output[: len(pairs)].view(tokens, chosen, -1)
+        weighted: Tensor = (by_token * weight_of[..., None]).sum(1)
+        return weighted.to(hidden.dtype)
+
+    if getattr(model.config.get_text_config(), "_experts_implementation", None) is None:
+        return
+    name = f"cosine_tiles_of_{tiles.quantum}"
+    ALL_EXPERTS_FUNCTIONS.register(name, experts_in_tiles)
+    model.set_experts_implementation(name)

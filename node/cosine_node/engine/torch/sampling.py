@@ -7,7 +7,6 @@ penalty alone, then argmax. Everything is computed in float32: drafters and targ
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -18,19 +17,11 @@ from cosine_node.engine.sampling import COLDEST, NOTHING_KNOWN, Query, Recipe, c
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
-# Keyed Gumbel noise of a whole vocabulary at once; `cosine_protocol.noise` is the reference it must equal.
-#
-# The 64-bit words live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with
-# the copied sign bits masked off.
-
-
 SeedPosition = tuple[int, int]
 """A seed and an output position: all that the noise of a token depends on."""
 
-REUSED_POSITIONS: Final = 128
-"""Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
-DRAWN_ROWS: Final = 16
-"""Bounds memory: rows drawn at a time on a GPU, whose intermediates are float64."""
+# Words of 64 bits live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with the
+# copied sign bits masked off.
 
 
 def _signed(word: int) -> int:
@@ -41,41 +32,37 @@ def _shift_right(words: Tensor, bits: int) -> Tensor:
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix64(words: Tensor) -> Tensor:
-    words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
-    words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
-    return words ^ _shift_right(words, 31)
-
-
 @lru_cache(maxsize=8)
 def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device) -> Tensor:
     ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
     return (torch.tensor(ids, dtype=torch.int64, device=device) + 1) * _signed(GAMMA)
 
 
-def noise_bits(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
-    """The hash words of every token at one output position: int64 [vocab], the reference's bits as signed.
-
-    `seed` is any whole number from 0 to 2**64 - 1; `position` may be negative (inside the prompt).
-    """
-    key = _signed(position_key(seed=seed, position=position))
-    return _mix64(_token_steps(vocab_tokens, None, device) + key)
-
-
 def _drawn(
-    keys: Sequence[int], *, vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device
+    seed_positions: Sequence[SeedPosition],
+    *,
+    vocab_tokens: int,
+    vocabulary: DraftVocabulary | None,
+    device: torch.device,
 ) -> Tensor:
-    """Noise of whole vocabularies, float32 [keys, vocab]; of a reduced one that of the target's ids."""
+    """Noise of whole vocabularies, float32 [seed_positions, vocab]; of a reduced one that of the target's ids.
+
+    `cosine_protocol.noise` is the reference that it must equal.
+    """
     # MPS has no float64, so its noise is made on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
-    column = torch.tensor(keys, dtype=torch.int64, device=where)[:, None]
-    bits = _mix64(_token_steps(vocab_tokens, vocabulary, where) + column)
-    uniform = (_shift_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+    keys = [_signed(position_key(seed=seed, position=position)) for seed, position in seed_positions]
+    words = _token_steps(vocab_tokens, vocabulary, where) + torch.tensor(keys, device=where)[:, None]
+    words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
+    words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
+    words = words ^ _shift_right(words, 31)
+    uniform = (_shift_right(words, 11).to(torch.float64) + 0.5) * 2.0**-53
     noise = uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
     return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
 
 
-@lru_cache(maxsize=REUSED_POSITIONS)
+# Bounds memory. The siblings of a tree and the next pass need the same positions again.
+@lru_cache(maxsize=128)
 def gumbel_noise(
     *,
     seed: int,
@@ -90,8 +77,7 @@ def gumbel_noise(
     The logarithms are the device's own in float64, good to an ulp of theirs, before the one rounding to
     float32.
     """
-    key = _signed(position_key(seed=seed, position=position))
-    return _drawn([key], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
+    return _drawn([(seed, position)], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
 
 
 def gumbel_rows(
@@ -120,17 +106,13 @@ def drawn_together(
 ) -> Tensor:
     """The result of `gumbel_rows`, drawn anew a few rows at a time: few launches rather than a cache."""
     rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
-    keys = [_signed(position_key(seed=seed, position=position)) for seed, position in rank]
+    drawn = list(rank)
+    # Bounds memory: intermediates are float64.
     blocks = [
-        _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)
-        for start in range(0, len(keys), DRAWN_ROWS)
+        _drawn(drawn[start : start + 16], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)
+        for start in range(0, len(drawn), 16)
     ]
     return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]
-
-
-# Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
-COLUMN_TOKENS: Final = 64
-WORTH_SPLITTING: Final = 1 << 14
 
 
 def choose(
@@ -154,7 +136,10 @@ def _choose_alike(
 ) -> list[Choice | None]:
     scores = logits
     if recipe.repetition_penalty != 1:
-        scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
+        # Tokens that were seen are less likely: positive scores are divided, negative ones multiplied.
+        penalty = recipe.repetition_penalty
+        lessened = torch.where(scores < 0, scores * penalty, scores / penalty)
+        scores = torch.where(_seen(scores, queries), lessened, scores)
     if recipe.temperature > 0:
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
         seed_positions = [(query.sampling.seed, query.position) for query in queries]
@@ -189,43 +174,25 @@ def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
     return seen.to(scores.device)
 
 
-def penalise(scores: Tensor, *, seen: Tensor, penalty: float) -> Tensor:
-    """Scores [rows, vocab] with `seen` tokens less likely: positive ones divided, negative multiplied."""
-    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
-
-
 def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
     """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
     # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
     scores = (scores - scores.amax(-1, keepdim=True)) / max(recipe.temperature, COLDEST)
     if recipe.top_k:
-        scores = keep_top_k(scores, recipe.top_k)
+        # Ties with the last kept token stay.
+        lowest_kept = scores.topk(min(recipe.top_k, scores.shape[-1])).values[..., -1:]
+        scores = scores.masked_fill(scores < lowest_kept, -math.inf)
     if recipe.top_p < 1:
-        scores = keep_top_p(scores, recipe.top_p)
+        # The least likely tokens go whose joint probability is at most 1 - `top_p`; the best one stays.
+        rising, ids = scores.sort(dim=-1, stable=True)
+        is_tail = rising.softmax(-1).cumsum(-1) <= 1 - recipe.top_p
+        is_tail[..., -1] = False
+        scores = scores.masked_fill(torch.empty_like(is_tail).scatter_(-1, ids, is_tail), -math.inf)
     if recipe.min_p > 0:
-        scores = keep_min_p(scores, recipe.min_p)
+        probabilities = scores.softmax(-1)
+        is_unlikely = probabilities < recipe.min_p * probabilities.amax(-1, keepdim=True)
+        scores = scores.masked_fill(is_unlikely, -math.inf)
     return scores.log_softmax(-1)
-
-
-def keep_top_k(scores: Tensor, top_k: int) -> Tensor:
-    """Rule out what scores below the `top_k`-th best token; ties with it stay."""
-    lowest_kept = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
-    return scores.masked_fill(scores < lowest_kept, -math.inf)
-
-
-def keep_top_p(scores: Tensor, top_p: float) -> Tensor:
-    """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
-    rising, ids = scores.sort(dim=-1, stable=True)
-    is_tail = rising.softmax(-1).cumsum(-1) <= 1 - top_p
-    is_tail[..., -1] = False
-    return scores.masked_fill(torch.empty_like(is_tail).scatter_(-1, ids, is_tail), -math.inf)
-
-
-def keep_min_p(scores: Tensor, min_p: float) -> Tensor:
-    """Rule out tokens less likely than `min_p` times the likeliest."""
-    probabilities = scores.softmax(-1)
-    is_unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
-    return scores.masked_fill(is_unlikely, -math.inf)
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -234,15 +201,17 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Of a large vocabulary split into columns, the best tokens lie in the columns with the best maxima, and
     maxima are an order of magnitude cheaper than selection.
     """
-    columns = -(-scores.shape[1] // COLUMN_TOKENS)
-    if scores.numel() < WORTH_SPLITTING or columns < count:
+    # Columns of so many scores are faster from 16,384 scores on (measured on a CPU).
+    column_tokens = 64
+    columns = -(-scores.shape[1] // column_tokens)
+    if scores.numel() < 1 << 14 or columns < count:
         values, ids = scores.topk(count)
         return values, ids
-    padding = columns * COLUMN_TOKENS - scores.shape[1]
+    padding = columns * column_tokens - scores.shape[1]
     padded = F.pad(scores, (0, padding), value=-math.inf) if padding else scores
-    table = padded.view(len(scores), COLUMN_TOKENS, columns)
+    table = padded.view(len(scores), column_tokens, columns)
     best_columns = table.amax(1).topk(count).indices
-    entries = table.gather(2, best_columns[:, None].expand(-1, COLUMN_TOKENS, -1)).flatten(1)
+    entries = table.gather(2, best_columns[:, None].expand(-1, column_tokens, -1)).flatten(1)
     values, picked = entries.topk(count)
     return values, picked // count * columns + best_columns.gather(1, picked % count)
 

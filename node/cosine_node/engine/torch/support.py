@@ -3,23 +3,15 @@
 import inspect
 from typing import Any, Final
 
-import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from cosine_protocol.errors import UsageError
 
-EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
-"""The names that configurations have for layers whose state is keys and values only."""
-CACHE_PARAMETERS: Final = ("past_key_values", "cache_params", "cache")
-"""Names of the cache that a forward of transformers takes and returns; the last one since 5.24."""
 STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 
 UNBOUNDED_TOKENS: Final = 1 << 20
 """The context of a model whose configuration names none. The pool bounds it sooner."""
-
-LOADED_SCHEMES: Final = {"Int8WeightOnlyConfig": "int8", "Int4WeightOnlyConfig": "int4"}
-"""The names that torchao has for the quantisations that `cosine_node.engine.torch.loading` applies."""
 
 
 class UnsupportedModel(UsageError):
@@ -58,7 +50,9 @@ def packed_obstacle(model_class: Any, config: Any) -> str | None:
     """
     if getattr(model_class, "_is_stateful", False):
         return "it keeps a recurrent state"
-    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - EXACT_LAYER_TYPES)
+    # The names that configurations have for layers whose state is keys and values only.
+    exact = {"full_attention", "sliding_attention", "attention"}
+    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - exact)
     if foreign:
         return f"it has layers of the kind {', '.join(foreign)}"
     # The model itself asks this before it lets its attention be replaced.
@@ -70,7 +64,8 @@ def packed_obstacle(model_class: Any, config: Any) -> str | None:
 def cache_parameter(model_class: Any) -> str | None:
     """The parameter by which a model's forward takes a cache; None if there is none."""
     parameters = inspect.signature(model_class.forward).parameters
-    return next((name for name in CACHE_PARAMETERS if name in parameters), None)
+    # The last of these names is since transformers 5.24.
+    return next((name for name in ("past_key_values", "cache_params", "cache") if name in parameters), None)
 
 
 def context_tokens(config: Any) -> int:
@@ -103,12 +98,11 @@ def quantisation_of(config: Any) -> str | None:
     quantisation = getattr(config, "quantization_config", None)
     if quantisation is None:
         return None
-    scheme = type(getattr(quantisation, "quant_type", None)).__name__
-    if scheme in LOADED_SCHEMES:
-        return LOADED_SCHEMES[scheme]
+    # The names that torchao has for the quantisations that `cosine_node.engine.torch.loading` applies.
+    match type(getattr(quantisation, "quant_type", None)).__name__:
+        case "Int8WeightOnlyConfig":
+            return "int8"
+        case "Int4WeightOnlyConfig":
+            return "int4"
     method = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation.quant_method
     return str(getattr(method, "value", method))
-
-
-def is_sixteen_bit(dtype: torch.dtype) -> bool:
-    return dtype.itemsize < 4

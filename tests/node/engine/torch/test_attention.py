@@ -1,5 +1,6 @@
-"""Packed attention equals attention token by token over the keys that each may see."""
+"""Packed attention equals attention token by token over the keys that each may see, and so over latents."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,13 +10,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.torch import attention
-from cosine_node.engine.torch.attention import AttentionKernel, attend, packed_attention
+from cosine_node.engine.torch.attention import (
+    ATTENTION_NAME,
+    attend,
+    keep_latents,
+    latent_attention_of,
+    latent_layers,
+    packed_attention,
+)
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.load_self_test import find_way
+from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_plan import PassPlan, PathPlan
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import LATENT, build, tiny_llama
+from tests.thoroughness import soak_rest
 
 HEADS, KEY_HEADS, WIDTH, VALUE_WIDTH = 4, 2, 8, 6
 SCALE = 0.3
@@ -32,15 +45,10 @@ TILES = RowTileSet(products=RowTiles(4, 64), attention=RowTiles(4, 8))
 """The passes of 15 tokens get a row more, and the nine queries of the first call are cut into several."""
 
 
-def some_trees() -> list[SequenceTree]:
+def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
     trees = [SequenceTree(sampling=Sampling(), prompt_tokens=1) for _ in ROWS]
     for tree, row, slots in zip(trees, ROWS, SLOTS, strict=True):
         tree.add(row, slots)
-    return trees
-
-
-def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
-    trees = some_trees()
     plan = PassPlan(
         list(zip(trees, ROWS, strict=True)),
         store=KvStore(slots=50),
@@ -81,33 +89,31 @@ def one_by_one(
     return torch.stack(outputs)
 
 
-@pytest.mark.parametrize("pads_rows", [False, True])
+@pytest.mark.parametrize("most_scores", [1, 40, 200, 600, attention.MOST_SCORES])
+@pytest.mark.parametrize("plan_of", ["rows", "padded rows", "paths"])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (1.5, None), (None, SINKS), (0.7, SINKS)])
-def test_packed_attention_equals_attention_one_by_one(
-    pads_rows: bool, window: int | None, softcap: float | None, sinks: Tensor | None
+def test_packed_attention_in_pieces_equals_attention_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+    most_scores: int,
+    plan_of: str,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> None:
-    plan, trees = a_plan(pads_rows=pads_rows)
+    monkeypatch.setattr(attention, "MOST_SCORES", most_scores)
+    plan: PassPlan | PathPlan
+    plan, trees = a_plan(pads_rows=plan_of == "padded rows")
     query, key, value = tensors()
+    if plan_of == "paths":
+        feeds = list(zip(trees, ROWS, strict=True))
+        plan = PathPlan(feeds, store=plan.store, device=query.device, tiles=TILES)
+        # A token that pads the pass.
+        query, key, value = (torch.cat([rows, torch.full_like(rows[:, :, :1], 9.0)], 2) for rows in tensors())
     output = attend(
         plan, 0, query=query, key=key, value=value, window=window, scale=SCALE, softcap=softcap, sinks=sinks
     )
-    torch.testing.assert_close(output, one_by_one(trees, window, softcap, sinks))
-
-
-@pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (1.5, None), (None, SINKS), (0.7, SINKS)])
-def test_attention_along_paths_equals_attention_one_by_one(
-    window: int | None, softcap: float | None, sinks: Tensor | None
-) -> None:
-    trees = some_trees()
-    feeds = list(zip(trees, ROWS, strict=True))
-    plan = PathPlan(feeds, store=KvStore(slots=50), device=torch.device("cpu"), tiles=TILES)
-    query, key, value = (torch.cat([rows, torch.full_like(rows[:, :, :1], 9.0)], 2) for rows in tensors())
-    output = attend(
-        plan, 0, query=query, key=key, value=value, window=window, scale=SCALE, softcap=softcap, sinks=sinks
-    )
-    assert len(output) == 16
+    assert len(output) == query.shape[2]
     torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
 
 
@@ -125,31 +131,6 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return result
 
 
-@pytest.mark.parametrize("most_scores", [1, 40, 200, 600])
-@pytest.mark.parametrize("pads_rows", [False, True])
-@pytest.mark.parametrize("tiles", [None, TILES])
-@pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (1.5, None), (0.7, SINKS)])
-def test_attention_in_pieces_is_the_same_attention(
-    monkeypatch: pytest.MonkeyPatch,
-    most_scores: int,
-    pads_rows: bool,
-    tiles: RowTileSet | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> None:
-    monkeypatch.setattr(attention, "MOST_SCORES", most_scores)
-    plan: PassPlan | PathPlan
-    plan, trees = a_plan(pads_rows=pads_rows)
-    query, key, value = tensors()
-    if tiles is not None:
-        plan = PathPlan(list(zip(trees, ROWS, strict=True)), store=plan.store, device=query.device, tiles=TILES)
-        query, key, value = (torch.cat([rows, rows[:, :, :1]], 2) for rows in tensors())
-    output = attend(
-        plan, 0, query=query, key=key, value=value, window=None, scale=SCALE, softcap=softcap, sinks=sinks
-    )
-    torch.testing.assert_close(output[:15], one_by_one(trees, None, softcap, sinks))
-
-
 @pytest.mark.parametrize("softcap", [None, 50.0])
 def test_a_long_prompt_keeps_few_scores_at_a_time(monkeypatch: pytest.MonkeyPatch, softcap: float | None) -> None:
     monkeypatch.setattr(attention, "MOST_SCORES", 10_000)
@@ -163,14 +144,6 @@ def test_a_long_prompt_keeps_few_scores_at_a_time(monkeypatch: pytest.MonkeyPatc
     with LargestTensor() as largest:
         attend(plan, 0, query=query, key=key, value=value, window=None, scale=SCALE, softcap=softcap)
     assert largest.numbers <= max(10_000, heads * tokens * WIDTH)
-
-
-def test_attention_in_tiles_is_the_same_attention() -> None:
-    query, key, value = tensors()
-    kernel, tiles = AttentionKernel(SCALE), RowTiles(4, 8)
-    bias = torch.zeros(1, 1, 16, 15)
-    found = kernel.in_tiles(tiles, query[:, :KEY_HEADS], key, value, bias=bias, sinks=None)
-    torch.testing.assert_close(found, kernel(query[:, :KEY_HEADS], key, value, bias=None))
 
 
 def test_an_abandoned_pass_writes_nothing() -> None:
@@ -187,3 +160,110 @@ def test_an_abandoned_pass_writes_nothing() -> None:
 def test_what_it_cannot_honour_is_refused(extra: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModel):
         packed_attention(nn.Linear(1, 1), *tensors(), **extra)
+
+
+def deepseek() -> Any:
+    return build(LATENT["DeepseekV3"]())
+
+
+def attention_of(model: Any) -> Any:
+    return model.model.layers[0].self_attn
+
+
+def logits(model: Any) -> Tensor:
+    with torch.inference_mode():
+        found: Tensor = model(input_ids=torch.tensor([[7, 8, 9, 40, 41, 42, 43]]), use_cache=False).logits
+        return found
+
+
+@pytest.mark.parametrize("name", soak_rest(LATENT, 2))
+def test_absorbed_queries_and_expanded_outputs_are_attention_over_expanded_states(name: str) -> None:
+    model = build(LATENT[name]())
+    own = latent_layers(model)[0]
+    config, tokens = model.config, 5
+    heads, rotated = config.num_attention_heads, config.qk_rope_head_dim
+    query = torch.randn(1, heads, tokens, config.qk_nope_head_dim + rotated)
+    latents, rotated_keys = torch.randn(1, 1, tokens, config.kv_lora_rank), torch.randn(1, 1, tokens, rotated)
+    with torch.inference_mode():
+        keys, values = own.expand_kv(latents, rotated_keys)
+        expected = ((query @ keys.transpose(2, 3)).softmax(-1) @ values)[0].transpose(0, 1).flatten(1)
+        keep_latents(model, are_kept=True)
+        layer = latent_attention_of(own)
+        assert layer is not None
+        shared = torch.cat((latents, rotated_keys), -1)
+        output = (layer.absorbed(query) @ shared.transpose(2, 3)).softmax(-1) @ shared
+        found = layer.expanded(output[0].transpose(0, 1).flatten(1))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_is_its_own_under_another_attention() -> None:
+    model = deepseek()
+    expected = logits(model)
+    PackedModel(model, slots=16)
+    model.set_attn_implementation("eager")
+    assert torch.equal(logits(model), expected)
+
+
+def test_latents_can_be_kept_or_not() -> None:
+    model = deepseek()
+    widths = {}
+    for are_kept in (True, False):
+        widths[are_kept] = PackedModel(model, slots=16, keeps_latents=are_kept).token_bytes.total // (2 * 4)
+        assert (latent_attention_of(attention_of(model)) is not None) == are_kept
+    heads = model.config.num_attention_heads
+    assert widths == {True: 16 + 8, False: heads * (12 + 8 + 10)}
+
+
+def test_copies_of_a_model_compute_for_themselves() -> None:
+    model = deepseek()
+    keep_latents(model, are_kept=True)
+    copied = attention_of(copy.deepcopy(model))
+    attention_of(model).config._attn_implementation = ATTENTION_NAME
+    copied.config._attn_implementation = "eager"
+    keys, _ = copied.expand_kv(torch.ones(1, 1, 3, 16), torch.ones(1, 1, 3, 8))
+    assert keys.shape == (1, 4, 3, 20)
+
+
+@pytest.mark.parametrize("dtype", soak_rest([torch.bfloat16, torch.float32, torch.float16]), ids=str)
+def test_models_with_latents_pass_the_self_test_with_them(dtype: torch.dtype) -> None:
+    assert find_way(deepseek().to(dtype)) is PassWay.PACKED
+
+
+def test_a_model_that_does_more_than_expand_is_run_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = deepseek()
+    own = type(attention_of(model)).expand_kv
+
+    def expand_kv(module: Any, kv_nope: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = own(module, kv_nope, k_rot)
+        return keys.tanh(), values
+
+    monkeypatch.setattr(type(attention_of(model)), "expand_kv", expand_kv)
+    assert find_way(model) is PassWay.EXPANDED
+
+
+def test_weights_that_are_no_plain_matrix_are_read_by_asking_the_layer() -> None:
+    class Scaled(nn.Linear):
+        """Weights are held as another number than they mean, as quantised ones are."""
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return 0.5 * super().forward(rows)
+
+    model = deepseek()
+    expected = logits(model)
+    for layer in model.model.layers:
+        own = layer.self_attn.kv_b_proj
+        scaled = Scaled(own.in_features, own.out_features, bias=False)
+        scaled.weight = nn.Parameter(2 * own.weight.detach())
+        layer.self_attn.kv_b_proj = scaled
+    torch.testing.assert_close(logits(model), expected)
+    assert find_way(model) is PassWay.PACKED
+
+
+def test_other_models_and_layers_with_a_bias_have_none() -> None:
+    assert not latent_layers(tiny_llama())
+    model = deepseek()
+    assert latent_layers(model)
+    for layer in model.model.layers:
+        projection = layer.self_attn.kv_b_proj
+        projection.bias = nn.Parameter(torch.zeros(projection.out_features))
+    assert not latent_layers(model)

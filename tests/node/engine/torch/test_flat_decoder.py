@@ -1,4 +1,4 @@
-"""The flat decoder computes what the modules it was made of compute, and says no to all others."""
+"""The flat decoder computes what the modules it was made of compute, and so do passes in fixed shapes."""
 
 from typing import Any
 
@@ -6,20 +6,18 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.base import Row
+from cosine_node.engine.torch import cuda_graphs
+from cosine_node.engine.torch.cuda_graphs import BucketPass
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.packed_model import PackedModel
-from tests.node.engine.tiny_models import VOCAB, build, tiny_llama
+from cosine_node.engine.torch.pass_plan import BatchShape
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
 
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SIZES = {**COMMON, "intermediate_size": 96}
 FLAT = {
     "llama": lambda: tf.LlamaConfig(**SIZES),
     "llama with biases": lambda: tf.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
@@ -41,6 +39,7 @@ FLAT = {
         **SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
     "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
+    "llama with tied embeddings": lambda: tf.LlamaConfig(**SIZES, tie_word_embeddings=True),
 }
 OTHERS = {
     "gemma2": lambda: tf.Gemma2Config(**SIZES, head_dim=16),
@@ -63,11 +62,8 @@ def test_other_models_are_left_as_they_are(make: Any) -> None:
 
 
 def test_a_replaced_projection_is_no_known_model() -> None:
-    class Wrapped(torch.nn.Linear):
-        pass
-
     model = tiny_llama()
-    model.model.layers[1].mlp.up_proj = Wrapped(1, 1)
+    model.model.layers[1].mlp.up_proj = type("Wrapped", (torch.nn.Linear,), {})(1, 1)
     assert FlatDecoder.of(model) is None
 
 
@@ -104,10 +100,40 @@ def test_a_model_that_was_joined_is_not_copied_again_but_where_a_weight_was_repl
         torch.testing.assert_close(model(input_ids=tokens).logits, expected)
 
 
-def test_an_engine_with_tied_embeddings_uses_the_flat_decoder() -> None:
-    model = build(tf.LlamaConfig(**SIZES, tie_word_embeddings=True))
-    check_exactness(model)
-    engine = TorchEngine(model, pool_tokens=64)
-    assert isinstance(engine._passes, PackedModel)
-    assert engine._passes.flat is not None
-    assert engine.vocab_tokens == VOCAB
+def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
+    """A pass of one token after contexts of some lengths."""
+    feeds, slot = [], 0
+    for number, length in enumerate(contexts):
+        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+        for tokens in ((7,) * length, (number + 3,)):
+            row = Row.chain(number, tokens)
+            tree.add(row, range(slot, slot + len(tokens)))
+            slot += len(tokens)
+            if len(tokens) == length:
+                packed.logits([(tree, row)], wanted=[length - 1])
+                tree.keep(row.nodes)
+        feeds.append((tree, row))
+    return packed.logits(feeds, wanted=[len(contexts) - 1])
+
+
+def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
+    padded, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
+    for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):
+        torch.testing.assert_close(_pass(padded, contexts), _pass(in_place, contexts))
+
+
+def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BatchShape] = []
+    build = cuda_graphs.BucketPass
+
+    def noted(decoder: Any, store: Any, shape: BatchShape, device: Any, *, memory: Any) -> BucketPass:
+        made.append(shape)
+        return build(decoder, store, shape, device, memory=memory)
+
+    monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
+    monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
+    packed = PackedModel(tiny_llama(), slots=400, pads_rows=True)
+    made.clear()
+    for contexts in ([20], [20, 20], [20], [20, 20, 20], [20], [20, 20]):
+        _pass(packed, contexts)
+    assert [shape.sequences for shape in made] == [1, 2, 4, 2]

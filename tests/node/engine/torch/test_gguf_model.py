@@ -19,6 +19,7 @@ from cosine_node.gguf.writing import StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
+from tests.thoroughness import soak_rest
 
 PROMPT = (3, 70, 140, 9, 11)
 TOKENS = 12
@@ -58,7 +59,7 @@ def test_a_file_in_float32_says_what_its_folder_says(temperature: float, llama: 
     assert text(from_file, temperature) == text(from_folder, temperature)
 
 
-@pytest.mark.parametrize("weights", ["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("weights", soak_rest(["Q4_1", "Q8_0"]))
 def test_a_quantised_file_is_the_model_of_its_dequantised_weights(
     weights: str, llama: Path, tmp_path: Path
 ) -> None:

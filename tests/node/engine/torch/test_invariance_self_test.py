@@ -1,66 +1,135 @@
-"""In deterministic mode a request gives the same bits whatever happens around it; without it, it need not."""
+"""In deterministic mode a request gives the same bits whatever happens around it; without it, it need not.
 
+Numbers of rows are alike where every row comes out as among many; their smallest quantum is found.
+"""
+
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_self_test import find_row_tiles
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles, product_kernels
+from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.row_tiles import (
+    FIXED_ROWS,
+    MOST_ROWS,
+    RowKernel,
+    RowTiles,
+    measure_tiles,
+    tile_experts,
+)
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.tiny_models import ARCHITECTURES, LATENT, VOCAB, WINDOWED, build
-from tests.thoroughness import THOROUGH
+from tests.thoroughness import THOROUGH, soak_rest
 
-POOL_TOKENS = 4096
-
-
-def sixteen_bit(config: Any, dtype: torch.dtype = torch.bfloat16) -> Any:
-    return build(config).to(dtype)
+CPU = torch.device("cpu")
 
 
-def differences(model: Any, *, is_deterministic: bool, requests: int, tokens: int, longest: int = 60) -> int:
-    """How many requests come out otherwise together than alone."""
+def differences(config: Any, *, is_deterministic: bool, requests: int) -> int:
+    """The number of requests that come out otherwise together than alone, in bfloat16."""
+    model = build(config).to(torch.bfloat16)
     tiles = find_row_tiles(model) if is_deterministic else None
-    engine = TorchEngine(model, pool_tokens=POOL_TOKENS, tiles=tiles)
-    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=longest, seed=1)
+    engine = TorchEngine(model, pool_tokens=4096, tiles=tiles)
+    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1)
     for one in asked:
-        one.expected = serve_alone(engine, one, tokens)
+        one.expected = serve_alone(engine, one, 8)
     return serve_together(engine, asked, at_once=7, seed=2)
 
 
-LLAMA = pytest.param(ARCHITECTURES["Llama"], id="Llama")
-MIXTRAL = pytest.param(ARCHITECTURES["Mixtral"], id="Mixtral")
 # Finding the row tiles takes nearly all of the time of a case, whatever is asked: one model for each mechanism.
-CASES = [
-    pytest.param(WINDOWED["Mistral"], id="Mistral with a window"),
-    pytest.param(WINDOWED["Gemma2"], id="Gemma2 with a window"),
-    pytest.param(WINDOWED["GptOss"], id="GptOss"),
-    pytest.param(ARCHITECTURES["GPT2"], id="GPT2"),
-    pytest.param(LATENT["DeepseekV3"], id="DeepseekV3"),
-    pytest.param(ARCHITECTURES["Olmo2"], id="Olmo2", marks=pytest.mark.soak),
-    pytest.param(ARCHITECTURES["Qwen2Moe"], id="Qwen2Moe", marks=pytest.mark.soak),
-]
+CASES = {
+    "Mixtral": ARCHITECTURES["Mixtral"],
+    "Llama": ARCHITECTURES["Llama"],
+    "Mistral with a window": WINDOWED["Mistral"],
+    "Gemma2 with a window": WINDOWED["Gemma2"],
+    "GptOss": WINDOWED["GptOss"],
+    "GPT2": ARCHITECTURES["GPT2"],
+    "DeepseekV3": LATENT["DeepseekV3"],
+    "Olmo2": ARCHITECTURES["Olmo2"],
+    "Qwen2Moe": ARCHITECTURES["Qwen2Moe"],
+}
 
 
-@pytest.mark.parametrize("config", [LLAMA])
-def test_requests_give_the_same_bits_together_as_alone(config: Any) -> None:
-    assert differences(sixteen_bit(config()), is_deterministic=True, requests=8, tokens=8) == 0
+def test_requests_give_the_same_bits_together_as_alone_and_without_it_they_do_not() -> None:
+    assert differences(CASES["Llama"](), is_deterministic=True, requests=8) == 0
+    assert differences(CASES["Llama"](), is_deterministic=False, requests=8) > 0
 
 
 @THOROUGH
+@pytest.mark.parametrize("name", soak_rest(CASES))
+def test_many_requests_give_the_same_bits_together_as_alone(name: str) -> None:
+    assert differences(CASES[name](), is_deterministic=True, requests=25) == 0
+
+
+def rounding_where(is_other: Callable[[int], bool]) -> RowKernel:
+    """A kernel that rounds otherwise at some numbers of rows."""
+
+    def compute(rows: Tensor) -> Tensor:
+        return rows * 2 + (1e-6 if is_other(len(rows)) else 0.0)
+
+    return RowKernel(8, compute)
+
+
 @pytest.mark.parametrize(
-    "config", [MIXTRAL, pytest.param(ARCHITECTURES["Llama"], id="Llama", marks=pytest.mark.soak)]
+    ("kernels", "tiles"),
+    [
+        ([rounding_where(lambda rows: False)], RowTiles(1, MOST_ROWS)),
+        ([rounding_where(lambda rows: rows == 1)], RowTiles(2, MOST_ROWS)),
+        ([rounding_where(lambda rows: rows < 4)], RowTiles(4, MOST_ROWS)),
+        ([rounding_where(lambda rows: rows % 8 != 0)], RowTiles(8, MOST_ROWS)),
+        ([rounding_where(lambda rows: rows < 17)], RowTiles(32, MOST_ROWS)),
+        ([rounding_where(lambda rows: False), rounding_where(lambda rows: rows < 3)], RowTiles(4, MOST_ROWS)),
+        # No numbers are alike, or a row depends on those beside it.
+        ([rounding_where(lambda rows: rows < MOST_ROWS)], RowTiles(FIXED_ROWS, FIXED_ROWS)),
+        ([RowKernel(8, lambda rows: rows + rows.mean(0))], RowTiles(FIXED_ROWS, FIXED_ROWS)),
+    ],
 )
-def test_a_hundred_requests_give_the_same_bits_together_as_alone(config: Any) -> None:
-    assert differences(sixteen_bit(config()), is_deterministic=True, requests=100, tokens=8) == 0
+def test_the_smallest_quantum_that_suits_all_kernels_is_found(kernels: list[RowKernel], tiles: RowTiles) -> None:
+    assert measure_tiles(kernels, dtype=torch.float32, device=CPU) == tiles
 
 
-@THOROUGH
-@pytest.mark.parametrize("config", CASES)
-def test_requests_to_other_models_give_the_same_bits_together_as_alone(config: Any) -> None:
-    assert differences(sixteen_bit(config()), is_deterministic=True, requests=25, tokens=8) == 0
+def test_rows_are_padded_with_zeros_up_to_the_quantum() -> None:
+    tiles = RowTiles(4, 64)
+    assert [tiles.padded(rows) for rows in (0, 1, 4, 5)] == [0, 4, 4, 8]
+    padded = tiles.pad(torch.ones(2, 5, 3))
+    assert padded.shape == (2, 8, 3)
+    assert (float(padded.sum()), float(padded[:, 5:].abs().sum())) == (30.0, 0.0)
 
 
-@pytest.mark.parametrize("config", [LLAMA])
-def test_without_it_they_do_not(config: Any) -> None:
-    assert differences(sixteen_bit(config()), is_deterministic=False, requests=8, tokens=8) > 0
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        # Queries, keys, gate and up, down, logits.
+        ("Llama", [64, 64, 64, 64, 128]),
+        # Attention and its output, both of the feed-forward, logits.
+        ("GPT2", [64, 64, 64, 64, 256]),
+        # Queries, keys, two of the experts, the router, logits.
+        ("Mixtral", [64, 64, 64, 64, 64, 128]),
+    ],
+)
+def test_every_product_of_a_model_is_measured_once_for_each_shape(name: str, widths: list[int]) -> None:
+    kernels = product_kernels(build(ARCHITECTURES[name]()))
+    for kernel in kernels:
+        assert len(kernel.compute(torch.ones(3, kernel.width))) == 3
+    assert sorted(kernel.width for kernel in kernels) == widths
+
+
+def test_the_products_of_a_flat_decoder_are_its_joined_ones() -> None:
+    flat = PackedModel(build(ARCHITECTURES["Llama"]()), slots=16).flat
+    assert flat is not None
+    outputs = [kernel.compute(torch.ones(2, kernel.width)).shape[1] for kernel in flat.kernels()]
+    assert outputs == [128, 64, 256, 64, 200]
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe", "Qwen3Moe", "GPT2"])
+def test_experts_in_tiles_compute_what_experts_compute(name: str) -> None:
+    model = build(ARCHITECTURES[name]())
+    tiled = copy.deepcopy(model)
+    tile_experts(tiled, RowTiles(4, 64))
+    ids = torch.arange(3, 40)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(tiled(ids).logits, model(ids).logits)

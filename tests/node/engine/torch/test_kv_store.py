@@ -21,31 +21,18 @@ def states(heads: int, width: int) -> torch.Tensor:
     return torch.ones(1, heads, 1, width)
 
 
-def test_a_token_takes_its_keys_and_values_of_all_layers() -> None:
+def test_a_token_takes_the_keys_and_values_of_all_layers_and_what_is_the_same_once() -> None:
     store = KvStore(slots=SLOTS)
-    store.layer(0, states(2, 8), states(2, 6))
-    store.layer(1, states(1, 4), states(1, 4))
-    token_bytes = FLOAT32_BYTES * (2 * (8 + 6) + 1 * (4 + 4))
-    assert store.token_bytes == TokenBytes(token_bytes)
-    assert store.bytes == token_bytes * (SLOTS + 1)
-    assert store.shapes == {(2, 8, 6), (1, 4, 4)}
-
-
-def test_layers_given_the_same_tensors_have_the_same_pages() -> None:
-    store = KvStore(slots=SLOTS)
-    key, value = states(2, 8), states(2, 8)
+    key, value, latent = states(2, 8), states(2, 6), states(1, 24)
     first, other = store.layer(0, key, value), store.layer(1, key.clone(), value)
     assert store.layer(2, key, value) is first
     assert other is not first
-    assert store.token_bytes == TokenBytes(2 * FLOAT32_BYTES * 2 * (8 + 8))
-
-
-def test_keys_that_are_values_are_stored_once() -> None:
-    store = KvStore(slots=SLOTS)
-    latent = states(1, 24)
-    pages = store.layer(0, latent, latent)
+    pages = store.layer(3, latent, latent)
     assert pages.keys is pages.values
-    assert store.token_bytes == TokenBytes(FLOAT32_BYTES * 24)
+    token_bytes = FLOAT32_BYTES * (2 * 2 * (8 + 6) + 24)
+    assert store.token_bytes == TokenBytes(token_bytes)
+    assert store.bytes == token_bytes * (SLOTS + 1)
+    assert store.shapes == {(2, 8, 6), (1, 24, 24)}
 
 
 def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
@@ -87,21 +74,17 @@ def test_cleared_slots_hold_zeros_in_every_layer() -> None:
             assert stored.count_nonzero() == stored.numel() * (SLOTS - 1) // (SLOTS + 1)
 
 
-@pytest.mark.parametrize("name", LATENT)
-def test_a_latent_is_all_that_is_kept_of_a_token(name: str) -> None:
-    config: Any = LATENT[name]()
-    engine = TorchEngine(build(config), pool_tokens=64)
-    width = config.kv_lora_rank + config.qk_rope_head_dim
-    assert engine.pool_bytes == (64 + 1) * width * FLOAT32_BYTES * config.num_hidden_layers
-
-
-@pytest.mark.parametrize("name", SHARING)
-def test_layers_that_share_keys_and_values_store_them_once(name: str) -> None:
-    config: Any = SHARING[name]()
-    engine = TorchEngine(build(config), pool_tokens=64)
-    layers = config.num_hidden_layers - config.num_kv_shared_layers
-    layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
-    assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
+def test_of_a_token_a_model_keeps_its_latents_alone_and_shared_keys_once() -> None:
+    latent: Any = LATENT["DeepseekV3"]()
+    layer_bytes = (latent.kv_lora_rank + latent.qk_rope_head_dim) * FLOAT32_BYTES
+    engine = TorchEngine(build(latent), pool_tokens=64)
+    assert engine.pool_bytes == (64 + 1) * latent.num_hidden_layers * layer_bytes
+    for make in SHARING.values():
+        config: Any = make()
+        engine = TorchEngine(build(config), pool_tokens=64)
+        layers = config.num_hidden_layers - config.num_kv_shared_layers
+        layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
+        assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
 
 
 def test_parts_of_a_store_are_its_own_slots_counted_from_their_first() -> None:

@@ -1,3 +1,5 @@
+"""A folder becomes an engine whose weights are held once; what cannot be loaded is refused in one sentence."""
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,21 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
 from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.loading import check_options, load_engine, resolve_device, resolve_dtype
+from cosine_node.engine.torch.partial_model import copy_out_of_files
 from cosine_node.engine.torch.support import UnsupportedModel, numerics
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, OWN_ATTENTION, STEPPED, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import (
+    ARCHITECTURES,
+    COMMON,
+    LATENT,
+    OWN_ATTENTION,
+    STEPPED,
+    VOCAB,
+    build,
+    tiny_llama,
+)
+from tests.thoroughness import soak_rest
 
 
 @pytest.fixture
@@ -25,20 +38,17 @@ def llama_folder(tmp_path: Path) -> str:
     return str(tmp_path / "llama")
 
 
-def test_a_folder_becomes_an_engine(llama_folder: str) -> None:
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=300)
-    assert (engine.numerics, engine.vocab_tokens, engine.context_tokens) == ("float32", VOCAB, 256)
-    assert engine.free_tokens == 304
+def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
+    assert (engine.numerics, engine.vocab_tokens) == ("float32", VOCAB)
+    # No sequence is longer than the pool.
+    assert engine.free_tokens == engine.context_tokens == 112
     # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
-    assert engine.pool_bytes == (304 + 1) * 2 * 2 * 16 * 2 * 4
+    assert engine.pool_bytes == (112 + 1) * 2 * 2 * 16 * 2 * 4
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
-
-
-def test_no_sequence_is_longer_than_the_pool(llama_folder: str) -> None:
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
-    # Pages are whole.
-    assert engine.free_tokens == engine.context_tokens == 112
+    engine = load_engine(llama_folder, dtype="bfloat16", device="cpu", pool_tokens=300)
+    assert (engine.numerics, engine.context_tokens, engine.free_tokens) == ("bfloat16", 256, 304)
 
 
 def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
@@ -68,14 +78,11 @@ def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_p
     assert drafter.pool_bytes == (drafter.free_tokens + 1) * 2 * layer_bytes
 
 
-def test_dtype_is_obeyed(llama_folder: str) -> None:
-    assert load_engine(llama_folder, dtype="bfloat16", device="cpu", pool_tokens=32).numerics == "bfloat16"
-
-
 def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
     config = tf.LlamaConfig(dtype="bfloat16")
     assert resolve_dtype("auto", device=torch.device("cuda"), config=config) == torch.bfloat16
     assert resolve_dtype("auto", device=torch.device("cpu"), config=config) == torch.float32
+    assert resolve_device("auto").type in ("cpu", "cuda", "mps")
 
 
 @pytest.mark.parametrize(
@@ -140,8 +147,8 @@ def test_numerics_name_the_dtype_and_how_weights_are_held(stored: object, name: 
     assert numerics(SimpleNamespace(dtype=torch.bfloat16, config=config)) == name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("architecture", ["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"])
+@pytest.mark.parametrize("dtype", soak_rest(["bfloat16", "float32"]))
+@pytest.mark.parametrize("architecture", soak_rest(["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"]))
 def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
     tmp_path: Path, architecture: str, dtype: str
 ) -> None:
@@ -153,10 +160,9 @@ def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
         for quantize in (None, "int8")
     )
     assert (whole.numerics, held.numerics) == (dtype, f"{dtype}/int8")
-    rows = [
-        Row(engine.open(sampling=Sampling(), prompt_tokens=1), (3,), (0,), (PREFIX,)) for engine in (whole, held)
-    ]
-    assert whole.forward(rows[:1])[0].choices and held.forward(rows[1:])[0].choices
+    for engine in (whole, held):
+        row = Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))
+        assert engine.forward([row])[0].choices
 
 
 def test_a_model_without_linear_layers_is_not_called_quantised(tmp_path: Path) -> None:
@@ -190,7 +196,7 @@ def test_int4_weights_pass_the_self_test_on_a_gpu(llama_folder: str) -> None:
         load_engine(llama_folder, device="cuda", dtype="float32", quantize="int4", pool_tokens=32)
 
 
-def test_missing_folder_and_missing_weights(tmp_path: Path) -> None:
+def test_a_missing_folder_and_missing_or_damaged_weights(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no folder"):
         load_engine(str(tmp_path / "absent"), device="cpu", pool_tokens=32)
     with pytest.raises(UsageError, match="No model can be read"):
@@ -198,12 +204,9 @@ def test_missing_folder_and_missing_weights(tmp_path: Path) -> None:
     tiny_llama().config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"weights .* cannot be read"):
         load_engine(str(tmp_path), device="cpu", pool_tokens=32)
-
-
-def test_damaged_weights(llama_folder: str) -> None:
-    (Path(llama_folder) / "model.safetensors").write_bytes(b"\x00" * 64)
+    (tmp_path / "model.safetensors").write_bytes(b"\x00" * 64)
     with pytest.raises(UsageError, match=r"weights .* cannot be read"):
-        load_engine(llama_folder, device="cpu", pool_tokens=32)
+        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
 
 
 def test_unknown_hub_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,10 +228,7 @@ def test_a_model_without_a_cache_is_refused_before_its_weights_are_read(tmp_path
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            OWN_ATTENTION["falcon-alibi"],
-            "falcon models run with their own attention, request by request: slower than packed passes",
-        ),
+        (OWN_ATTENTION["falcon-alibi"], "with their own attention, request by request: slower than packed passes"),
         (STEPPED["mamba"], "mamba models run with their own layers, request by request and token by token"),
     ],
     ids=["falcon", "mamba"],
@@ -243,5 +243,36 @@ def test_a_model_whose_passes_cannot_be_packed_runs_with_its_own_layers_and_says
     assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
 
 
-def test_auto_device_is_present() -> None:
-    assert resolve_device("auto").type in ("cpu", "cuda", "mps")
+def weights_in_files(model: Any) -> set[str]:
+    """The names of weights whose memory PyTorch has not allocated itself."""
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name for name, weight in weights.items() if not weight.untyped_storage().resizable()}
+
+
+@pytest.mark.parametrize(
+    ("make", "are_left"),
+    [
+        # Projections are joined.
+        (ARCHITECTURES["Llama"], False),
+        (ARCHITECTURES["Gemma2"], True),
+        # Experts are joined when they are read.
+        (ARCHITECTURES["Mixtral"], False),
+        (LATENT["DeepseekV3"], False),
+    ],
+    ids=["Llama", "Gemma2", "Mixtral", "DeepseekV3"],
+)
+def test_weights_are_held_once_and_stay_in_their_file_where_all_are_used_as_they_are(
+    make: Callable[[], Any], are_left: bool, tmp_path: Path
+) -> None:
+    build(make()).save_pretrained(tmp_path)
+    model = load_engine(str(tmp_path), dtype="float32", pool_tokens=512)._passes.model
+    assert weights_in_files(model) == {name for name, _ in model.named_parameters() if are_left}
+
+
+@pytest.mark.parametrize(("count", "is_copied"), [(1, False), (2, True)])
+def test_a_small_part_may_be_held_twice(count: int, is_copied: bool) -> None:
+    model = torch.nn.ParameterList(
+        torch.nn.Parameter(torch.frombuffer(bytearray(4 * 64), dtype=torch.float32)) for _ in range(30)
+    )
+    copy_out_of_files(model, but=list(model)[:count])
+    assert weights_in_files(model) == {str(number) for number in range(count if is_copied else 30)}

@@ -1,20 +1,52 @@
+"""The keyed sampler: its noise is the reference's, its filters are Hugging Face's, its choices follow the law."""
+
 import math
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from cosine_node.engine.base import Choice
 from cosine_node.engine.sampling import Query, Recipe
 from cosine_node.engine.torch import sampling as keyed
-from cosine_node.engine.torch.sampling import choose
+from cosine_node.engine.torch.sampling import choose, drawn_together, gumbel_noise, gumbel_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.noise import gumbel
 from cosine_protocol.request import Sampling
-from tests.thoroughness import quick_first
+from tests.thoroughness import soak_rest
 
+CPU = torch.device("cpu")
+LAST_SEED = (1 << 64) - 1
 DRAWS = 6000
+
+
+@given(seed=st.integers(0, LAST_SEED), position=st.integers(-1000, 1 << 20))
+@example(seed=LAST_SEED, position=0)
+@settings(max_examples=60)
+def test_noise_equals_the_reference_bit_for_bit(seed: int, position: int) -> None:
+    noise = gumbel_noise(seed=seed, position=position, vocab_tokens=80, device=CPU)
+    assert noise.dtype == torch.float32
+    assert noise.tolist() == [gumbel(seed=seed, position=position, token=token) for token in range(80)]
+
+
+def test_rows_drawn_together_are_those_drawn_one_by_one() -> None:
+    places = [(seed, position) for seed in (0, 7, LAST_SEED) for position in range(-2, 9)]
+    places += places[:5]
+    together = drawn_together(places, vocab_tokens=300, device=CPU)
+    assert torch.equal(together, gumbel_rows(places, vocab_tokens=300, device=CPU))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_draws_the_same_noise() -> None:
+    for seed in (0, 1, 1 << 63, LAST_SEED):
+        here = gumbel_noise(seed=seed, position=5, vocab_tokens=50_000, device=CPU)
+        there = gumbel_noise(seed=seed, position=5, vocab_tokens=50_000, device=torch.device("cuda"))
+        assert torch.equal(here, there.cpu())
 
 
 def _logits(rows: int, vocab: int, seed: int = 0) -> Tensor:
@@ -27,40 +59,38 @@ def _one(logits: list[float], sampling: Sampling, candidates: int = 0) -> Choice
     return choice
 
 
-@pytest.mark.parametrize("top_k", [1, 3, 50, 500])
-def test_top_k_equals_hugging_face(top_k: int) -> None:
-    scores = _logits(20, 200).round(decimals=1)
-    assert torch.equal(keyed.keep_top_k(scores, top_k), hf.TopKLogitsWarper(top_k)(None, scores))
+FILTERS: list[tuple[tuple[int, float, float], list[Any]]] = [
+    ((0, 1.0, 0.0), []),
+    *(((top_k, 1.0, 0.0), [hf.TopKLogitsWarper(top_k)]) for top_k in (1, 3, 50, 500)),
+    *(((0, top_p, 0.0), [hf.TopPLogitsWarper(top_p)]) for top_p in (0.01, 0.3, 0.9, 0.999)),
+    *(((0, 1.0, min_p), [hf.MinPLogitsWarper(min_p)]) for min_p in (0.001, 0.1, 1.0)),
+    ((40, 0.9, 0.02), [hf.TopKLogitsWarper(40), hf.TopPLogitsWarper(0.9), hf.MinPLogitsWarper(0.02)]),
+]
 
 
-@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
-def test_top_p_equals_hugging_face(top_p: float) -> None:
+@pytest.mark.parametrize(("filters", "warpers"), FILTERS)
+def test_filters_equal_hugging_face(filters: tuple[int, float, float], warpers: list[Any]) -> None:
     scores = _logits(20, 200)
-    assert torch.equal(keyed.keep_top_p(scores, top_p), hf.TopPLogitsWarper(top_p)(None, scores))
+    scores -= scores.amax(-1, keepdim=True)
+    if filters[1] == 1:
+        # Top-p may drop any one of several ties.
+        scores = scores.round(decimals=1)
+    expected = hf.TemperatureLogitsWarper(0.7)(None, scores)
+    for warper in warpers:
+        expected = warper(None, expected)
+    found = keyed.log_probabilities(scores, Recipe(0.7, *filters, 1.0))
+    assert torch.equal(found.isinf(), expected.isinf())
+    assert torch.allclose(found, expected.log_softmax(-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("min_p", [0.001, 0.1, 1.0])
-def test_min_p_equals_hugging_face(min_p: float) -> None:
-    scores = _logits(20, 200)
-    assert torch.equal(keyed.keep_min_p(scores, min_p), hf.MinPLogitsWarper(min_p)(None, scores))
-
-
-def test_the_whole_chain_equals_hugging_face() -> None:
+def test_the_penalty_equals_hugging_face() -> None:
     scores = _logits(8, 200)
     ids = torch.randint(0, 200, (8, 30), generator=torch.Generator().manual_seed(1))
-    seen = torch.zeros(8, 200, dtype=torch.bool).scatter_(1, ids, True)
-    penalised = keyed.penalise(scores, seen=seen, penalty=1.3)
-    assert torch.equal(penalised, hf.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores))
-    expected = penalised
-    for warper in (
-        hf.TemperatureLogitsWarper(0.7),
-        hf.TopKLogitsWarper(40),
-        hf.TopPLogitsWarper(0.9),
-        hf.MinPLogitsWarper(0.02),
-    ):
-        expected = warper(ids, expected)
-    found = keyed.log_probabilities(penalised, Recipe(0.7, 40, 0.9, 0.02, 1.0))
-    assert torch.allclose(found, expected.log_softmax(-1), atol=1e-5)
+    queries = [Query(Sampling(repetition_penalty=1.3), 0, 200, row[:20], row[20:]) for row in ids.tolist()]
+    expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores).softmax(-1)
+    for row, choice in zip(expected, choose(scores, queries), strict=True):
+        assert choice is not None
+        assert [p for _, p in sorted(choice.candidates)] == pytest.approx(row.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize("vocab", [4096, 5000, 16_384])
@@ -142,7 +172,7 @@ def test_rows_with_different_parameters_share_a_block() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    quick_first(
+    soak_rest(
         [
             Sampling(temperature=0.6),
             Sampling(temperature=1.0, top_p=0.8),
