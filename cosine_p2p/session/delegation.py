@@ -19,6 +19,7 @@ from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
 from cosine_protocol.nodes import BASE
 from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.statements import sign_mandate
 
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
 """Bounds memory, for each author: twice what a drafter may have under way."""
@@ -209,11 +210,13 @@ class Delegation:
             self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
             self._drafts = self._drafts or SignedDrafts()
             self._silent_since_s = now_s
-            mandate = mandates.sign(
+            mandate = sign_mandate(
+                mandates.identity,
                 d_0=self._d_0,
                 delegate=link.peer_id,
                 drafters=self._peer_ids,
                 most_tokens=self._job.request.max_new_tokens,
+                issued_at_s=mandates.clock(),
                 lifetime_s=left_s,
                 prompt_window_tokens=self._job.prompt_window_tokens,
                 shares_feedback=self._job.shares_feedback,

@@ -3,18 +3,19 @@
 Two honest verifiers of one numerics compute the same scores up to rounding. Rounding explains three things, and an
 author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621, which scores margins alike):
 
-- Near ties. Of n positions about n times `flip_rate_of` may differ; more than come by chance accuse.
+- Near ties. Of n positions about n times `flip_rate` may differ; more than come by chance accuse.
 - Nothing wide. Near-tie margins are about twice the most that a margin was seen to move in some thousand positions.
   Had movements the tail of an exponential distribution, one of `WIDE` times that margin, four times the most in
   3,456, would come once in 3456**4, or 10**14, positions. So a single wide difference accuses.
 - Unless a filter stands in between. Where top-k, top-p or min-p rules a token out for one verifier and just not for
-  the other, their choices differ widely: `filter_flip_rate_of` the positions may.
+  the other, their choices differ widely: `filter_flip_rate` of the positions may.
 
 One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -22,62 +23,56 @@ from typing import Final
 from cosine_protocol.messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
 
-NEAR_TIES: Final[Mapping[str, float]] = MappingProxyType({"float32": 1e-4, "bfloat16": 0.25, "float16": 0.04})
-"""The margins below which rounding may decide between the two best scores, by data type. In 16 bits about twice the
-most that a margin moved (0.125 and 0.0205) when texts of the embedded target were fed
-token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18 and 4 differed, at margins up to
-0.092 and 0.004."""
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What rounding explains where two honest verifiers compute with the same numerics."""
+
+    near_tie: float
+    """The margin below which it may decide between the two best scores: about twice the most that one moved."""
+    flip_rate: float
+    """The share of positions at which it may change the choice."""
+    filter_flip_rate: float
+    """The share of positions at which a filter may keep a token for one of them and rule it out for the other."""
 
 
-LLAMA_NEAR_TIES: Final[Mapping[str, float]] = MappingProxyType(
-    {"F32": 1e-4, "F16": 0.02, "BF16": 0.02, "Q8_0": 0.3}
+ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
+    {
+        "float32": Rounding(1e-4, 1e-4, 1e-6),
+        "bfloat16": Rounding(0.25, 0.015, 0.004),
+        "float16": Rounding(0.04, 0.003, 0.001),
+    }
 )
-"""The same of llama.cpp, by the type of a file's weights: about twice the most that a margin moved, 0.009 in F16
-and 0.14 in Q8_0, where texts of the embedded target were decoded alone and in token trees beside others, 944
-positions of each. In F32 none moved by more than 1e-5."""
-LLAMA_FEW_BITS: Final = 1.0
-"""The same for fewer bits, where rounded activations fall on other steps: 0.5 in SmolLM2 135M in Q4_1, of 468
-positions of which nine differed, at margins up to 0.25."""
-
-
-def near_tie_of(numerics: str) -> float:
-    """The margin of an engine's numerics, such as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`."""
-    return _of(numerics, NEAR_TIES, LLAMA_NEAR_TIES, few_bits=LLAMA_FEW_BITS)
-
-
-FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType({"float32": 1e-4, "bfloat16": 0.015, "float16": 0.003})
-"""The share of positions at which two honest verifiers may choose differently: more than twice the 61 of 10,000 in
-bfloat16 at temperature 1; in float32 a choice, above the none of 40,000 (tests/node/verifier/measure_audits.py)."""
-LLAMA_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
-    {"F32": 1e-4, "F16": 0.003, "BF16": 0.015, "Q8_0": 0.005}
+"""By the data type that is computed with. In 16 bits margins moved by 0.125 and 0.0205 when texts of the embedded
+target were fed token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18 and 4 differed, at
+margins up to 0.092 and 0.004. Rates: more than twice the 61 of 10,000 in bfloat16 at temperature 1; in float32 one
+choice, above the none of 40,000 (tests/node/verifier/measure_audits.py). With filters above the 14 of 10,000 in
+bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16; float32, which rounds 65,536 times finer than
+bfloat16, had none in 10,000."""
+LLAMA_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
+    {
+        "F32": Rounding(1e-4, 1e-4, 1e-6),
+        "F16": Rounding(0.02, 0.003, 0.001),
+        "BF16": Rounding(0.02, 0.015, 0.004),
+        "Q8_0": Rounding(0.3, 0.005, 0.002),
+    }
 )
-"""In Q8_0 six times the two of 2,500 at temperature 1; in F16 and F32 there were none in 10,000. BF16 as above."""
-LLAMA_FEW_BITS_FLIP_RATE: Final = 0.02
-"""Above the nine positions of 468, and three times the 17 of 2,500 in SmolLM2 with filters."""
+"""Of llama.cpp, by the type of a file's weights. Margins moved by 0.009 in F16 and 0.14 in Q8_0 where texts of the
+embedded target were decoded alone and in token trees beside others, 944 positions of each; in F32 by 1e-5 at most.
+Rates: in Q8_0 six times the two of 2,500 at temperature 1, and with filters two and a half times the two of 2,500;
+in F16 and F32 there were none in 10,000. BF16's are those above."""
+LLAMA_FEW_BITS: Final = Rounding(1.0, 0.02, 0.004)
+"""The same for fewer bits, where rounded activations fall on other steps: margins moved by 0.5 in SmolLM2 135M in
+Q4_1, of 468 positions of which nine differed, at margins up to 0.25. Rates: above these nine, and three times the
+17 of 2,500 with filters; of these more than twice the four that filters explain."""
 
 
-FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
-    {"float32": 1e-6, "bfloat16": 0.004, "float16": 0.001}
-)
-"""The share of positions at which a filter may keep a token for one of them and rule it out for the other: above
-the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16. float32, which rounds
-65,536 times finer than bfloat16, had none in 10,000."""
-LLAMA_FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
-    {"F32": 1e-6, "F16": 0.001, "BF16": 0.004, "Q8_0": 0.002}
-)
-"""In Q8_0 two and a half times the two of 2,500; F16 and BF16 as above."""
-LLAMA_FEW_BITS_FILTER_FLIP_RATE: Final = 0.004
-"""More than twice the four of 2,500 in SmolLM2 in Q4_1."""
-
-
-def flip_rate_of(numerics: str) -> float:
-    """The share of positions at which rounding may change the choice, by an engine's numerics."""
-    return _of(numerics, FLIP_RATES, LLAMA_FLIP_RATES, few_bits=LLAMA_FEW_BITS_FLIP_RATE)
-
-
-def filter_flip_rate_of(numerics: str) -> float:
-    """The share of positions at which rounding may change what a filter keeps."""
-    return _of(numerics, FILTER_FLIP_RATES, LLAMA_FILTER_FLIP_RATES, few_bits=LLAMA_FEW_BITS_FILTER_FLIP_RATE)
+def rounding_of(numerics: str) -> Rounding:
+    """By an engine's numerics, as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`; float32's where that is not known."""
+    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
+    if computed == "llama.cpp":
+        return LLAMA_ROUNDING.get(weights, LLAMA_FEW_BITS)
+    return ROUNDING.get(computed.split("/")[0], ROUNDING["float32"])
 
 
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
@@ -86,14 +81,6 @@ def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
     A temperature below 1 spreads scores, and their errors with them.
     """
     return margin * min(1.0, sampling.temperature or 1.0) < near_tie
-
-
-def _of(numerics: str, types: Mapping[str, float], of_llama: Mapping[str, float], *, few_bits: float) -> float:
-    """The value of the type that is computed with; float32's where that is not known."""
-    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
-    if computed == "llama.cpp":
-        return of_llama.get(weights, few_bits)
-    return types.get(computed.split("/")[0], types["float32"])
 
 
 WIDE: Final = 2.0
@@ -127,17 +114,13 @@ class AuditState(StrEnum):
 
 def accuses(verdict: AuditVerdict, request: Request) -> bool:
     """True if a verdict has more differences than rounding explains."""
-    sampling, positions = request.sampling, verdict.tokens - verdict.first
-    wide_gap = WIDE * near_tie_of(request.numerics)
-    wide = [
-        finding
-        for finding in verdict.findings
-        if not is_near_tie(finding.gap, sampling=sampling, near_tie=wide_gap)
-    ]
+    sampling, positions, rounding = request.sampling, verdict.tokens - verdict.first, rounding_of(request.numerics)
+    wide_gap = WIDE * rounding.near_tie
+    wide = sum(not is_near_tie(one.gap, sampling=sampling, near_tie=wide_gap) for one in verdict.findings)
     has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
-    filtered = filter_flip_rate_of(request.numerics) * positions if has_filter else 0.0
-    explained = filtered + flip_rate_of(request.numerics) * positions
-    return len(wide) > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
+    filtered = rounding.filter_flip_rate * positions if has_filter else 0.0
+    explained = filtered + rounding.flip_rate * positions
+    return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
 
 
 def state_of(accusations: Sequence[bool]) -> AuditState:

@@ -16,8 +16,7 @@ RANGE_FACTOR: Final = 4.0
 MAX_REFUSED: Final = 50
 """So many calls in a row that are over the budget are no accident: then nothing is answered for `SILENCE_S`."""
 SILENCE_S: Final = 60.0
-MAX_BUCKETS: Final = 4096
-"""Bounds memory."""
+MAX_BUCKETS: Final = 4096  # bounds memory
 
 
 @dataclass(slots=True)

@@ -1,4 +1,10 @@
-"""Peers that nobody on this machine talks to: those named for one run, and those banned for longer."""
+"""Peers that nobody on this machine talks to: those named for one run, and those banned for longer.
+
+A peer that floods is disconnected. One that is disconnected `DISCONNECTED` times within `WITHIN_S` does not stop
+by itself and is banned; calls that were under way when a peer was disconnected are no new flood. Each further ban
+lasts twice as long as the one before, up to the longest: peer ids cost nothing to make, so a longer one keeps
+nobody away.
+"""
 
 import logging
 import math
@@ -15,9 +21,6 @@ from cosine_protocol.identity import public_key_of
 
 logger = logging.getLogger(__name__)
 
-# Who is disconnected so often within that time does not stop by itself; calls that were under way when a peer was
-# disconnected are no new flood. Each further ban lasts twice as long as the one before, up to the longest: peer ids
-# cost nothing to make, so a longer one would keep nobody away.
 DISCONNECTED: Final = 5
 WITHIN_S: Final = 3600.0
 APART_S: Final = 10.0
@@ -25,57 +28,14 @@ FIRST_BAN_S: Final = 3600.0
 LONGEST_BAN_S: Final = 86_400.0
 REMEMBERED_S: Final = 7 * 86_400.0
 """For so long after its ban a flooder's next one is longer."""
-MAX_PEERS: Final = 4096
-"""Bounds memory."""
-
-
-@dataclass(slots=True)
-class _Offender:
-    since_s: float
-    last_s: float = -math.inf
-    disconnected: int = 0
-
-
-class FloodBans:
-    """The peers that were disconnected lately, of which those are to be banned that come back each time.
-
-    Times are of one clock.
-    """
-
-    def __init__(self) -> None:
-        self._offenders = Remembered[str, _Offender](MAX_PEERS)
-
-    def note_disconnected(self, peer_id: str, *, now_s: float) -> bool:
-        """Count that a peer was disconnected for a flood; True if it is to be banned."""
-        offender = self._offenders.get(peer_id) or _Offender(now_s)
-        self._offenders.note(peer_id, offender)
-        if now_s - offender.last_s < APART_S:
-            return False
-        offender.last_s = now_s
-        if now_s - offender.since_s > WITHIN_S:
-            offender.since_s, offender.disconnected = now_s, 0
-        offender.disconnected += 1
-        if offender.disconnected < DISCONNECTED:
-            return False
-        offender.disconnected = 0
-        return True
-
-
-def ban_s(earlier: int) -> float:
-    """The seconds that a ban lasts after so many earlier ones."""
-    return float(min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** min(earlier, 10)))
-
-
 LOOK_AGAIN_S: Final = 10.0
 """A running node takes up a ban so soon."""
+MAX_PEERS: Final = 4096
+"""Bounds memory: the peers whose disconnections are counted."""
 MAX_BANS: Final = 10_000
 """Bounds the file; those that end first are forgotten first."""
 MAX_WHY: Final = 80
 """In characters: a line of a terminal."""
-MAX_FILE_BYTES: Final = 16 << 20
-"""Above what these bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger file is not ours."""
-LATEST_S: Final = 1e11
-"""A Unix time in the year 5138: a file that says a later one was not written by us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +55,8 @@ class BanFile:
     """
 
     def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        self._file = StateFile("bans.json", max_bytes=MAX_FILE_BYTES, file=file)
+        # Above what the bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger is not ours.
+        self._file = StateFile("bans.json", max_bytes=16 << 20, file=file)
         self._clock = clock
         self._has_told = False
 
@@ -109,18 +70,20 @@ class BanFile:
         """Ban a peer until then, in place of any ban it has."""
         known = self._remembered()
         floods = known[peer_id].floods if peer_id in known else 0
-        self._keep(known, Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods))
+        known[peer_id] = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
+        self._keep(known)
 
     def ban_flooder(self, peer_id: str, why: str) -> Ban:
         """Ban a peer for longer than the last time; a ban that lasts longer still stays as it is."""
         known = self._remembered()
         old = known.get(peer_id)
         earlier = old.floods if old is not None else 0
-        until_s = self._clock() + ban_s(earlier)
+        # The exponent is bounded, since 2 ** n overflows a float.
+        until_s = self._clock() + min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** min(earlier, 10))
         if old is not None and old.until_s > until_s:
             until_s, why = old.until_s, old.why
-        ban = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=earlier + 1)
-        self._keep(known, ban)
+        known[peer_id] = ban = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=earlier + 1)
+        self._keep(known)
         return ban
 
     def lift(self, peer_id: str) -> bool:
@@ -134,38 +97,38 @@ class BanFile:
 
     def _remembered(self) -> dict[str, Ban]:
         """The bans that go on or ended lately."""
-        now_s = self._clock()
-        values = self._file.read()
-        bans = {peer_id: ban for peer_id, value in values.items() if (ban := _ban_of(peer_id, value)) is not None}
-        if len(bans) < len(values) and not self._has_told:
+        now_s, values = self._clock(), self._file.read()
+        bans: dict[str, Ban] = {}
+        broken = 0
+        for peer_id, value in values.items():
+            match value:
+                # Nothing that we wrote says a Unix time after the year 5138.
+                case {"until_s": float(until_s), "why": str(why), "floods": int(floods)} if (
+                    0 < until_s <= 1e11 and floods >= 0
+                ):
+                    if until_s + (REMEMBERED_S if floods else 0.0) > now_s:
+                        bans[peer_id] = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
+                case _:
+                    broken += 1
+        if broken and not self._has_told:
             self._has_told = True
-            logger.warning(
-                "%s: %d of %d bans cannot be read and do not hold",
-                self._file.path,
-                len(values) - len(bans),
-                len(values),
-            )
-        return {
-            peer_id: ban
-            for peer_id, ban in bans.items()
-            if ban.until_s + (REMEMBERED_S if ban.floods else 0.0) > now_s
-        }
+            sentence = "%s: %d of %d bans cannot be read and do not hold"
+            logger.warning(sentence, self._file.path, broken, len(values))
+        return bans
 
-    def _keep(self, known: dict[str, Ban], *more: Ban) -> None:
-        bans = sorted((known | {ban.peer_id: ban for ban in more}).values(), key=lambda ban: ban.until_s)
-        written = {ban.peer_id: asdict(ban) for ban in bans[-MAX_BANS:]}
+    def _keep(self, bans: dict[str, Ban]) -> None:
+        latest = sorted(bans.values(), key=lambda ban: ban.until_s)[-MAX_BANS:]
+        written = {ban.peer_id: asdict(ban) for ban in latest}
         for fields in written.values():
             del fields["peer_id"]
         self._file.write(written)
 
 
-def _ban_of(peer_id: str, value: object) -> Ban | None:
-    match value:
-        case {"until_s": float(until_s), "why": str(why), "floods": int(floods)} if (
-            0 < until_s <= LATEST_S and floods >= 0
-        ):
-            return Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
-    return None
+@dataclass(slots=True)
+class _Offender:
+    since_s: float
+    last_s: float = -math.inf
+    disconnected: int = 0
 
 
 class DeniedPeers:
@@ -177,7 +140,7 @@ class DeniedPeers:
         self._given = frozenset(given)
         self._bans = bans
         self._clock = clock
-        self._flood_bans = FloodBans()
+        self._offenders = Remembered[str, _Offender](MAX_PEERS)
         self._banned: dict[str, Ban] = {}
         self._look_again_at_s = 0.0
 
@@ -191,9 +154,20 @@ class DeniedPeers:
 
     def note_disconnected(self, peer_id: str) -> None:
         """Count that a peer was disconnected for a flood, and ban it where it comes back each time."""
-        now_s = self._clock()
-        if not self._flood_bans.note_disconnected(peer_id, now_s=now_s) or self._bans is None:
+        if self._bans is None:
             return
+        now_s = self._clock()
+        offender = self._offenders.get(peer_id) or _Offender(now_s)
+        self._offenders.note(peer_id, offender)
+        if now_s - offender.last_s < APART_S:
+            return
+        offender.last_s = now_s
+        if now_s - offender.since_s > WITHIN_S:
+            offender.since_s, offender.disconnected = now_s, 0
+        offender.disconnected += 1
+        if offender.disconnected < DISCONNECTED:
+            return
+        offender.disconnected = 0
         ban = self._bans.ban_flooder(peer_id, "it flooded this node each time it came back")
         logger.warning(
             "peer %s is banned for %g h: it was disconnected again and again, and goes on. "

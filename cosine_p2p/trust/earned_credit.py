@@ -63,10 +63,9 @@ class EarnedCredit:
 
     def state(self) -> list[list[Any]]:
         """The receipts of drafters as values of JSON: [peer id, receipts in base64]."""
-        newest = [(drafter, shown) for drafter, shown in self._shown.items() if shown][-KEPT_DRAFTERS:]
         return [
             [drafter, [base64.b64encode(encode_body(one.signed)).decode("ascii") for one in shown]]
-            for drafter, shown in newest
+            for drafter, shown in [entry for entry in self._shown.items() if entry[1]][-KEPT_DRAFTERS:]
         ]
 
     def restore(self, states: Any) -> None:

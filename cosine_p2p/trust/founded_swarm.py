@@ -1,14 +1,13 @@
 """The founder's side of a private swarm: a folder with its key and what it has signed so far."""
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_REVOKED, MAX_SWARM_NAME_BYTES
@@ -87,7 +86,10 @@ class FoundedSwarm:
 
     def admit(self, peer_id: str, *, lifetime_s: float, now_s: float) -> str:
         """A certificate for a peer as a line of text. Raises `UsageError` for what is no peer id."""
-        _check_peer(peer_id)
+        try:
+            public_key_of(peer_id)
+        except BadSignature as error:
+            raise UsageError(f"{error}; `cosine-node identity` shows a peer's own.") from None
         # Above all earlier ones, also where the folder was restored from an old copy.
         self._serial = max(self._serial + 1, int(now_s))
         data = sign_certificate(
@@ -98,11 +100,9 @@ class FoundedSwarm:
             starts_at_s=now_s,
             lifetime_s=lifetime_s,
         )
-        known = self.members.get(peer_id)
+        revoked = self.members[peer_id].revoked if peer_id in self.members else 0
         ends_at_s = read_certificate(data).ends_at_s
-        self.members[peer_id] = MemberEntry(
-            serial=self._serial, ends_at_s=ends_at_s, revoked=known.revoked if known else 0
-        )
+        self.members[peer_id] = MemberEntry(serial=self._serial, ends_at_s=ends_at_s, revoked=revoked)
         self._write()
         return as_line(data, prefix=CERTIFICATE_LINE)
 
@@ -115,15 +115,16 @@ class FoundedSwarm:
         if known is None:
             raise UsageError(f"{peer_id} has no certificate of the swarm {self.name}.")
         self.members[peer_id] = replace(known, revoked=self._serial)
-        self.members = {peer_id: one for peer_id, one in self.members.items() if not _is_over(one, now_s)}
+        # No certificate of a revoked member could count any more so long after its latest, whichever it was.
+        self.members = {
+            peer_id: one
+            for peer_id, one in self.members.items()
+            if not (one.is_revoked and now_s > one.ends_at_s + MAX_CERTIFICATE_S)
+        }
         if sum(one.revoked > 0 for one in self.members.values()) > MAX_REVOKED:
             raise UsageError(f"A swarm has at most {MAX_REVOKED} revoked members; others end by themselves.")
         self.sequence = max(self.sequence + 1, int(now_s))
         self._write()
-        return self.revocations()
-
-    def revocations(self) -> str:
-        """The list of revoked certificates as a line of text."""
         serials = {peer_id: one.revoked for peer_id, one in self.members.items() if one.revoked}
         data = sign_revocations(self._identity, sequence=self.sequence, serials=serials)
         return as_line(data, prefix=REVOCATIONS_LINE)
@@ -136,18 +137,4 @@ class FoundedSwarm:
             "serial": self._serial,
             "members": {peer_id: asdict(one) for peer_id, one in self.members.items()},
         }
-        draft = self.folder / f".{LEDGER_FILE}.{secrets.token_hex(8)}"
-        draft.write_text(json.dumps(ledger, indent=1) + "\n", "utf-8")
-        os.replace(draft, self.folder / LEDGER_FILE)
-
-
-def _is_over(entry: MemberEntry, now_s: float) -> bool:
-    """True once no certificate of a revoked member could count any more, whichever it was."""
-    return entry.is_revoked and now_s > entry.ends_at_s + MAX_CERTIFICATE_S
-
-
-def _check_peer(peer_id: str) -> None:
-    try:
-        public_key_of(peer_id)
-    except BadSignature as error:
-        raise UsageError(f"{error}; `cosine-node identity` shows a peer's own.") from None
+        replace_text(self.folder / LEDGER_FILE, json.dumps(ledger, indent=1) + "\n")

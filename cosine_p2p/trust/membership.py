@@ -27,8 +27,12 @@ from cosine_protocol.messages import Certificate
 
 logger = logging.getLogger(__name__)
 
-MAX_FILE_BYTES: Final = 1 << 20
-"""Far above a list of the longest and a hundred certificates."""
+LOOK_AGAIN_S: Final = 10.0
+"""A renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
+WARN_S: Final = 3 * 86_400.0
+"""Time to ask the founder for a new certificate, over a weekend too."""
+MAX_MET: Final = 16_384
+"""Bounds memory: members whose certificates are remembered, as many as records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ def read_swarm_file(file: Path) -> SwarmPapers:
     """
     try:
         with file.open("rb") as handle:
-            lines = handle.read(MAX_FILE_BYTES).decode().splitlines()
+            # Far above a list of the longest and a hundred certificates.
+            lines = handle.read(1 << 20).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"The swarm file {file} cannot be read ({reason}).") from None
@@ -82,18 +87,6 @@ def read_swarm_file(file: Path) -> SwarmPapers:
     return SwarmPapers(swarm_ids.pop(), name, tuple(data for data, _ in found), newest_last)
 
 
-LOOK_AGAIN_S: Final = 10.0
-"""A renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
-WARN_S: Final = 3 * 86_400.0
-"""Time to ask the founder for a new certificate, over a weekend too."""
-MAX_MET: Final = 16_384
-"""Bounds memory: members whose certificates are remembered, as many as records."""
-MAX_STATE_BYTES: Final = 256 << 10
-"""Above the longest list as a line of text: a larger file is not ours."""
-
-ReadPapers = Callable[[], SwarmPapers]
-
-
 class Membership:
     """`peer_id` is a member of the swarm whose `papers` it has. Made by `load`, or directly for swarms in memory.
 
@@ -106,7 +99,7 @@ class Membership:
         peer_id: str,
         papers: SwarmPapers,
         *,
-        reread: ReadPapers | None = None,
+        reread: Callable[[], SwarmPapers] | None = None,
         state: StateFile | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -143,7 +136,8 @@ class Membership:
     def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
         """The membership that a swarm file gives. Raises `UsageError`."""
         papers = read_swarm_file(file)
-        state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=MAX_STATE_BYTES)
+        # Above the longest list as a line of text: a larger file is not ours.
+        state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=256 << 10)
         return cls(peer_id, papers, reread=lambda: read_swarm_file(file), state=state, clock=clock)
 
     @property
@@ -165,10 +159,8 @@ class Membership:
         """Raises `NotAMember` unless a peer shows that it is a member now; who does is remembered."""
         if not certificate:
             raise NotAMember("no certificate was shown")
-        known = self._read.get(certificate)
-        if known is None:
-            known = read_certificate(certificate)
-            self._read.note(certificate, known)
+        known = self._read.get(certificate) or read_certificate(certificate)
+        self._read.note(certificate, known)
         self._check(known, peer_id)
         met = self._met.get(peer_id) or known
         self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
@@ -206,14 +198,8 @@ class Membership:
         if self._warned_of != self.certificate and self._clock() > self.ends_at_s - WARN_S:
             self._warned_of = self.certificate
             ends = datetime.fromtimestamp(self.ends_at_s, UTC).isoformat(timespec="minutes")
-            logger.warning(
-                "the certificate of %s in the swarm %s ends at %s; its founder makes a new one with "
-                "`cosine-node swarm admit %s`",
-                self.peer_id,
-                self.name,
-                ends,
-                self.peer_id,
-            )
+            sentence = "the certificate of %s in the swarm %s ends at %s; its founder makes a new one with `%s`"
+            logger.warning(sentence, self.peer_id, self.name, ends, f"cosine-node swarm admit {self.peer_id}")
         if self._reread is None:
             return
         try:

@@ -11,8 +11,6 @@ from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 MAX_PEERS: Final = 1024
 """Bounds memory and the file."""
 
-EXPECTED_REFUSALS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY})
-"""Refusals of a verifier that is busy or leaves, whatever its record said some seconds ago."""
 # The first pause is longer than most requests and short for a machine that was only restarted; pauses double up to
 # the longest, and a peer begins anew that has not failed for several of those.
 FIRST_PAUSE_S: Final = 60.0
@@ -44,8 +42,9 @@ class PeerFailures:
         self._peers.note(peer_id, _Failures(count + 1, now_s + pause_s), now_s)
 
     def note_error(self, peer_id: str, error: CosineError, *, now_s: float) -> None:
-        """Avoid a verifier for its error, unless it is busy or leaves."""
-        if not (isinstance(error, PeerError) and error.code in EXPECTED_REFUSALS):
+        """Avoid a verifier for its error, unless it is busy or leaves, whatever its record said seconds ago."""
+        expected = ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY
+        if not (isinstance(error, PeerError) and error.code in expected):
             self.note_failed(peer_id, now_s=now_s)
 
     def note_served(self, peer_id: str) -> None:
@@ -78,8 +77,6 @@ PREFILL_DECAY: Final = 0.9
 """The slowest prefill counts, since a prefix that is still cached takes no time, and fades by a tenth."""
 SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0
 """Machines and their neighbours change within weeks."""
-MAX_PASS_S: Final = 3600.0
-"""Bounds what is taken from a file, as `U` of docs/protocol.md bounds what peers announce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +134,13 @@ class PeerSpeeds:
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
         """Take in the speeds that another process kept `away_s` ago; what is broken is left out."""
-        self._peers.restore(state, _read_speed, now_s=now_s, away_s=away_s)
 
+        def read(entry: list[Any]) -> tuple[str, UsualSpeeds] | None:
+            match entry:
+                case [str(peer_id), float() | None as pass_s, float() | None as token_s]:
+                    # Bounded as `U` of docs/protocol.md bounds what peers announce.
+                    if all(0.0 <= seconds <= 3600.0 for seconds in (pass_s or 0.0, token_s or 0.0)):
+                        return peer_id, UsualSpeeds(pass_s=pass_s, prefill_token_s=token_s)
+            return None
 
-def _read_speed(entry: list[Any]) -> tuple[str, UsualSpeeds] | None:
-    match entry:
-        case [str(peer_id), float() | None as pass_s, float() | None as token_s]:
-            if all(0.0 <= seconds <= MAX_PASS_S for seconds in (pass_s or 0.0, token_s or 0.0)):
-                return peer_id, UsualSpeeds(pass_s=pass_s, prefill_token_s=token_s)
-    return None
+        self._peers.restore(state, read, now_s=now_s, away_s=away_s)

@@ -158,7 +158,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let clients sign mandates with other fields."""
     sign = statements.sign_mandate
     monkeypatch.setattr(
-        "cosine_p2p.trust.mandates.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes)
+        "cosine_p2p.session.delegation.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes)
     )
 
 

@@ -21,7 +21,7 @@ from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
-from cosine_p2p.trust.audit_rule import is_near_tie, near_tie_of
+from cosine_p2p.trust.audit_rule import is_near_tie, rounding_of
 from cosine_protocol import messages as m
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -205,7 +205,7 @@ class AuditService:
             KvState(self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
             list(claim.tokens),
             admission=1 << 62,  # above every number of a request: pages are taken from audits first
-            near_tie=near_tie_of(self._engine.numerics),
+            near_tie=rounding_of(self._engine.numerics).near_tie,
             claim=claim,
             own_from=transcript.first,
         )

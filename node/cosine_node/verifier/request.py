@@ -17,7 +17,7 @@ from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
-from cosine_p2p.trust.audit_rule import NEAR_TIES, is_near_tie
+from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason, Message, Pacing
@@ -187,7 +187,7 @@ class ServedRequest(ABC):
     kv: KvState
     output: list[int]
     admission: int = 0
-    near_tie: float = NEAR_TIES["float32"]
+    near_tie: float = ROUNDING["float32"].near_tie
     stage: RequestStage = RequestStage.PREFILL
     is_cancelled: bool = False
     waited_passes: int = 0

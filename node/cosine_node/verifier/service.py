@@ -28,7 +28,7 @@ from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
-from cosine_p2p.trust.audit_rule import near_tie_of
+from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
@@ -300,7 +300,7 @@ class VerifierService:
             pacing=m.Pacing(message.pacing),
             authors=len(message.authors),
             admission=next(self._admissions),
-            near_tie=near_tie_of(self._engine.numerics),
+            near_tie=rounding_of(self._engine.numerics).near_tie,
             drafters=message.authors,
             lookup=lookup,
             trial=run,

@@ -1,34 +1,43 @@
-"""An honest verifier is not convicted, one that writes something else is, and rounding explains near ties only."""
+"""An honest verifier is not convicted, one that writes something else is; and evidence holds by its signatures."""
 
+import json
 import math
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_p2p.trust import evidence
 from cosine_p2p.trust.audit_rule import (
     FALSE_ALARM,
-    LLAMA_NEAR_TIES,
-    NEAR_TIES,
+    LLAMA_ROUNDING,
+    ROUNDING,
     WIDE,
     AuditState,
+    Rounding,
     accuses,
-    flip_rate_of,
     is_near_tie,
     most_by_chance,
-    near_tie_of,
+    rounding_of,
     state_of,
 )
+from cosine_p2p.trust.evidence import MAX_PIECES, Evidence, EvidenceFile, Statement, evidence_of_json
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NEW_TOKENS, MAX_SCORE_GAP
-from cosine_protocol.messages import AuditFinding, AuditVerdict
+from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Transcript
 from cosine_protocol.request import Sampling
+from cosine_protocol.statements import sign_transcript, sign_verdict
+from tests.cosine_p2p.samples import identity_of
 from tests.protocol.samples import request_of
 
 PLAIN = Sampling()
 FILTERED = Sampling(temperature=0.8, top_p=0.9)
 
-MOST_FLIPS = flip_rate_of("gguf:Q4_0+llama.cpp") * MAX_NEW_TOKENS
+MOST_FLIPS = rounding_of("gguf:Q4_0+llama.cpp").flip_rate * MAX_NEW_TOKENS
 """Near ties to be expected in the longest text: too many for the chance of none to be above 0 in a float."""
 
 
@@ -36,7 +45,7 @@ def is_accused(
     *gaps: float, positions: int = 200, more: int = 0, numerics: str = "float32", sampling: Sampling = PLAIN
 ) -> bool:
     """A verdict with findings of these gaps, and so many more near ties."""
-    near = near_tie_of(numerics)
+    near = rounding_of(numerics).near_tie
     findings = [AuditFinding(place, 1, gap) for place, gap in enumerate(gaps)]
     verdict = AuditVerdict(
         author="author",
@@ -53,21 +62,15 @@ def is_accused(
 
 @pytest.mark.parametrize("numerics", ["float32", "bfloat16", "float16", "gguf:Q4_1+llama.cpp"])
 def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) -> None:
-    near = near_tie_of(numerics)
+    near = rounding_of(numerics).near_tie
     assert not is_accused(numerics=numerics)
     assert not is_accused(1.5 * near, numerics=numerics)
     assert is_accused(1.01 * WIDE * near, numerics=numerics)
     assert is_accused(MAX_SCORE_GAP, numerics=numerics)
 
 
-def test_a_low_temperature_spreads_scores_and_so_what_is_wide() -> None:
-    cold = Sampling(temperature=0.1)
-    assert not is_accused(5 * near_tie_of("float32"), sampling=cold)
-    assert is_accused(1.01 * WIDE * near_tie_of("float32") / 0.1, sampling=cold)
-
-
 def test_near_ties_accuse_where_there_are_more_than_come_by_chance() -> None:
-    expected = round(1000 * flip_rate_of("bfloat16"))
+    expected = round(1000 * rounding_of("bfloat16").flip_rate)
     assert not is_accused(positions=1000, more=expected, numerics="bfloat16")
     assert is_accused(positions=1000, more=4 * expected, numerics="bfloat16")
     # Whoever chooses the second best at every near tie of float32 rounds otherwise than float32 does.
@@ -112,26 +115,20 @@ def test_a_conviction_takes_two(accusations: list[bool], state: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numerics", "dtype"),
+    ("numerics", "rounding"),
     [
-        ("float32", "float32"),
-        ("bfloat16/int8", "bfloat16"),
-        ("float16", "float16"),
-        ("scripted", "float32"),
-        ("gguf:Q4_1+bfloat16/int8", "bfloat16"),
+        ("float32", ROUNDING["float32"]),
+        ("scripted", ROUNDING["float32"]),
+        ("bfloat16/int8", ROUNDING["bfloat16"]),
+        # Dequantised weights are computed with in the data type; llama.cpp rounds activations to few bits too.
+        ("gguf:Q4_1+bfloat16/int8", ROUNDING["bfloat16"]),
+        ("gguf:Q8_0+float32", ROUNDING["float32"]),
+        ("gguf:Q8_0+llama.cpp", LLAMA_ROUNDING["Q8_0"]),
+        ("gguf:Q4_K+llama.cpp", Rounding(1.0, 0.02, 0.004)),
     ],
 )
-def test_quantised_weights_are_computed_with_in_their_data_type(numerics: str, dtype: str) -> None:
-    assert near_tie_of(numerics) == NEAR_TIES[dtype]
-
-
-@pytest.mark.parametrize(
-    ("weights", "near_tie"), [("F32", LLAMA_NEAR_TIES["F32"]), ("F16", 0.02), ("Q8_0", 0.3), ("Q4_K", 1.0)]
-)
-def test_llama_rounds_activations_too_where_weights_have_few_bits(weights: str, near_tie: float) -> None:
-    assert near_tie_of(f"gguf:{weights}+llama.cpp") == near_tie
-    # Dequantised weights are computed with in the data type.
-    assert near_tie_of(f"gguf:{weights}+float32") == NEAR_TIES["float32"]
+def test_rounding_is_that_of_the_type_that_is_computed_with(numerics: str, rounding: Rounding) -> None:
+    assert rounding_of(numerics) == rounding
 
 
 @pytest.mark.parametrize(("temperature", "largest"), [(0.0, 0.1), (0.5, 0.2), (1.0, 0.1), (2.0, 0.1)])
@@ -139,3 +136,96 @@ def test_a_low_temperature_spreads_scores_and_their_errors(temperature: float, l
     sampling = Sampling(temperature=temperature)
     assert is_near_tie(largest * 0.99, sampling=sampling, near_tie=0.1)
     assert not is_near_tie(largest, sampling=sampling, near_tie=0.1)
+    # And so what is wide.
+    near = rounding_of("float32").near_tie * largest / 0.1
+    assert not is_accused(0.99 * WIDE * near, sampling=sampling)
+    assert is_accused(1.01 * WIDE * near, sampling=sampling)
+
+
+AUTHOR = identity_of(1)
+TOKENS = (3, 5, 8)
+
+
+def claim_of(nonce: int = 0) -> AskAudit:
+    request = request_of(nonce=nonce.to_bytes(16, "big"))
+    d_0 = request_digest(request)
+    transcript = Transcript(0, len(TOKENS), roll_digest(d_0, TOKENS))
+    return AskAudit(0, request, TOKENS, AUTHOR.peer_id, sign_transcript(AUTHOR, transcript, d_0=d_0))
+
+
+def answer_of(claim: AskAudit, auditor: int, *, different: int) -> Audited:
+    d_0 = request_digest(claim.request)
+    digest = roll_digest(d_0, TOKENS)
+    findings = tuple(AuditFinding(position, 1, 1e6) for position in range(different))
+    verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings)
+    return sign_verdict(identity_of(auditor), verdict, number=auditor, d_0=d_0)
+
+
+def piece_of(*different: int, nonce: int = 0) -> Evidence:
+    """A claim and verdicts with so many differences each."""
+    claim = claim_of(nonce)
+    piece = Evidence.of(claim)
+    for auditor, count in enumerate(different, 2):
+        piece = piece.stated(identity_of(auditor).peer_id, answer_of(claim, auditor, different=count))
+    return piece
+
+
+@pytest.mark.parametrize(
+    ("different", "state"),
+    [((), "unanswered"), ((0,), "passed"), ((3,), "suspected"), ((3, 0), "disputed"), ((3, 3), "convicted")],
+)
+def test_whoever_has_it_can_tell_what_was_found(different: tuple[int, ...], state: str) -> None:
+    piece = piece_of(*different)
+    assert evidence_of_json(json.loads(json.dumps([asdict(piece)]))) == (piece,)
+    opened = piece.open()
+    assert (opened.claim, opened.state) == (claim_of(), state)
+    assert [verdict.different for verdict in opened.verdicts] == list(different)
+
+
+HONEST = piece_of(3, 3)
+FORGERIES = {
+    "of another auditor": replace(
+        HONEST, statements=(replace(HONEST.statements[0], auditor=identity_of(9).peer_id),)
+    ),
+    "about another text": replace(HONEST, claim=piece_of(nonce=5).claim),
+    "said twice": replace(HONEST, statements=HONEST.statements[:1] * 2),
+    "by the author": Evidence.of(claim_of()).stated(AUTHOR.peer_id, answer_of(claim_of(), 1, different=0)),
+    "no base64": replace(HONEST, claim="§"),
+    "no message": replace(HONEST, claim="AAAA"),
+    "another message": replace(HONEST, claim=HONEST.statements[0].answer),
+    "no answer": replace(HONEST, statements=(Statement(identity_of(2).peer_id, HONEST.claim),)),
+}
+
+
+@pytest.mark.parametrize("piece", FORGERIES.values(), ids=FORGERIES)
+def test_what_is_forged_proves_nothing(piece: Evidence, tmp_path: Path) -> None:
+    with pytest.raises(RemoteProtocolError):
+        piece.open()
+    file = EvidenceFile(tmp_path / "evidence.json")
+    file.add(piece)
+    assert file.convicted() == frozenset()
+
+
+def test_a_file_keeps_convictions_for_the_next_run(tmp_path: Path) -> None:
+    file = EvidenceFile(tmp_path / "state" / "evidence.json")
+    assert file.read() == () and file.convicted() == frozenset()
+    broken: list[object] = [None, {}, [None], [{"claim": 1, "statements": []}], [{"claim": "x"}]]
+    for value in broken:
+        assert evidence_of_json(value) == (), "what has another form is left out"
+    file.add(piece_of(3))
+    assert file.convicted() == frozenset()
+    file.add(piece_of(3, 3))
+    assert EvidenceFile(file.path).read() == (piece_of(3), piece_of(3, 3))
+    assert EvidenceFile(file.path).convicted() == {AUTHOR.peer_id}
+
+
+def test_a_file_forgets_the_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = EvidenceFile(tmp_path / "evidence.json")
+    pieces = [piece_of(nonce=number) for number in range(MAX_PIECES + 2)]
+    for piece in pieces:
+        file.add(piece)
+    assert file.read() == tuple(pieces[2:])
+    monkeypatch.setattr(evidence, "MAX_FILE_BYTES", 4000)
+    file.add(pieces[0])
+    kept = file.read()
+    assert 0 < len(kept) < 10 and kept[-1] == pieces[0] and file.path.stat().st_size <= 4000

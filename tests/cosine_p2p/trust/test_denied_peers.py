@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_p2p.trust.denied_peers import (
     APART_S,
@@ -11,8 +13,10 @@ from cosine_p2p.trust.denied_peers import (
     FIRST_BAN_S,
     LOOK_AGAIN_S,
     MAX_BANS,
+    MAX_PEERS,
     MAX_WHY,
     REMEMBERED_S,
+    WITHIN_S,
     Ban,
     BanFile,
     DeniedPeers,
@@ -26,42 +30,44 @@ PEER, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
 FLOODED = "it flooded this node each time it came back"
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "bans.json"
+
+
+def disconnected(denied: DeniedPeers, clock: Clock, *, each_s: float = APART_S) -> None:
+    """As often as makes a ban."""
+    for _ in range(DISCONNECTED):
+        clock.now_s += each_s
+        denied.note_disconnected(PEER)
+
+
 def flood(file: Path, clock: Clock) -> Ban:
     """The ban of a peer that a node which has just begun disconnects as often as it takes."""
-    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
-    for _ in range(DISCONNECTED):
-        clock.now_s += APART_S
-        denied.note_disconnected(PEER)
+    disconnected(DeniedPeers(bans=BanFile(file, clock=clock), clock=clock), clock)
     return BanFile(file, clock=clock).read()[PEER]
 
 
-def test_a_ban_lasts_between_runs_until_it_ends(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+def test_a_ban_lasts_between_runs_until_it_ends_or_is_lifted(file: Path, clock: Clock) -> None:
     BanFile(file, clock=clock).ban(PEER, until_s=clock() + 100, why="spam")
     bans = BanFile(file, clock=clock)
     assert bans.read() == {PEER: Ban(peer_id=PEER, until_s=clock() + 100, why="spam")}
     assert PEER in DeniedPeers(bans=bans, clock=clock)
     clock.now_s += 101
     assert PEER not in DeniedPeers(bans=bans, clock=clock)
-
-
-def test_bans_are_read_with_the_latest_end_last(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
-    value = {"why": "spam", "floods": 0}
-    later, sooner = value | {"until_s": clock() + 200.0}, value | {"until_s": clock() + 100.0}
-    file.write_text(json.dumps({PEER: later, OTHER: sooner}), "utf-8")
-    assert list(BanFile(file, clock=clock).read()) == [OTHER, PEER]
-
-
-def test_a_ban_can_be_lifted(tmp_path: Path) -> None:
-    bans = BanFile(tmp_path / "bans.json")
     bans.ban(PEER, until_s=1e11, why="spam")
+    bans.ban(OTHER, until_s=clock() + 100, why="spam")
+    assert list(BanFile(file, clock=clock).read()) == [OTHER, PEER], "the latest end last"
     assert bans.lift(PEER) and not bans.lift(PEER)
-    assert bans.read() == {}
+    assert list(bans.read()) == [OTHER]
 
 
-def test_a_running_node_takes_up_a_ban_and_its_end(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+def test_a_running_node_takes_up_a_ban_and_its_end(file: Path, clock: Clock) -> None:
     denied = DeniedPeers([OTHER], BanFile(file, clock=clock), clock=clock)
     assert OTHER in denied and PEER not in denied
     BanFile(file, clock=clock).ban(PEER, until_s=clock() + 3 * LOOK_AGAIN_S, why="")
@@ -72,14 +78,10 @@ def test_a_running_node_takes_up_a_ban_and_its_end(tmp_path: Path) -> None:
 
 
 def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
     denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
-    for _ in range(DISCONNECTED):
-        assert PEER not in denied
-        clock.now_s += APART_S
-        denied.note_disconnected(PEER)
+    disconnected(denied, clock)
     assert PEER in denied and OTHER not in denied
     ban = Ban(peer_id=PEER, until_s=clock() + FIRST_BAN_S, why=FLOODED, floods=1)
     assert BanFile(file, clock=clock).read() == {PEER: ban}
@@ -89,8 +91,45 @@ def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
     assert PEER not in denied
 
 
-def test_bans_double_also_where_the_node_begins_anew_until_they_are_forgotten(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+@pytest.mark.parametrize("each_s", [WITHIN_S / 2, APART_S / 2], ids=["now and then", "calls under way"])
+def test_what_is_no_flood_bans_nobody(file: Path, clock: Clock, each_s: float) -> None:
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    disconnected(denied, clock, each_s=each_s)
+    assert PEER not in denied
+
+
+@given(st.lists(st.floats(0, 4 * WITHIN_S), max_size=60))
+def test_a_ban_takes_so_many_disconnections(pauses_s: list[float]) -> None:
+    class CountedBans(BanFile):
+        flooders = 0
+
+        def ban_flooder(self, peer_id: str, why: str) -> Ban:
+            self.flooders += 1
+            return Ban(peer_id=peer_id, until_s=clock() + 1, why=why)
+
+    clock, bans = Clock(), CountedBans(Path("/nowhere"))
+    denied = DeniedPeers(bans=bans, clock=clock)
+    for pause_s in pauses_s:
+        clock.now_s += pause_s
+        denied.note_disconnected(PEER)
+    assert bans.flooders <= len(pauses_s) // DISCONNECTED
+
+
+def test_so_many_peers_are_remembered(file: Path, clock: Clock) -> None:
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    for _ in range(DISCONNECTED - 1):
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    for number in range(MAX_PEERS):
+        denied.note_disconnected(f"peer {number}")
+    clock.now_s += APART_S
+    denied.note_disconnected(PEER)
+    assert PEER not in denied
+
+
+def test_bans_double_up_to_a_day_also_where_the_node_begins_anew_until_they_are_forgotten(
+    file: Path, clock: Clock
+) -> None:
     for times in (1, 2, 4, 8, 16, 24, 24):
         ban = flood(file, clock)
         assert ban.until_s == clock() + times * FIRST_BAN_S
@@ -100,24 +139,19 @@ def test_bans_double_also_where_the_node_begins_anew_until_they_are_forgotten(tm
     assert flood(file, clock).until_s == clock() + FIRST_BAN_S
 
 
-def test_lifting_a_ban_forgets_those_before_it_and_banning_by_hand_does_not(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+def test_lifting_a_ban_forgets_those_before_it_and_banning_by_hand_does_not(file: Path, clock: Clock) -> None:
     flood(file, clock)
     BanFile(file, clock=clock).ban(PEER, until_s=clock() + 1, why="spam")
     clock.now_s += 2
     assert flood(file, clock).until_s == clock() + 2 * FIRST_BAN_S
     assert BanFile(file, clock=clock).lift(PEER)
     assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+    # A longer one of the operator's stays.
+    BanFile(file, clock=clock).ban(PEER, until_s=1e11, why="spam")
+    assert flood(file, clock) == Ban(peer_id=PEER, until_s=1e11, why="spam", floods=2)
 
 
-def test_a_longer_ban_of_the_operators_stays(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
-    BanFile(file).ban(PEER, until_s=1e11, why="spam")
-    assert flood(file, clock) == Ban(peer_id=PEER, until_s=1e11, why="spam", floods=1)
-
-
-def test_broken_bans_are_none_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+def test_broken_bans_are_none_and_said_once(file: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     good = {"until_s": 1e11, "why": "spam", "floods": 0}
     bad: list[object] = ["for ever", 1e11, {}, good | {"until_s": float("inf")}, good | {"floods": -1}]
     file.write_text(json.dumps({OTHER: good} | {f"peer {n}": value for n, value in enumerate(bad)}))
@@ -129,8 +163,7 @@ def test_broken_bans_are_none_and_said_once(tmp_path: Path, caplog: pytest.LogCa
     ]
 
 
-def test_the_number_and_the_size_of_bans_are_bounded(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "bans.json"
+def test_the_number_and_the_size_of_bans_are_bounded(file: Path, clock: Clock) -> None:
     known = {f"peer {n}": {"until_s": clock() + 1000.0 + n, "why": "", "floods": 0} for n in range(MAX_BANS)}
     file.write_text(json.dumps(known))
     BanFile(file, clock=clock).ban(PEER, until_s=1e11, why="x" * 1000)
@@ -144,11 +177,8 @@ def test_peers_are_named_by_id_or_in_a_file(tmp_path: Path) -> None:
     file.write_text(f"# nuisances\n\n{OTHER}  # since May\n")
     assert parse_denied([PEER, str(file)]) == {PEER, OTHER}
     assert parse_denied([]) == frozenset()
-
-
-def test_what_names_no_peer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="neither a peer id nor a file"):
         parse_denied(["12D3KooWnobody"])
-    (tmp_path / "denied.txt").write_text("nobody\n")
+    file.write_text("nobody\n")
     with pytest.raises(UsageError, match=r"'nobody' in .* is not a peer id"):
-        parse_denied([str(tmp_path / "denied.txt")])
+        parse_denied([str(file)])

@@ -1,18 +1,36 @@
-"""A swarm file says who is a member; the membership checks others, takes newer lists, and keeps them."""
+"""A founder admits and revokes; a swarm file says who is a member, and a membership checks others by it."""
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from cosine_p2p.storage.state_file import StateFile
-from cosine_p2p.trust.membership import LOOK_AGAIN_S, Membership, SwarmPapers, read_swarm_file
+from cosine_p2p.trust.founded_swarm import KEY_FILE, LEDGER_FILE, FoundedSwarm
+from cosine_p2p.trust.membership import LOOK_AGAIN_S, Membership, read_swarm_file
 from cosine_protocol.errors import NotAMember, UsageError
+from cosine_protocol.limits import MAX_CERTIFICATE_S
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
-from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
+from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, Clock, PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 
 US, MEMBER, STRANGER = (identity_of(number).peer_id for number in (1, 2, 3))
+
+
+def line(data: bytes) -> str:
+    return as_line(data, prefix=CERTIFICATE_LINE)
+
+
+def listed(data: bytes) -> str:
+    return as_line(data, prefix=REVOCATIONS_LINE)
+
+
+def written(tmp_path: Path, *lines: str) -> Path:
+    file = tmp_path / "friends.swarm"
+    file.write_text("\n".join(lines) + "\n")
+    return file
 
 
 def test_a_member_is_let_through_and_nobody_else() -> None:
@@ -23,23 +41,22 @@ def test_a_member_is_let_through_and_nobody_else() -> None:
         (b"", "no certificate was shown"),
         (b"junk", "msgpack"),
         (other.admit(STRANGER), "another"),
+        (theirs, "for another peer"),
     ):
         with pytest.raises(NotAMember, match=reason):
             ours.check(certificate, peer_id=STRANGER)
-    with pytest.raises(NotAMember, match="for another peer"):
-        ours.check(theirs, peer_id=STRANGER)
     with pytest.raises(NotAMember, match="no certificate was shown"):
         ours.check_met(STRANGER)
+    with pytest.raises(UsageError, match=f"no certificate for {STRANGER} of the swarm friends"):
+        Membership(STRANGER, swarm.papers(swarm.admit(US)), clock=swarm.clock)
 
 
 def test_who_was_met_is_checked_again_and_a_later_certificate_goes_on() -> None:
     swarm = PrivateSwarm()
-    ours = swarm.member(US)
-    first = swarm.admit(MEMBER)
+    ours, first = swarm.member(US), swarm.admit(MEMBER)
     ours.check(first, peer_id=MEMBER)
     swarm.clock.now_s += DAY_S / 2
-    later = swarm.admit(MEMBER)
-    ours.check(later, peer_id=MEMBER)
+    ours.check(swarm.admit(MEMBER), peer_id=MEMBER)
     # The first one, shown again on another stream, takes nothing away.
     ours.check(first, peer_id=MEMBER)
     swarm.clock.now_s = NOW_S + DAY_S + 1
@@ -64,51 +81,41 @@ def test_the_newest_list_of_revoked_certificates_counts() -> None:
     assert ours.sequence == 2
 
 
-def test_a_list_outlives_the_process(tmp_path: Path) -> None:
-    swarm = PrivateSwarm()
-    state = StateFile("revoked.json", max_bytes=1 << 20, file=tmp_path / "revoked.json")
+def test_a_list_outlives_the_process_and_a_broken_one_is_none(tmp_path: Path) -> None:
+    swarm, file = PrivateSwarm(), tmp_path / "revoked.json"
+    state = StateFile("revoked.json", max_bytes=1 << 20, file=file)
     papers, theirs = swarm.papers(swarm.admit(US)), swarm.admit(MEMBER)
     Membership(US, papers, state=state, clock=swarm.clock).take_revocations(swarm.revoke(MEMBER))
     again = Membership(US, papers, state=state, clock=swarm.clock)
     assert again.sequence == 1
     with pytest.raises(NotAMember, match="revoked"):
         again.check(theirs, peer_id=MEMBER)
+    for kept in ("nonsense", "cosine-revoked:AAAA", 7):
+        file.write_text(json.dumps({"revoked": kept}))
+        assert Membership(US, papers, state=state, clock=swarm.clock).sequence == 0
 
 
-@pytest.mark.parametrize("kept", ["nonsense", "cosine-revoked:AAAA", 7])
-def test_a_broken_file_of_kept_lists_holds_none(tmp_path: Path, kept: object) -> None:
-    swarm, file = PrivateSwarm(), tmp_path / "revoked.json"
-    file.write_text(json.dumps({"revoked": kept}))
-    state = StateFile("revoked.json", max_bytes=1 << 20, file=file)
-    assert Membership(US, swarm.papers(swarm.admit(US)), state=state, clock=swarm.clock).sequence == 0
-
-
-def test_what_is_added_to_the_swarm_file_counts_without_a_restart() -> None:
+def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_file_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     swarm = PrivateSwarm()
     theirs, first = swarm.admit(MEMBER), swarm.admit(US)
-    now = [swarm.papers(first)]
-    ours = Membership(US, now[0], reread=lambda: now[0], clock=swarm.clock)
+    file = written(tmp_path, line(first))
+    ours = Membership.load(file, US, clock=swarm.clock)
     renewed = swarm.admit(US)
-    now[0] = swarm.papers(first, renewed, revocations=swarm.revoke(MEMBER))
+    written(tmp_path, line(first), line(renewed), listed(swarm.revoke(MEMBER, sequence=4)))
     ours.check(theirs, peer_id=MEMBER)
     assert ours.certificate == first
     swarm.clock.now_s += LOOK_AGAIN_S
     with pytest.raises(NotAMember, match="revoked"):
         ours.check(theirs, peer_id=MEMBER)
-    assert ours.certificate == renewed
-
-
-def test_a_swarm_file_that_breaks_meanwhile_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    swarm = PrivateSwarm()
-
-    def reread() -> SwarmPapers:
-        raise UsageError("The file is gone.")
-
-    ours = Membership(US, swarm.papers(swarm.admit(US)), reread=reread, clock=swarm.clock)
-    theirs = swarm.admit(MEMBER)
+    assert (ours.certificate, ours.sequence) == (renewed, 4)
+    file.unlink()
     swarm.clock.now_s += LOOK_AGAIN_S
-    ours.check(theirs, peer_id=MEMBER)
-    assert "The file is gone" in caplog.text
+    ours.check(swarm.admit(STRANGER), peer_id=STRANGER)
+    assert "friends.swarm cannot be read" in caplog.text
+    assert (ours.certificate, ours.sequence) == (renewed, 4)
 
 
 def test_a_certificate_that_ends_soon_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,47 +127,18 @@ def test_a_certificate_that_ends_soon_is_warned_of_once(caplog: pytest.LogCaptur
         assert caplog.text.count("in the swarm friends ends at 2023-11-23T22:13+00:00") == warnings
 
 
-def test_papers_of_others_make_nobody_a_member() -> None:
-    swarm = PrivateSwarm()
-    with pytest.raises(UsageError, match=f"no certificate for {STRANGER} of the swarm friends"):
-        Membership(STRANGER, swarm.papers(swarm.admit(US)), clock=swarm.clock)
+SWARM, OTHER = PrivateSwarm(), PrivateSwarm(seed=78)
 
 
-SWARM = PrivateSwarm()
-
-
-def line(data: bytes) -> str:
-    return as_line(data, prefix=CERTIFICATE_LINE)
-
-
-def listed(data: bytes) -> str:
-    return as_line(data, prefix=REVOCATIONS_LINE)
-
-
-def written(tmp_path: Path, *lines: str) -> Path:
-    file = tmp_path / "friends.swarm"
-    file.write_text("\n".join(lines) + "\n")
-    return file
-
-
-def test_it_holds_certificates_and_lists_among_remarks(tmp_path: Path) -> None:
+def test_a_swarm_file_holds_certificates_and_lists_among_remarks(tmp_path: Path) -> None:
     first, second, others = SWARM.admit(US), SWARM.admit(US), SWARM.admit(MEMBER)
     older, newer = SWARM.revoke(sequence=1), SWARM.revoke(MEMBER, sequence=2)
     lines = ("# from Ada", "", f"  {line(second)} ", listed(newer), line(others), line(first), listed(older))
     papers = read_swarm_file(written(tmp_path, *lines))
     assert (papers.swarm_id, papers.name) == (SWARM.swarm_id, "friends")
-    assert papers.certificate_of(US) == second
-    assert papers.certificate_of(MEMBER) == others
-    assert papers.certificate_of(SWARM.swarm_id) is None
+    holders = (US, MEMBER, SWARM.swarm_id)
+    assert [papers.certificate_of(peer_id) for peer_id in holders] == [second, others, None]
     assert papers.revocations == (older, newer)
-
-
-def test_a_membership_is_loaded_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    file = written(tmp_path, line(SWARM.admit(US)), listed(SWARM.revoke(MEMBER, sequence=4)))
-    assert Membership.load(file, US, clock=SWARM.clock).sequence == 4
-    with pytest.raises(UsageError, match="no certificate for"):
-        Membership.load(file, MEMBER, clock=SWARM.clock)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +148,8 @@ def test_a_membership_is_loaded_from_it(tmp_path: Path, monkeypatch: pytest.Monk
         ((listed(SWARM.revoke()),), "holds no certificate"),
         (("hello",), "Line 1 of .* must begin with cosine-member:"),
         (("", line(SWARM.admit(US))[:-4]), "Line 2 of"),
-        ((line(SWARM.admit(US)), line(PrivateSwarm(seed=78).admit(US))), "is of 2 swarms"),
-        ((line(SWARM.admit(US)), listed(PrivateSwarm(seed=78).revoke())), "is of 2 swarms"),
+        ((line(SWARM.admit(US)), line(OTHER.admit(US))), "is of 2 swarms"),
+        ((line(SWARM.admit(US)), listed(OTHER.revoke())), "is of 2 swarms"),
     ],
 )
 def test_what_is_no_swarm_file_is_refused(tmp_path: Path, lines: tuple[str, ...], reason: str) -> None:
@@ -185,3 +163,73 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="it is not text"):
         read_swarm_file(tmp_path / "binary")
+
+
+def test_those_whom_a_founder_admits_find_each_other_until_one_is_revoked(tmp_path: Path) -> None:
+    folder = tmp_path / "friends"
+    made = FoundedSwarm.create(folder, "friends")
+    assert stat.S_IMODE((folder / KEY_FILE).stat().st_mode) == 0o600
+    assert FoundedSwarm.open(folder).swarm_id == made.swarm_id
+
+    def admitted(peer_id: str) -> str:
+        # As by one command after the other.
+        return FoundedSwarm.open(folder).admit(peer_id, lifetime_s=DAY_S, now_s=NOW_S)
+
+    def membership(peer_id: str, *lines: str) -> Membership:
+        return Membership(peer_id, read_swarm_file(written(tmp_path, *lines)), clock=Clock())
+
+    ours = admitted(US)
+    us, them = membership(US, ours), membership(MEMBER, admitted(MEMBER))
+    us.check(them.certificate, peer_id=MEMBER)
+    us = membership(US, ours, FoundedSwarm.open(folder).revoke(MEMBER, now_s=NOW_S))
+    with pytest.raises(NotAMember, match="revoked"):
+        us.check(them.certificate, peer_id=MEMBER)
+    assert FoundedSwarm.open(folder).members[MEMBER].is_revoked
+    # Admitted again, with a later certificate.
+    us.check(membership(MEMBER, admitted(MEMBER)).certificate, peer_id=MEMBER)
+    assert not FoundedSwarm.open(folder).members[MEMBER].is_revoked
+
+
+def test_each_list_is_newer_than_the_one_before_also_after_a_restore_and_forgets_those_that_ended(
+    tmp_path: Path,
+) -> None:
+    swarm = FoundedSwarm.create(tmp_path, "friends")
+    for peer_id in (US, MEMBER):
+        swarm.admit(peer_id, lifetime_s=DAY_S, now_s=NOW_S)
+    old = (tmp_path / LEDGER_FILE).read_text()
+    swarm.revoke(US, now_s=NOW_S)
+    first = swarm.sequence
+    swarm.revoke(MEMBER, now_s=NOW_S)
+    assert swarm.sequence > first
+    (tmp_path / LEDGER_FILE).write_text(old)
+    restored = FoundedSwarm.open(tmp_path)
+    restored.revoke(MEMBER, now_s=NOW_S + 60)
+    assert restored.sequence > swarm.sequence
+    swarm.revoke(MEMBER, now_s=NOW_S + DAY_S + MAX_CERTIFICATE_S + 1)
+    assert US not in swarm.members
+
+
+def test_a_founder_s_mistakes_are_named(tmp_path: Path) -> None:
+    for name in ("", "x" * 65, "two\nlines"):
+        with pytest.raises(UsageError, match="1 to 64 printable characters"):
+            FoundedSwarm.create(tmp_path / "friends", name)
+    with pytest.raises(UsageError, match="holds no swarm"):
+        FoundedSwarm.open(tmp_path / "nothing")
+    swarm = FoundedSwarm.create(tmp_path, "friends")
+    with pytest.raises(UsageError, match="holds a swarm already"):
+        FoundedSwarm.create(tmp_path, "others")
+    with pytest.raises(UsageError, match="is not an Ed25519 peer id; `cosine-node identity` shows"):
+        swarm.admit("somebody", lifetime_s=DAY_S, now_s=NOW_S)
+    with pytest.raises(UsageError, match="has no certificate of the swarm friends"):
+        swarm.revoke(MEMBER, now_s=NOW_S)
+    for broken in ("", "[]", json.dumps({"name": "friends"})):
+        (tmp_path / LEDGER_FILE).write_text(broken)
+        with pytest.raises(UsageError, match="is missing or broken"):
+            FoundedSwarm.open(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be made"):
+        FoundedSwarm.create(tmp_path / "friends", "friends")

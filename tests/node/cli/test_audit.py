@@ -15,7 +15,7 @@ from cosine_node.cli.audit import check, judged
 from cosine_node.terminal.printing import json_safe
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
-from tests.cosine_p2p.trust.test_evidence import FORGERIES, piece_of
+from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 

@@ -34,7 +34,7 @@ from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.cosine_p2p.trust.test_evidence import AUTHOR, piece_of
+from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 NOTHING = OwnNotes()

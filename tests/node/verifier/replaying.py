@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cosine_node.engine.base import Engine
 from cosine_node.verifier.audits import AuditedStream
 from cosine_node.verifier.request import KvState, VerifierRequest
-from cosine_p2p.trust.audit_rule import near_tie_of
+from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
 from cosine_protocol.request import Request
@@ -55,7 +55,7 @@ def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> Audite
         request,
         KvState(sequence),
         list(claim.tokens),
-        near_tie=near_tie_of(engine.numerics),
+        near_tie=rounding_of(engine.numerics).near_tie,
         claim=claim,
         own_from=first,
     )
