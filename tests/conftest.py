@@ -8,9 +8,11 @@ import pytest
 from hypothesis import settings
 
 from tests.scheduling import SwarmsInTurn
+from tests.thoroughness import leave_far_cases_to_soak
 
 QUICK_EXAMPLES: Final = 20
-"""A choice: `make test` finds what breaks in plain sight; `make check` draws hypothesis' own 100."""
+CHECK_EXAMPLES: Final = 50
+"""The examples of a property test, the same in every run; `make explore` draws a thousand others."""
 
 # Before PyTorch is imported, and for the processes that tests start. Nodes compute small models in one thread, too;
 # two workers with two threads each on two processors wait for each other, and take the processors to wait.
@@ -18,7 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 # Seconds are no property of the code: a busy machine would fail tests that are right. Nor are the examples drawn:
 # `make explore` draws others.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=CHECK_EXAMPLES)
 settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=QUICK_EXAMPLES)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
@@ -27,6 +29,12 @@ settings.load_profile("repeatable")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SwarmsInTurn | None:
     return SwarmsInTurn(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` chooses among them."""
+    leave_far_cases_to_soak(items)
 
 
 def pytest_collection_finish() -> None:

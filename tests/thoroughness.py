@@ -1,7 +1,9 @@
-"""Which cases run in `make test`, and which in `make check` alone.
+"""Which cases run in `make test`, which in `make check` as well, and which in `make soak` alone.
 
 `make test` keeps the main path of every part. A test that takes a second and shows one more case of what a quick
 one shows (another model, seed, key, lie or command) is `thorough`, as is whatever takes many seconds by its nature.
+A case two steps off the main path, by two of its parameters or as a further case of a thorough test, is left to
+`make soak`.
 """
 
 from collections.abc import Iterable
@@ -9,11 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-THOROUGH: Final = pytest.mark.thorough
+_FURTHER: Final = "a further case"
+THOROUGH: Final = pytest.mark.thorough(_FURTHER)
 
 
 def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
-    """Cases for `parametrize`: the first `quick` of them run in `make test`, the others in `make check` alone."""
+    """Cases for `parametrize`: the first `quick` of them on the main path, the others a step off it."""
     return [value if index < quick else pytest.param(value, marks=THOROUGH) for index, value in enumerate(values)]
 
 
@@ -22,3 +25,12 @@ def soak_rest(values: Iterable[Any], kept: int = 1) -> list[Any]:
     return [
         value if index < kept else pytest.param(value, marks=pytest.mark.soak) for index, value in enumerate(values)
     ]
+
+
+def leave_far_cases_to_soak(items: Iterable[pytest.Item]) -> None:
+    """Mark what is two steps off the main path."""
+    for item in items:
+        marks = list(item.iter_markers("thorough"))
+        steps = sum(_FURTHER in mark.args for mark in marks)
+        if steps + (steps < len(marks)) > 1:
+            item.add_marker(pytest.mark.soak)

@@ -15,6 +15,16 @@ from cosine_node.passes.runner import InlineRunner, Pass
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.stall import STALL_S
+from cosine_p2p.strategy.base import (
+    Action,
+    Committed,
+    DrafterStarted,
+    Event,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    StrategyKind,
+)
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
@@ -28,7 +38,7 @@ TOKENS = 40
 LONG_TOKENS = 100
 PROMPT = prompt_of(random.Random("faults"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
-STRATEGIES = ["plain", "speculative", "cosine"]
+STRATEGIES = ["plain", "cosine"]
 
 
 class StandingRunner:
@@ -192,7 +202,7 @@ def test_another_verifier_takes_over_from_one_that_stalls(strategy: str) -> None
 
 @pytest.mark.parametrize(
     ("strategy", "from_s"),
-    [("plain", 0.5), pytest.param("plain", 0.0, marks=THOROUGH), pytest.param("speculative", 0.5, marks=THOROUGH)],
+    [("plain", 0.5), pytest.param("plain", 0.0, marks=THOROUGH), pytest.param("cosine", 0.5, marks=THOROUGH)],
 )
 def test_a_verifier_that_stood_still_goes_on_where_the_other_one_stands_still_then(
     strategy: str, from_s: float
@@ -373,3 +383,44 @@ def test_a_generation_past_its_timeout_ends_with_a_reason() -> None:
             return ended_s
 
     assert run_virtual(run()) < 2
+
+
+class RecallsOften:
+    """Decodes plainly and releases and recalls its drafter again and again."""
+
+    def __init__(self, root: bytes) -> None:
+        self.starts = 0
+        self.follows = False
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        match event:
+            case DrafterStarted():
+                self.starts += 1
+                self.follows = True
+                return []
+            case Committed() if self.follows:
+                self.follows = False
+                advance = SendAdvance(1, event.position, event.tokens)
+                return [advance, ReleaseDrafter(1, "for now"), RecallDrafter(1, "at once")]
+            case _:
+                return []
+
+
+def test_a_drafter_follows_again_from_the_whole_stream_as_often_as_it_is_recalled() -> None:
+    strategies: list[RecallsOften] = []
+
+    def make(root: bytes) -> RecallsOften:
+        strategies.append(RecallsOften(root))
+        return strategies[-1]
+
+    kind = StrategyKind(name="recalls", make=make)
+
+    async def run() -> Generation:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategies={kind.name: kind}, strategy=kind.name)
+            return await client.generate(PROMPT, max_new_tokens=TOKENS)
+
+    assert run_virtual(run()).token_ids == EXPECTED
+    assert strategies[0].starts > 15

@@ -66,7 +66,7 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
 def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
     async def run() -> Generation:
         async with SimulatedSwarm(eos=made.facts.eos, generation_defaults=made.facts.generation_defaults) as swarm:
-            await swarm.verifier(made.engine, curve=CURVE, is_stepped=options.get("strategy") == "speculative")
+            await swarm.verifier(made.engine, curve=CURVE)
             if drafts:
                 await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
                 # The target itself as a drafter is right wherever it goes by the penalty.
@@ -85,7 +85,7 @@ def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **op
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, prompt: list[int]) -> None:
     folder = save(tmp_path, penalty=penalty)
     made, expected = served(folder), in_transformers(folder, prompt)
-    for strategy in ("cosine", "speculative", "plain"):
+    for strategy in ("cosine", "plain"):
         found = generated(made, prompt, temperature=0.0, strategy=strategy)
         assert found.token_ids == expected, strategy
         assert found.generation_config.options == {"repetition_penalty": penalty}

@@ -1,48 +1,42 @@
-"""The asynchronous rivals on real services: the target's own text whatever fails, and what they bring."""
+"""The papers' designs on real services: the target's own text whatever fails, and what they bring."""
 
 import asyncio
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.rivals import ALL_STRATEGIES
+from cosine_lab.rivals import ALL_STRATEGIES, RIVALS
+from cosine_lab.rivals.cosine_paper import BatchDirector, CosinePaper
 from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_lab.rivals.rounds import SteppedKind
+from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
+from cosine_lab.rivals.spin import Spin, SpinDirector
 from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.results import Generation
-from cosine_p2p.strategy.base import (
-    Action,
-    Committed,
-    DrafterStarted,
-    Event,
-    RecallDrafter,
-    ReleaseDrafter,
-    SendAdvance,
-    StrategyKind,
-)
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
-from tests.thoroughness import THOROUGH, quick_first
+from tests.thoroughness import quick_first
 
 TOKENS: Final = 64
 PROMPT: Final = prompt_of(random.Random("rivals"))
-RIVALS: Final = ("dsi", "dsi-2", "pipeinfer")
 UNAIDED: Final = Policy(keeps_account=False, drops_costly_nodes=False)
 SLOW_CURVE: Final = CostCurve(((1, 0.15), (32, 0.2)))
+DRAFT_S: Final = 0.006
+
+
+def stepped(make: Any, *, verifiers: int | None = None) -> StrategyKind:
+    return SteppedKind(name="tuned", make=make, verifiers=verifiers)
 
 
 def parallel(*, verifiers: int = 2, **options: Any) -> StrategyKind:
-    return SteppedKind(
-        name="dsi-2",
-        make=lambda root: DsiParallel(root, options=DsiParallelOptions(**options)),
-        verifiers=verifiers,
-    )
+    return stepped(partial(DsiParallel, options=DsiParallelOptions(**options)), verifiers=verifiers)
 
 
 async def generated(
@@ -101,10 +95,10 @@ def speedup(kind: StrategyKind, one_way_s: float = 0.005, **scene: Any) -> float
     return plain_s(one_way_s) / run_virtual(generated(kind, one_way_s=one_way_s, **scene)).seconds
 
 
-@pytest.mark.parametrize("fidelities", quick_first([(0.3, 0.9), (), (0.0,), (0.8,), (1.0,)], 2))
+@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("fidelities", quick_first([(0.3, 0.9), (), (0.0,), (1.0, 0.0, 0.6, 0.8)], 2))
 @pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.0, 0.05]))
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
-@pytest.mark.parametrize("name", RIVALS)
 def test_tokens_are_those_of_plain_decoding(
     name: str, temperature: float, one_way_s: float, fidelities: tuple[float, ...]
 ) -> None:
@@ -124,28 +118,24 @@ def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
 @pytest.mark.parametrize("name", RIVALS)
 @pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
 def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
-    run = generated(ALL_STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s)
-    generation = run_virtual(run)
+    generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s))
     assert generation.token_ids == expected()
     assert generation.seconds < 1.5 * plain_s(0.005)
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("fidelities", quick_first([(0.8,), ()]))
-@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.04, 0.1, 1.0]))
+@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
 @pytest.mark.parametrize("slot", [0, 1])
-def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float, fidelities: tuple[float, ...]) -> None:
+def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float) -> None:
     kills = (at_s, None) if slot == 0 else (None, at_s)
-    generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=fidelities, kill_verifiers_s=kills))
+    generation = run_virtual(generated(ALL_STRATEGIES[name], kill_verifiers_s=kills))
     assert generation.token_ids == expected()
     assert generation.seconds < 1.5 * plain_s(0.005) + 2.0
 
 
-@pytest.mark.parametrize("fidelities", quick_first([(0.8,), ()]))
-@pytest.mark.parametrize("at_s", quick_first([0.5, 0.1]))
-def test_a_verifier_that_stalls_leaves_its_work_to_the_other(at_s: float, fidelities: tuple[float, ...]) -> None:
+def test_a_verifier_that_stalls_leaves_its_work_to_the_other() -> None:
     """Long before the session gives it up."""
-    generation = run_virtual(generated(parallel(), fidelities=fidelities, stall_first_s=at_s))
+    generation = run_virtual(generated(parallel(), stall_first_s=0.5))
     assert generation.token_ids == expected()
     assert generation.seconds < 1.25 * plain_s(0.005) + 1.1
 
@@ -160,73 +150,71 @@ def test_no_verifier_is_not(name: str) -> None:
     assert run_virtual(run()) < 10
 
 
-@pytest.mark.parametrize("is_eager", quick_first([True, False]))
-@pytest.mark.parametrize("slow_first", quick_first([True, False]))
-def test_a_slow_verifier_beside_a_fast_one_changes_no_token_and_holds_up_little(
-    slow_first: bool, is_eager: bool
-) -> None:
+@pytest.mark.parametrize("slow_first", [True, False])
+def test_a_slow_verifier_beside_a_fast_one_changes_no_token_and_holds_up_little(slow_first: bool) -> None:
     curves = (SLOW_CURVE, VERIFY_CURVE) if slow_first else (VERIFY_CURVE, SLOW_CURVE)
-    generation = run_virtual(generated(parallel(is_eager=is_eager), curves=curves))
+    generation = run_virtual(generated(parallel(), curves=curves))
     assert generation.token_ids == expected()
-    alone = run_virtual(generated(parallel(verifiers=1, is_eager=is_eager), curves=(SLOW_CURVE,)))
+    alone = run_virtual(generated(parallel(verifiers=1), curves=(SLOW_CURVE,)))
     assert generation.seconds < 0.75 * alone.seconds
 
 
-def test_a_single_verifier_serves_speculation_parallelism_too() -> None:
+def test_two_verifiers_beat_one_and_one_serves_too() -> None:
+    one = speedup(parallel(verifiers=1, lookahead_tokens=3))
+    two = speedup(parallel(verifiers=2, lookahead_tokens=3))
+    assert two > 1.05 * one > 1.5
     assert run_virtual(generated(parallel(), curves=(VERIFY_CURVE,))).token_ids == expected()
 
 
-@pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
-def test_two_verifiers_beat_one(one_way_s: float) -> None:
-    one = speedup(parallel(verifiers=1, lookahead_tokens=3), one_way_s)
-    two = speedup(parallel(verifiers=2, lookahead_tokens=3), one_way_s)
-    assert two > 1.05 * one > 1.5
+def test_going_at_once_beats_waiting_for_a_whole_lookahead() -> None:
+    assert speedup(parallel(is_eager=True)) > speedup(parallel(is_eager=False))
 
 
-@pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
-def test_going_at_once_beats_waiting_for_a_whole_lookahead(one_way_s: float) -> None:
-    assert speedup(parallel(is_eager=True), one_way_s) > speedup(parallel(is_eager=False), one_way_s)
+@pytest.mark.parametrize("name", ["speculative", "specinfer", "spin", "cosine-paper", "pipeinfer"])
+def test_good_drafters_nearby_pay(name: str) -> None:
+    assert speedup(ALL_STRATEGIES[name], 0.001, fidelities=(1.0, 1.0)) > 1.9
+
+
+def test_a_fixed_drafter_is_the_only_one_asked() -> None:
+    kind = stepped(partial(Speculative, options=SpeculativeOptions(author=2)))
+    generation = run_virtual(generated(kind, fidelities=(0.9, 0.9, 0.9)))
+    assert len(generation.drafters) == 1
+
+
+def test_one_good_drafter_among_bad_ones_is_found() -> None:
+    """Speculation fixed to the good one, in hindsight, sets the mark; selection costs some of it."""
+    scene: dict[str, Any] = {"fidelities": (0.0, 0.1, 0.9, 0.0), "one_way_s": 0.001}
+    known = stepped(partial(Speculative, options=SpeculativeOptions(author=3)))
+    for name in ("specinfer", "spin", "cosine-paper"):
+        assert speedup(ALL_STRATEGIES[name], **scene) > 0.5 * speedup(known, **scene)
 
 
 @pytest.mark.parametrize(
-    ("one_way_s", "at_least"),
+    "make",
     [
-        (0.005, 1.9),
-        *(pytest.param(*case, marks=THOROUGH) for case in ((0.001, 1.9), (0.01, 1.8), (0.025, 1.4))),
+        partial(Spin, director=SpinDirector(places=2)),
+        partial(
+            CosinePaper,
+            director=BatchDirector(
+                draft_s=lambda requests, longest: longest * DRAFT_S,
+                verify_s=lambda requests, total: VERIFY_CURVE.seconds(requests + total),
+                most=12,
+            ),
+        ),
     ],
+    ids=["spin", "cosine-paper"],
 )
-def test_continuous_speculation_beats_plain_decoding(one_way_s: float, at_least: float) -> None:
-    assert speedup(ALL_STRATEGIES["pipeinfer"], one_way_s) > at_least
+def test_requests_that_share_a_director_keep_their_texts(make: Any) -> None:
+    prompts = [prompt_of(random.Random(number)) for number in range(6)]
+    kind = stepped(make)
 
+    async def run() -> list[Generation]:
+        async with SimulatedSwarm(one_way_s=0.001) as swarm:
+            await swarm.verifier(target_engine(), is_stepped=True)
+            for number, fidelity in enumerate((0.9, 0.8)):
+                await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
+            client = await swarm.client(strategy=kind.name, strategies={kind.name: kind}, timeout_s=60.0)
+            return list(await asyncio.gather(*(client.generate(one, max_new_tokens=40) for one in prompts)))
 
-class RecallsOften:
-    """Decodes plainly and releases and recalls its drafter again and again."""
-
-    def __init__(self, root: bytes) -> None:
-        self.starts = 0
-        self.follows = False
-
-    def on(self, event: Event, now_s: float) -> list[Action]:
-        match event:
-            case DrafterStarted():
-                self.starts += 1
-                self.follows = True
-                return []
-            case Committed() if self.follows:
-                self.follows = False
-                advance = SendAdvance(1, event.position, event.tokens)
-                return [advance, ReleaseDrafter(1, "for now"), RecallDrafter(1, "at once")]
-            case _:
-                return []
-
-
-def test_a_drafter_follows_again_from_the_whole_stream_as_often_as_it_is_recalled() -> None:
-    strategies: list[RecallsOften] = []
-
-    def make(root: bytes) -> RecallsOften:
-        strategies.append(RecallsOften(root))
-        return strategies[-1]
-
-    kind = StrategyKind(name="recalls", make=make)
-    assert run_virtual(generated(kind)).token_ids == expected()
-    assert strategies[0].starts > 30
+    for prompt, generation in zip(prompts, run_virtual(run()), strict=True):
+        assert generation.token_ids == plain_stream(prompt, Sampling(), tokens=40)
