@@ -7,7 +7,8 @@ import pytest
 from tests.e2e.nodes import run
 
 
-@pytest.mark.thorough
+# `tests/lab/experiments/test_here.py` measures a swarm in every check.
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_family_is_started_and_measured() -> None:
     done = run(

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.conftest import Swarm
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -31,13 +32,13 @@ def said(swarm: Swarm, do: str, transport: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("do", ["close", "leave open", "leave a stream open"])
+@pytest.mark.parametrize("do", soak_rest(["leave a stream open", "close", "leave open"]))
 def test_an_end_without_a_trace(swarm: Swarm, do: str, transport: str) -> None:
     assert [list(line) for line in said(swarm, do, transport)] == [["text"]]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("do", ["interrupt generate", "interrupt stream"])
+@pytest.mark.parametrize("do", soak_rest(["interrupt stream", "interrupt generate"]))
 def test_ctrl_c_frees_the_verifier_and_leaves_the_client_usable(swarm: Swarm, do: str, transport: str) -> None:
     interrupted, freed, generated = said(swarm, do, transport)
     assert (interrupted, freed, list(generated)) == ({"interrupted": True}, {"requests": 0}, ["text"])

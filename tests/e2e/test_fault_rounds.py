@@ -7,7 +7,8 @@ import pytest
 
 from tests.e2e.fault_rounds import Fault, FaultSwarm, Victim, rounds_of, swarm_of
 
-pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
+# `test_faults` kills verifiers and drafters in every check.
+pytestmark = [pytest.mark.network, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 def test_a_text_is_right_after_every_fault(tmp_path: Path) -> None:

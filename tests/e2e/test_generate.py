@@ -51,7 +51,7 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
     [
         ("cosine", FEW),
         pytest.param("plain", FEW, marks=THOROUGH),
-        pytest.param("cosine", EVERY, marks=THOROUGH),
+        pytest.param("cosine", EVERY, marks=pytest.mark.soak),
     ],
 )
 def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, asked: str) -> None:
