@@ -7,6 +7,7 @@ from typing import Final
 
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -73,10 +74,8 @@ class DraftTree:
 
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
     prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
-    With `measures_prompt` the first row asks how likely the prompt is.
-    `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them;
-    `first_choices` those before which the model had made its first choice, `right_first_choices` those that it was.
-    An `observer` is told of all committed tokens.
+    With `measures_prompt` the first row asks how likely the prompt is. What is committed is counted in `counts`, by
+    positions and first choices, and told to an `observer`.
     """
 
     def __init__(
@@ -88,6 +87,7 @@ class DraftTree:
         *,
         held_passes: int = 0,
         measures_prompt: bool = True,
+        counts: DrafterCounts | None = None,
         observer: TextObserver | None = None,
     ) -> None:
         self.branch: Branch | None = None
@@ -105,10 +105,7 @@ class DraftTree:
             self._name(node, 0.0)
         self._dropped: list[int] = []
         self._sent: set[TreeNode] = set()
-        self.offered = 0
-        self.taken = 0
-        self.first_choices = 0
-        self.right_first_choices = 0
+        self._counts = counts or DrafterCounts()
         self._observer = observer
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
@@ -227,14 +224,13 @@ class DraftTree:
         for token in tokens[known:]:
             root = self._tree.root
             offered = {child.token for child in root.children.values() if child in self._sent}
-            self.offered += bool(offered)
-            self.taken += token in offered
+            self._counts.offered_positions += bool(offered)
+            self._counts.taken_tokens += token in offered
             self._note_first_choice(root, token)
-            for child in root.children.values():
+            for child in list(root.children.values()):
                 state = self._states[child]
                 if state.estimate is not None:
                     self._calibration.observe(state.estimate, is_first=state.is_first, hit=child.token == token)
-            for child in list(root.children.values()):
                 if child.token != token:
                     self._drop(child)
             self._tree.advance([token])
@@ -249,21 +245,21 @@ class DraftTree:
         """Count whether the model's first choice after the root was the committed token, and show it."""
         first = self._states[root].first
         is_right = first is not None and first.token == token
-        self.first_choices += first is not None
-        self.right_first_choices += is_right
-        if self._observer is not None:
-            failed = None if first is None or is_right else self._failed_branch(root, first)
-            guess = NO_GUESS if first is None else first.token
-            self._observer.note(self.position, token, guess=guess, failed=failed)
-
-    def _failed_branch(self, root: TreeNode, first: TokenCandidate) -> FailedBranch:
-        """The path of first choices below the root, as far as it was fed."""
-        tokens: list[int] = []
-        node: TreeNode | None = root
-        while node is not None and len(tokens) < MAX_FAILED_TOKENS and (choice := self._states[node].first):
-            tokens.append(choice.token)
-            node = node.children.get(choice.token)
-        return FailedBranch(self.position, tuple(tokens), first.estimate)
+        self._counts.first_choices += first is not None
+        self._counts.right_first_choices += is_right
+        if self._observer is None:
+            return
+        failed = None
+        if first is not None and not is_right:
+            # The path of first choices below the root, as far as it was fed.
+            tokens: list[int] = []
+            node: TreeNode | None = root
+            while node is not None and len(tokens) < MAX_FAILED_TOKENS and (choice := self._states[node].first):
+                tokens.append(choice.token)
+                node = node.children.get(choice.token)
+            failed = FailedBranch(self.position, tuple(tokens), first.estimate)
+        guess = NO_GUESS if first is None else first.token
+        self._observer.note(self.position, token, guess=guess, failed=failed)
 
     def take_kept(self) -> tuple[int, ...]:
         """Names of known nodes, in order, for the engine to move into its prefix; the root always stays a node."""

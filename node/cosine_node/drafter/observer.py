@@ -34,8 +34,8 @@ class TextObserver(Protocol):
 class DraftObserver(Protocol):
     """Watches a drafter's requests whose clients let it keep the text."""
 
-    def follow(self, request: Request, d_0: bytes) -> Any:
-        """The `TextObserver` of a request that is followed from now on, or again; None if it is of no interest."""
+    def follow(self, request: Request, d_0: bytes) -> TextObserver | None:
+        """The observer of a request that is followed from now on, or again; None if it is of no interest."""
         ...
 
     def leave(self, text: Any, *, now_s: float) -> None:

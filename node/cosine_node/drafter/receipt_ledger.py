@@ -3,11 +3,12 @@
 import base64
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
@@ -42,16 +43,8 @@ class Earnings:
     clients: int
 
 
-@dataclass(slots=True)
-class _Expected:
-    """A request that was followed: what a receipt for it may say."""
-
-    request: Request
-    sent_nodes: int
-
-
 class ReceiptLedger:
-    """The receipts of one drafter. `clock` gives Unix seconds.
+    """The receipts of one drafter, `kept` from the oldest on. `clock` gives Unix seconds.
 
     `expertise` is that of its record. Without a `file` nothing is kept between runs.
     """
@@ -71,8 +64,10 @@ class ReceiptLedger:
         self._clock = clock
         self._file = file
         self._written_s = clock()
-        self._expected: OrderedDict[tuple[str, bytes], _Expected] = OrderedDict()
-        self._kept: list[ReadReceipt] = []
+        # Requests followed, and nodes sent for each. By client too: one may have shown the end of a prompt only,
+        # under the digest of another's request.
+        self._expected: Remembered[tuple[str, bytes], tuple[Request, int]] = Remembered(MAX_EXPECTED)
+        self.kept: list[ReadReceipt] = []
         self._tokens = 0
         self._receipts = 0
         if file is not None:
@@ -88,28 +83,19 @@ class ReceiptLedger:
         self._expertise = expertise
         self._announced.add(expertise)
 
-    @property
-    def kept(self) -> tuple[ReadReceipt, ...]:
-        """The receipts that are kept, the oldest first."""
-        return tuple(self._kept)
-
     def earnings(self) -> Earnings:
         """What was earned so far."""
         return Earnings(
             tokens=self._tokens,
             receipts=self._receipts,
-            verifiers=len({one.verifier for one in self._kept}),
-            clients=len({one.client for one in self._kept}),
+            verifiers=len({one.verifier for one in self.kept}),
+            clients=len({one.client for one in self.kept}),
         )
 
     def expect(self, request: Request, d_0: bytes, *, sent_nodes: int) -> None:
         """A request was followed, and `sent_nodes` sent for it: its client may send a receipt."""
-        # By client too: one may have shown the end of a prompt only, under the digest of another's request.
-        key = request.client, d_0
-        known = self._expected.pop(key, None)
-        self._expected[key] = _Expected(request, sent_nodes + (known.sent_nodes if known else 0))
-        if len(self._expected) > MAX_EXPECTED:
-            self._expected.popitem(last=False)
+        known = self._expected.get((request.client, d_0))
+        self._expected.note((request.client, d_0), (request, sent_nodes + (known[1] if known else 0)))
 
     def take(self, signed: SignedReceipt) -> int:
         """Keep a receipt if it is one for a request that was followed; its tokens, 0 if it is not.
@@ -118,10 +104,10 @@ class ReceiptLedger:
         """
         try:
             one = read_receipt(signed)
-            expected = self._expected.pop((one.client, signed.d_0), None)
+            expected = self._expected.pop((one.client, signed.d_0))
             if expected is None:
                 return 0
-            self._compare(one, expected)
+            self._compare(one, *expected)
             one.check()
         except RemoteProtocolError as error:
             LOG.info("a receipt is refused: %s", error)
@@ -133,14 +119,14 @@ class ReceiptLedger:
             self.write()
         return one.earning.tokens
 
-    def _compare(self, one: ReadReceipt, expected: _Expected) -> None:
+    def _compare(self, one: ReadReceipt, request: Request, sent_nodes: int) -> None:
         """Raise `MalformedMessage` where a receipt is not about the drafter's own work for a request."""
-        request, earning = expected.request, one.earning
+        earning = one.earning
         if (earning.drafter, one.client) != (self._drafter, request.client):
             raise MalformedMessage("it is of other peers")
         if earning.target_digest != request.target_digest or one.receipt.expertise not in self._announced:
             raise MalformedMessage("it is for another target or expertise")
-        if earning.tokens > expected.sent_nodes or earning.text_tokens > request.max_new_tokens:
+        if earning.tokens > sent_nodes or earning.text_tokens > request.max_new_tokens:
             raise MalformedMessage("it is for more than was drafted or asked for")
         if not -LATE_S <= earning.ended_at_s - self._clock() <= MAX_RECORD_SKEW_S:
             raise MalformedMessage("its time is not now")
@@ -150,18 +136,18 @@ class ReceiptLedger:
 
         So one verifier, with however many clients, cannot push out what others have signed.
         """
-        self._kept.append(one)
-        if len(self._kept) > MAX_KEPT:
-            most = Counter(kept.verifier for kept in self._kept).most_common(1)[0][0]
+        self.kept.append(one)
+        if len(self.kept) > MAX_KEPT:
+            most = Counter(kept.verifier for kept in self.kept).most_common(1)[0][0]
             now_s = self._clock()
-            self._kept.remove(
-                min((kept for kept in self._kept if kept.verifier == most), key=lambda kept: worth(kept, now_s))
+            self.kept.remove(
+                min((kept for kept in self.kept if kept.verifier == most), key=lambda kept: worth(kept, now_s))
             )
 
     def best(self, count: int) -> tuple[SignedReceipt, ...]:
         """The receipts to show: of each verifier in turn the one worth most, of different clients where it can."""
         now_s = self._clock()
-        left = sorted(self._kept, key=lambda one: -worth(one, now_s))
+        left = sorted(self.kept, key=lambda one: -worth(one, now_s))
         verifiers: Counter[str] = Counter()
         clients: Counter[str] = Counter()
         shown: list[SignedReceipt] = []
@@ -177,7 +163,7 @@ class ReceiptLedger:
         """Keep all for the next run."""
         self._written_s = self._clock()
         if self._file is not None:
-            receipts = [base64.b64encode(encode_body(one.signed)).decode("ascii") for one in self._kept]
+            receipts = [base64.b64encode(encode_body(one.signed)).decode("ascii") for one in self.kept]
             self._file.write({"tokens": self._tokens, "count": self._receipts, "receipts": receipts})
 
     def _restore(self, value: dict[str, Any]) -> None:
@@ -187,7 +173,7 @@ class ReceiptLedger:
                 for text in receipts[-MAX_KEPT:]:
                     try:
                         signed = decode_body(SignedReceipt, base64.b64decode(text, validate=True))
-                        self._kept.append(read_receipt(signed))
+                        self.kept.append(read_receipt(signed))
                     except (TypeError, ValueError, MalformedMessage):
                         continue
 

@@ -3,19 +3,15 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cosine_node.drafter.draft_tree import DraftTree
+from cosine_node.drafter.observer import TextObserver
 from cosine_node.engine.base import Engine, OutOfPages, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
-from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Request
 
@@ -31,7 +27,7 @@ class FollowedRequest:
     """A request the drafter follows; of two the one with the larger `admission` came later.
 
     `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
-    `observed` is what an observer made of the text, if there is one.
+    `observed` is told of its text, where it is of interest and may be.
     """
 
     channel: Channel
@@ -43,23 +39,10 @@ class FollowedRequest:
     heard_at_s: float
     admission: int = 0
     mandate: Mandate | None = None
-    observed: Any = None
+    observed: TextObserver | None = None
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0
-
-    def holder(self, now_s: float) -> Holder:
-        """The request as one that holds a place."""
-        return Holder(self.request.client, self.admission, is_idle=now_s - self.heard_at_s > IDLE_WANTED_S)
-
-    def account(self, identity: Identity) -> m.Final:
-        """The account of what was sent so far, signed by the drafter."""
-        sent_nodes = min(self.sent_nodes, MAX_NEW_TOKENS)
-        account = m.Account(
-            self.number, m.FinishReason.CANCELLED, self.tree.position, self.tree.digest, (sent_nodes,)
-        )
-        body = encode_body(account)
-        return m.Final(body, identity.sign(kind="final", digest=self.d_0, body=body))
 
     @property
     def log(self) -> RequestLogger:

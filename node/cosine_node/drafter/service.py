@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import Final
 
@@ -16,7 +15,7 @@ from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
-from cosine_node.passes.fair_places import whom_to_evict
+from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_p2p.strategy.fusion import Calibration
@@ -28,8 +27,7 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_SHOWN_RECEIPTS
-from cosine_protocol.messages import Mandate, Receipted, SignedReceipt
+from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
 from cosine_protocol.statements import check_length, check_live, open_mandate
@@ -47,61 +45,6 @@ HELD_PASSES: Final = 2
 """A third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
 """Bounds what waits for a client that reads slowly: some hundred fragments, older than the tree they speak of."""
-
-
-def check_start(message: m.Start, engine: Engine, *, tokenizer_digest: bytes, is_in_use: bool) -> None:
-    """Raise `PeerError` with the reason why a request cannot be followed; `is_in_use` is of its number."""
-    request = message.request
-    tokens = (*request.prompt, *message.committed)
-    if not request.prompt:
-        raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
-    if request.tokenizer_digest != tokenizer_digest:
-        raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
-    if max(tokens) >= engine.vocab_tokens:
-        raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
-    if len(tokens) >= engine.context_tokens:
-        raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
-    if is_in_use:
-        raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
-
-
-def shown_mandate(
-    message: m.Start, peer_id: str, *, d_0: bytes, drafter: str, in_use: Container[bytes], now_s: float
-) -> Mandate | None:
-    """The mandate by which the peer stands in for the client of the request `d_0`; None for the client itself.
-
-    One mandate is good for one place at a time: `in_use` holds the digests of the requests that this drafter
-    follows for the peer. Raises `PeerError` if there is none that holds.
-    """
-    client = message.request.client
-    if client == peer_id:
-        return None
-    if message.mandate is None:
-        raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
-    mandate = open_mandate(message.mandate, client=client, d_0=d_0, delegate=peer_id, now_s=now_s)
-    check_length(mandate, len(message.committed))
-    if drafter not in mandate.drafters:
-        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not name this drafter")
-    window_tokens = mandate.prompt_window_tokens
-    if window_tokens is not None and len(message.request.prompt) > window_tokens:
-        raise PeerError(ErrorCode.BAD_MANDATE, "the prompt is longer than the mandate's window")
-    if d_0 in in_use:
-        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
-    return mandate
-
-
-def may_keep_text(message: m.Start, mandate: Mandate | None) -> bool:
-    """True if the client lets the drafter keep the text; of a delegate, the mandate's word counts alone."""
-    return bool((message if mandate is None else mandate).shares_feedback)
-
-
-def check_use(mandate: Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
-    """Raise `PeerError` if a message goes past the end or the tokens of a mandate; to release is always allowed."""
-    if mandate is None or isinstance(message, m.Release):
-        return
-    check_live(mandate, now_s=now_s)
-    if isinstance(message, m.Advance):
-        check_length(mandate, message.position + len(message.tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +90,7 @@ class DrafterService:
         self._identity = identity
         self._clock = clock
         self._config = config
+        self._reads = serving_budget(places=config.max_requests)
         self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
@@ -159,8 +103,6 @@ class DrafterService:
         self.capacity_tokens = engine.free_tokens
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
-        reads = serving_budget(places=config.max_requests)
-        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=observer is not None)
         self.counts = DrafterCounts()
 
     @property
@@ -176,7 +118,15 @@ class DrafterService:
         """Serve one client's stream until it ends."""
         self.counts.streams += 1
         try:
-            await self._serve(stream, DRAFT, self._receive, on_end=self._end)
+            await serve_channel(
+                stream,
+                DRAFT,
+                self._receive,
+                on_end=self._end,
+                progress=self.progress,
+                budget=self._reads,
+                learns=self._observer is not None,
+            )
         finally:
             self.counts.streams -= 1
 
@@ -188,7 +138,12 @@ class DrafterService:
                 for followed in self._released:
                     self._engine.release(followed.sequence)
                 self._released.clear()
-                rows = self._next_rows(now_s := asyncio.get_running_loop().time())
+                now_s = asyncio.get_running_loop().time()
+                rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
+                for followed, _ in rows:
+                    # Round robin: the request served last comes last.
+                    key = (followed.channel, followed.number)
+                    self._followed[key] = self._followed.pop(key)
                 if rows:
                     await self._step(rows)
                     self._rows.note_pass(elapsed_s=asyncio.get_running_loop().time() - now_s)
@@ -228,7 +183,7 @@ class DrafterService:
         elif isinstance(message, m.Assign | m.Advance | m.Release):
             if followed := self._followed.get((channel, message.number)):
                 self._follow(followed, message)
-        elif isinstance(message, Receipted):
+        elif isinstance(message, m.Receipted):
             if self.receipts is not None and (tokens := self.receipts.take(message.receipt)):
                 self.counts.receipt_tokens += tokens
         else:
@@ -241,21 +196,9 @@ class DrafterService:
             return
         request = message.request
         try:
-            check_start(
-                message,
-                self._engine,
-                tokenizer_digest=self._config.tokenizer_digest,
-                is_in_use=(channel, message.number) in self._followed,
-            )
+            self._check(channel, message)
             d_0 = message.d_0 or request_digest(request)
-            mandate = shown_mandate(
-                message,
-                channel.peer_id,
-                d_0=d_0,
-                drafter=self._identity.peer_id,
-                in_use={one.d_0 for one in self._followed.values() if one.channel.peer_id == channel.peer_id},
-                now_s=self._clock(),
-            )
+            mandate = self._mandate(channel.peer_id, message, d_0) if request.client != channel.peer_id else None
         except PeerError as refusal:
             self.counts.refused[ErrorCode(refusal.code)] += 1
             channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
@@ -265,21 +208,24 @@ class DrafterService:
             return
         self._tick_soon()
         observed = None
-        if self._observer is not None and may_keep_text(message, mandate):
+        # The client lets a drafter keep the text, or not; of a delegate the mandate's word counts alone.
+        if self._observer is not None and (mandate or message).shares_feedback:
             observed = self._observer.follow(request, d_0)
+        tree = self._make_tree(
+            d_0,
+            request.prompt,
+            message.committed,
+            self._calibration,
+            held_passes=HELD_PASSES,
+            counts=self.counts,
+            observer=observed,
+        )
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,
             request,
             d_0,
-            self._make_tree(
-                d_0,
-                request.prompt,
-                message.committed,
-                self._calibration,
-                held_passes=HELD_PASSES,
-                observer=observed,
-            ),
+            tree,
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
             admission=next(self._admissions),
@@ -289,13 +235,50 @@ class DrafterService:
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
 
+    def _check(self, channel: Channel, message: m.Start) -> None:
+        """Raise `PeerError` with the reason why a request cannot be followed."""
+        request = message.request
+        tokens = (*request.prompt, *message.committed)
+        if not request.prompt:
+            raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+        if request.tokenizer_digest != self._config.tokenizer_digest:
+            raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
+        if max(tokens) >= self._engine.vocab_tokens:
+            raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
+        if len(tokens) >= self._engine.context_tokens:
+            raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
+        if (channel, message.number) in self._followed:
+            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+
+    def _mandate(self, delegate: str, message: m.Start, d_0: bytes) -> m.Mandate:
+        """The mandate by which a peer stands in for the client of the request `d_0`; good for one place at a time.
+
+        Raises `PeerError` if there is none that holds.
+        """
+        if message.mandate is None:
+            raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+        client, now_s = message.request.client, self._clock()
+        mandate = open_mandate(message.mandate, client=client, d_0=d_0, delegate=delegate, now_s=now_s)
+        check_length(mandate, len(message.committed))
+        if self._identity.peer_id not in mandate.drafters:
+            raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not name this drafter")
+        window_tokens = mandate.prompt_window_tokens
+        if window_tokens is not None and len(message.request.prompt) > window_tokens:
+            raise PeerError(ErrorCode.BAD_MANDATE, "the prompt is longer than the mandate's window")
+        if any(one.d_0 == d_0 and one.channel.peer_id == delegate for one in self._followed.values()):
+            raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
+        return mandate
+
     def _has_room(self, client: str) -> bool:
         """True if there is a place, or one could be taken from a request that is idle or of a client with more."""
         if len(self._followed) < self._config.max_requests:
             return True
-        followed = list(self._followed.values())
-        index = whom_to_evict(client, [one.holder(asyncio.get_running_loop().time()) for one in followed])
-        if index is None:
+        followed, now_s = list(self._followed.values()), asyncio.get_running_loop().time()
+        holders = [
+            Holder(one.request.client, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
+            for one in followed
+        ]
+        if (index := whom_to_evict(client, holders)) is None:
             return False
         self._leave(followed[index])
         return True
@@ -325,8 +308,13 @@ class DrafterService:
 
     def _follow(self, followed: FollowedRequest, message: m.Assign | m.Advance | m.Release) -> None:
         followed.heard_at_s = asyncio.get_running_loop().time()
+        mandate = followed.mandate
         try:
-            check_use(followed.mandate, message, now_s=self._clock())
+            # To release is always allowed.
+            if mandate is not None and not isinstance(message, m.Release):
+                check_live(mandate, now_s=self._clock())
+                if isinstance(message, m.Advance):
+                    check_length(mandate, message.position + len(message.tokens))
         except PeerError as ended:
             self._fail(followed, ErrorCode(ended.code), ended.message)
             return
@@ -337,30 +325,19 @@ class DrafterService:
                 self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
-                    self._advance(followed, message)
-            case m.Release():
-                self._finish(followed)
-
-    def _advance(self, followed: FollowedRequest, message: m.Advance) -> None:
-        tree, counts = followed.tree, self.counts
-        position, offered, taken = tree.position, tree.offered, tree.taken
-        first_choices, right_first_choices = tree.first_choices, tree.right_first_choices
-        block = tree.advance(message.position, message.tokens)
-        if followed.sent_nodes:
-            counts.text_tokens += tree.position - position
-        counts.offered_positions += tree.offered - offered
-        counts.taken_tokens += tree.taken - taken
-        counts.first_choices += tree.first_choices - first_choices
-        counts.right_first_choices += tree.right_first_choices - right_first_choices
-        self._send(followed, block)
-
-    def _next_rows(self, now_s: float) -> Rows:
-        """Rows of the next pass, round robin: the request served last comes last."""
-        rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
-        for followed, _ in rows:
-            key = (followed.channel, followed.number)
-            self._followed[key] = self._followed.pop(key)
-        return rows
+                    position = followed.tree.position
+                    block = followed.tree.advance(message.position, message.tokens)
+                    if followed.sent_nodes:
+                        self.counts.text_tokens += followed.tree.position - position
+                    self._send(followed, block)
+            case m.Release(number):
+                # Answered with a signed account of the nodes sent.
+                tree, sent_nodes = followed.tree, min(followed.sent_nodes, MAX_NEW_TOKENS)
+                account = m.Account(number, m.FinishReason.CANCELLED, tree.position, tree.digest, (sent_nodes,))
+                body = encode_body(account)
+                signature = self._identity.sign(kind="final", digest=followed.d_0, body=body)
+                followed.channel.post(m.Final(body, signature))
+                self._release(followed, "released")
 
     async def _step(self, rows: Rows) -> None:
         try:
@@ -390,7 +367,7 @@ class DrafterService:
             followed.channel.post(started)
         self._send(followed, block)
 
-    def _shown(self, channel: Channel) -> tuple[SignedReceipt, ...] | None:
+    def _shown(self, channel: Channel) -> tuple[m.SignedReceipt, ...] | None:
         """The receipts for a client's own stream, once."""
         if self.receipts is None or channel in self._showed or RECEIPTS not in channel.features:
             return None
@@ -417,11 +394,6 @@ class DrafterService:
     def _fail(self, followed: FollowedRequest, code: ErrorCode, sentence: str) -> None:
         followed.channel.post(m.Error(followed.number, code, sentence, None))
         self._release(followed, "error")
-
-    def _finish(self, followed: FollowedRequest) -> None:
-        """Answer a `Release` with a signed account of the nodes sent."""
-        followed.channel.post(followed.account(self._identity))
-        self._release(followed, "released")
 
     def _release(self, followed: FollowedRequest, ending: str) -> None:
         if self._followed.pop((followed.channel, followed.number), None) is not None:

@@ -91,8 +91,8 @@ def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ())
     return m.Start(number, request, committed)
 
 
-def assign(base: bytes, *, number: int = 1, position: int = 0, window: int = 8, **options: Any) -> m.Assign:
-    plan: dict[str, Any] = {"depth": 8, "width": 1, "window": window} | options
+def assign(base: bytes, *, number: int = 1, position: int = 0, **options: Any) -> m.Assign:
+    plan: dict[str, Any] = {"depth": 8, "width": 1, "window": 8} | options
     return m.Assign(number, base, position, **plan)
 
 
@@ -114,45 +114,32 @@ def fragments_in(messages: list[m.Message]) -> list[m.Draft]:
     return [draft_of(message) for message in messages if isinstance(message, m.Fragment)]
 
 
-def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_stream() -> None:
+def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_stream_once_it_is_asked_to() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller)
-        started = caller.heard[-1]
-        assert isinstance(started, m.Started)
-        assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
+        # Other weights and numerics are no reason to refuse.
+        request = request_of(
+            caller.peer_id, max_new_tokens=LONG, numerics="bfloat16", target_digest=bytes([9]) * 32
+        )
         d_0 = request_digest(request)
-        live = LiveTree(d_0)
-        drafts = fragments_in(await caller.hear_for(0.5))
+        caller.post(start(request))
+        started = await caller.until(m.Started)
+        assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
+        assert fragments_in(await caller.hear_for(1.0)) == []
+        caller.post(assign(d_0))
+        heard = await caller.hear_for(0.5)
+        for fragment in heard:
+            assert isinstance(fragment, m.Fragment)
+            signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
+            verify(**signed, digest=d_0, signature=fragment.signature)
+            with pytest.raises(BadSignature):
+                verify(**signed, digest=bytes(16), signature=fragment.signature)
+        live, drafts = LiveTree(d_0), fragments_in(heard)
         for draft in drafts:
             assert live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
         assert [draft.sequence for draft in drafts] == list(range(1, len(drafts) + 1))
         drafted = tuple(node.token for node in live.walk())
         assert len(drafted) == 8
         assert drafted == expected_output(request, bench.engine)[:8]
-
-    play(scene)
-
-
-def test_every_fragment_is_signed_for_its_request() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller)
-        fragment = await caller.until(m.Fragment)
-        signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
-        verify(**signed, digest=request_digest(request), signature=fragment.signature)
-        with pytest.raises(BadSignature):
-            verify(**signed, digest=bytes(16), signature=fragment.signature)
-
-    play(scene)
-
-
-def test_nothing_is_sent_before_an_assignment() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id)
-        caller.post(start(request))
-        await caller.until(m.Started)
-        assert fragments_in(await caller.hear_for(1.0)) == []
-        caller.post(assign(request_digest(request)))
-        await caller.until(m.Fragment)
 
     play(scene)
 
@@ -198,41 +185,32 @@ def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_the_en
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "committed", "code"),
     [
-        ({"client": SERVER.peer_id}, ErrorCode.MALFORMED),
-        ({"prompt": ()}, ErrorCode.MALFORMED),
-        ({"tokenizer_digest": bytes([9]) * 32}, ErrorCode.WRONG_TOKENIZER),
-        ({"prompt": (1, 64)}, ErrorCode.WRONG_TOKENIZER),
-        ({"prompt": (1,) * 4096}, ErrorCode.PROMPT_TOO_LONG),
+        ({"client": SERVER.peer_id}, (), ErrorCode.MALFORMED),
+        ({"prompt": ()}, (), ErrorCode.MALFORMED),
+        ({"tokenizer_digest": bytes([9]) * 32}, (), ErrorCode.WRONG_TOKENIZER),
+        ({"prompt": (1, 64)}, (), ErrorCode.WRONG_TOKENIZER),
+        ({}, (64,), ErrorCode.WRONG_TOKENIZER),
+        ({"prompt": (1,) * 32}, (), ErrorCode.PROMPT_TOO_LONG),
+        ({"prompt": (1,) * 30}, (1, 1), ErrorCode.PROMPT_TOO_LONG),
     ],
-    ids=["client", "empty", "tokenizer", "vocabulary", "length"],
+    ids=["client", "empty", "tokenizer", "vocabulary", "output", "length", "both"],
 )
-def test_what_cannot_be_followed_is_refused_with_its_code(change: dict[str, Any], code: ErrorCode) -> None:
+def test_what_cannot_be_followed_is_refused_with_its_code(
+    change: dict[str, Any], committed: tuple[int, ...], code: ErrorCode
+) -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(start(request_of(**{"client": caller.peer_id, **change})))
+        caller.post(start(request_of(**{"client": caller.peer_id, **change}), committed=committed))
         assert (await caller.until(m.Error, number=1)).code == code
         assert bench.engine.open_sequences == 0
-
-    play(scene)
-
-
-def test_a_number_in_use_is_refused() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller)
-        caller.post(start(request))
-        assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+        # What fits the context to its last token is followed, and has its number for itself.
+        for expected in (m.Started, m.Error):
+            caller.post(start(request_of(caller.peer_id, prompt=(1,) * 30), committed=(1,)))
+            await caller.until(expected, number=1)
         assert bench.service.requests == 1
 
-    play(scene)
-
-
-def test_other_weights_and_numerics_are_no_reason_to_refuse() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(start(request_of(caller.peer_id, numerics="bfloat16", target_digest=bytes([9]) * 32)))
-        await caller.until(m.Started)
-
-    play(scene)
+    play(scene, ScriptedEngine(context_tokens=32))
 
 
 def test_drafting_stops_at_the_window_and_goes_on_with_an_advance() -> None:
@@ -263,17 +241,6 @@ def test_drafting_stops_two_seconds_after_the_client_was_last_heard() -> None:
         assert bench.engine.passes == passes + 1
         caller.post(m.Advance(1, 1, stream[1:2]))
         assert draft_of(await caller.until(m.Fragment)).position == 2
-
-    play(scene)
-
-
-def test_a_silent_client_stops_an_open_window() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        plan = assign(request_digest(request), depth=64, window=1024)
-        caller.post(start(request), plan)
-        await caller.hear_for(10.0)
-        assert bench.engine.passes <= 1 + 64
 
     play(scene)
 
@@ -317,24 +284,25 @@ def test_a_stream_that_ends_frees_its_requests() -> None:
     play(scene)
 
 
-def test_bad_logits_fail_their_request_alone() -> None:
+@pytest.mark.parametrize(
+    ("engine", "prompt", "answer"),
+    [
+        (SickEngine(sick_tokens=frozenset({50}), model_seed=3), (50, 1), m.Error),
+        (ScriptedEngine(pool_tokens=64), (1,) * 60, m.Busy),
+    ],
+    ids=["bad logits", "no memory"],
+)
+def test_a_request_that_fails_does_so_alone(
+    engine: ScriptedEngine, prompt: tuple[int, ...], answer: type[m.Error | m.Busy]
+) -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         await followed(caller)
-        caller.post(start(request_of(caller.peer_id, prompt=(50, 1)), number=2))
-        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_LOGITS
+        caller.post(start(request_of(caller.peer_id, prompt=prompt), number=2))
+        told = await caller.until(answer, number=2)
+        assert not isinstance(told, m.Error) or told.code == ErrorCode.BAD_LOGITS
         assert bench.service.requests == 1
 
-    play(scene, SickEngine(sick_tokens=frozenset({50}), model_seed=3))
-
-
-def test_memory_that_runs_out_turns_its_request_away_alone() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await followed(caller)
-        caller.post(start(request_of(caller.peer_id, prompt=(1,) * 60), number=2))
-        assert (await caller.until(m.Busy)).number == 2
-        assert bench.service.requests == 1
-
-    play(scene, ScriptedEngine(pool_tokens=64))
+    play(scene, engine)
 
 
 @pytest.mark.parametrize("tokens", [(64,), (1, 1 << 30)])
@@ -355,16 +323,6 @@ def test_tokens_outside_the_vocabulary_hurt_no_other_request(tokens: tuple[int, 
     play(scene)
 
 
-def test_the_widest_assignment_is_served() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        caller.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
-        assert fragments_in(await caller.hear_for(3.0))
-        assert bench.service.requests == 1
-
-    play(scene)
-
-
 def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         caller.post(m.Started(1, 0.5, 1), m.Release(9), m.Advance(9, 0, (1,)))
@@ -375,12 +333,12 @@ def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end()
     play(scene)
 
 
-def test_requests_take_turns() -> None:
+def test_requests_take_turns_however_much_they_ask_for() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         callers = [caller, *[await bench.caller() for _ in range(5)]]
         requests = [request_of(c.peer_id, prompt=(i, i + 1), max_new_tokens=LONG) for i, c in enumerate(callers)]
         for each, request in zip(callers, requests, strict=True):
-            each.post(start(request), assign(request_digest(request), depth=64, width=16, window=1024))
+            each.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
         heard = await asyncio.gather(*(c.hear_for(1.5) for c in callers))
         sent = [sum(len(draft.nodes) for draft in fragments_in(messages)) for messages in heard]
         assert min(sent) >= 20
@@ -413,17 +371,6 @@ def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole_reque
     play(scene)
 
 
-def test_a_context_holds_the_window_not_the_prompt() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        whole = request_of(caller.peer_id, prompt=tuple(range(40)))
-        caller.post(start(whole))
-        assert (await caller.until(m.Error)).code == ErrorCode.PROMPT_TOO_LONG
-        caller.post(m.Start(1, replace(whole, prompt=whole.prompt[-8:]), (), d_0=request_digest(whole)))
-        await caller.until(m.Started)
-
-    play(scene, ScriptedEngine(context_tokens=32))
-
-
 CLIENT = Identity.from_seed(bytes([200]) * 32)
 CLOCK_S = 1000.0
 
@@ -445,14 +392,38 @@ def asked_for(**changes: Any) -> Request:
     return request_of(CLIENT.peer_id, max_new_tokens=LONG, **changes)
 
 
-def test_a_delegate_is_followed_for_its_client_s_mandate() -> None:
+def test_a_delegate_is_followed_for_its_client_s_mandate_at_one_place() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         request = asked_for()
-        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)), assign(request_digest(request)))
+        shown = mandate(request, caller.peer_id)
+        caller.post(m.Start(1, request, (), shown), assign(request_digest(request)))
         await caller.until(m.Started)
         fragment = await caller.until(m.Fragment)
         signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
         verify(**signed, digest=request_digest(request), signature=fragment.signature)
+        caller.post(m.Start(2, request, (), shown))
+        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
+        assert bench.service.requests == 1
+        caller.post(m.Release(1), m.Start(2, request, (), shown))
+        await caller.until(m.Started, number=2)
+
+    play(scene, clock=lambda: CLOCK_S)
+
+
+@pytest.mark.parametrize("window_tokens", [2, 3])
+def test_a_delegate_shows_no_more_than_the_window_of_a_prompt_under_the_digest_of_the_whole(
+    window_tokens: int,
+) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        whole = asked_for(prompt=(1,) * 9)
+        signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens)
+        shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
+        caller.post(m.Start(1, shown, (), signed, d_0=request_digest(whole)))
+        if window_tokens < 3:
+            error = await caller.until(m.Error)
+            assert error.code == ErrorCode.BAD_MANDATE and "longer than" in error.message
+        else:
+            await caller.until(m.Started)
 
     play(scene, clock=lambda: CLOCK_S)
 
@@ -482,50 +453,32 @@ def test_without_one_that_holds_it_is_refused(changes: dict[str, Any] | None, co
     play(scene, clock=lambda: CLOCK_S)
 
 
-def test_one_mandate_is_good_for_one_place() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        shown = mandate(request, caller.peer_id)
-        caller.post(m.Start(1, request, (), shown), m.Start(2, request, (), shown))
-        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
-        assert bench.service.requests == 1
-        caller.post(m.Release(1), m.Start(2, request, (), shown))
-        await caller.until(m.Started, number=2)
-
-    play(scene, clock=lambda: CLOCK_S)
-
-
-def test_no_commit_past_its_tokens_is_taken() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
-        await caller.until(m.Started)
-        caller.post(m.Advance(1, 0, tuple(range(1, 11))), m.Advance(1, 10, (11,)))
-        assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
-        assert bench.service.requests == 0
-
-    play(scene, clock=lambda: CLOCK_S)
-
-
-def test_after_its_end_it_drafts_no_more() -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_past_its_tokens_or_its_end_a_mandate_is_good_for_nothing(is_late: bool) -> None:
     now_s = [CLOCK_S]
 
     async def scene(bench: Bench, caller: Caller) -> None:
         request = asked_for()
         caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
         await caller.until(m.Started)
-        now_s[0] += 10.1
-        caller.post(m.Advance(1, 0, (1,)))
+        caller.post(m.Advance(1, 0, tuple(range(1, 11))))
+        await caller.hear_for(0.1)
+        assert bench.service.requests == 1
+        now_s[0] += 10.1 * is_late
+        caller.post(m.Advance(1, 9 if is_late else 10, (11,)))
         assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
         assert bench.service.requests == 0
+        # To release is always allowed.
+        caller.post(m.Start(2, request_of(caller.peer_id), ()), m.Release(2))
+        await caller.until(m.Final)
 
     play(scene, clock=lambda: now_s[0])
 
 
-async def advanced(caller: Caller, tokens: tuple[int, ...], *, number: int = 1, each: int = 1) -> None:
+async def advanced(caller: Caller, tokens: tuple[int, ...], *, begin: int = 0, each: int = 1) -> None:
     """Commit the tokens of an output, so many at a time, with time to draft between."""
-    for position in range(0, len(tokens), each):
-        caller.post(m.Advance(number, position, tokens[position : position + each]))
+    for position in range(begin, len(tokens), each):
+        caller.post(m.Advance(1, position, tokens[position : position + each]))
         await caller.hear_for(0.1)
 
 
@@ -551,9 +504,7 @@ def test_a_text_is_kept_once_where_its_client_lets_it_also_if_it_is_followed_twi
         await caller.until(m.Final)
         caller.post(*shared(request, committed=output[:15]))
         await caller.until(m.Started)
-        for position in range(15, 30):
-            caller.post(m.Advance(1, position, output[position : position + 1]))
-            await caller.hear_for(0.1)
+        await advanced(caller, output, begin=15)
         assert kept == []
         caller.post(m.Release(1))
         await asyncio.sleep(RETURN_S + 2 * TICK_S)
@@ -597,13 +548,13 @@ def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:
     assert kept == []
 
 
-@pytest.mark.parametrize("shares", [None, True])
+@pytest.mark.parametrize("shares", [None, False, True])
 def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) -> None:
     kept: list[VerifiedStream] = []
 
     async def scene(bench: Bench, caller: Caller) -> None:
         request = request_of(CLIENT.peer_id, max_new_tokens=LONG)
-        signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=bool(shares))
+        signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=shares)
         caller.post(m.Start(1, request, (), signed, shares_feedback=None if shares else True))
         await caller.until(m.Started)
         await advanced(caller, expected_output(request, bench.engine)[:20])
