@@ -36,9 +36,8 @@ from cosine_p2p.request.options import (
 from cosine_p2p.request.prompt_window import window_of
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
 from cosine_p2p.saved_state import TrialFile
-from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing
+from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing, FailoverCheck
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
-from cosine_p2p.session.failover_check import FailoverCheck
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.receipts import ShownReceipts, give_receipts
 from cosine_p2p.session.run import Run
@@ -284,8 +283,7 @@ class AsyncClient:
         place = self._joined()
         mandates = place.swarm.mandates
         give = partial(give_receipts, links=place.links, mandates=mandates)
-        judge, failures = self._auditing.judge, self._failures
-        check = partial(FailoverCheck, mandates=mandates, judge=judge, failures=failures) if mandates else None
+        check = partial(FailoverCheck, mandates=mandates, auditing=self._auditing) if mandates else None
         return Run(
             sessions,
             codec,

@@ -1,9 +1,9 @@
-"""Audits of finished streams, in the background: a share of them, each by another verifier than its author's."""
+"""Verifiers judge what others have committed: a share of finished streams, and where one goes on after another."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
@@ -12,15 +12,25 @@ from cosine_p2p.directory.selection import Chance
 from cosine_p2p.request.results import AuditReport
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
+from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
+from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
-from cosine_protocol.errors import CosineError, LocalProtocolError, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.errors import (
+    CosineError,
+    GenerationFailed,
+    LocalProtocolError,
+    PeerError,
+    PeerLost,
+    RemoteProtocolError,
+)
+from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
-from cosine_protocol.statements import open_verdict
+from cosine_protocol.statements import open_verdict, sign_transcript
 
 WANTED_ACCUSERS: Final = 2
 """The word of one may be a lie (`audit_rule`)."""
@@ -30,6 +40,10 @@ ANSWER_S: Final = 60.0
 """A choice: an audit waits for what prompts leave of an auditor's passes."""
 FINISH_S: Final = 10.0
 """A choice: a program that is about to leave waits so long for audits under way."""
+TAIL_TOKENS: Final = 64
+"""A choice: what a verifier replays in one pass. It holds what was not signed yet, and a part that was."""
+HOLD_S: Final = 1.0
+"""A choice: text waits so long for the answer of a verifier that goes on, and then goes on until it comes."""
 UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
 """No verifier may know which of its streams will be audited, or by whom."""
 
@@ -67,7 +81,7 @@ class Auditing:
         file: EvidenceFile | None = None,
         chance: Chance = UNFORESEEABLE,
     ) -> None:
-        self._failures = failures
+        self.failures = failures
         self._file = file
         self._chance = chance
         self._links: Links | None = None
@@ -119,7 +133,7 @@ class Auditing:
         """Ask until one auditor has found nothing, or a second one has judged what the first found."""
         now_s = asyncio.get_running_loop().time()
         # Nothing is believed of those that failed lately, or whose own streams are in doubt.
-        unfit = {claim.author} | self.convicted | self._failures.avoided(now_s)
+        unfit = {claim.author} | self.convicted | self.failures.avoided(now_s)
         auditors = sorted((peer for peer in verifiers if peer not in unfit), key=lambda _: self._chance())
         accusations: dict[str, bool] = {}
         for auditor in auditors[:MAX_ASKED]:
@@ -152,7 +166,7 @@ class Auditing:
                 raise RemoteProtocolError(f"unexpected {type(answer).__name__}")
             return answer, open_verdict(answer, auditor=auditor, claim=claim)
         except RemoteProtocolError as error:
-            self._failures.note_error(auditor, error, now_s=asyncio.get_running_loop().time())
+            self.failures.note_error(auditor, error, now_s=asyncio.get_running_loop().time())
             reason: CosineError | str = error
         except (PeerError, PeerLost, LocalProtocolError) as error:
             # It may be busy, of an older version, or have another limit: nothing of that costs it its place.
@@ -172,14 +186,88 @@ class Auditing:
                 self.convicted |= {claim.author}
             case AuditState.SUSPECTED:
                 logger.warning("verifier %s is suspected by the one auditor there is, and asked last", author)
-                self._failures.note_failed(claim.author, now_s=now_s)
+                self.failures.note_failed(claim.author, now_s=now_s)
             case AuditState.DISPUTED:
                 names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
                 logger.warning("verifier %s was accused by %s alone, which is asked last now", author, names)
                 for accuser in accusers:
-                    self._failures.note_failed(accuser, now_s=now_s)
+                    self.failures.note_failed(accuser, now_s=now_s)
             case _:
                 logger.info("audit of verifier %s: %s", author, state)
                 return
         if self._file is not None:
             self._file.add(evidence)
+
+
+class TextAccused(GenerationFailed):
+    """A part of the text is not the target's, by the word of the verifier that goes on after it."""
+
+
+class FailoverCheck:
+    """At a failover, the verifier that goes on judges the end of what the one before it has committed.
+
+    The client itself signs what is to be judged, since a verifier that falls silent has not signed its last tokens.
+    """
+
+    def __init__(self, session: Session, *, mandates: Mandates, auditing: Auditing) -> None:
+        self._session = session
+        self._identity = mandates.identity
+        self._auditing = auditing
+        self._seen = 1
+        self._asking: list[asyncio.Task[None]] = []
+        self._accusation = ""
+
+    async def checked(self, stream: AsyncIterator[Tokens]) -> AsyncGenerator[Tokens, None]:
+        """The stream of the session. Raises `TextAccused` once tokens that it has shown are accused."""
+        try:
+            async for tokens in stream:
+                if asking := self._next():
+                    await asyncio.wait([asking], timeout=HOLD_S)
+                self._raise_accusation()
+                yield tokens
+            if self._asking:
+                await asyncio.wait(self._asking, timeout=HOLD_S)
+            self._raise_accusation()
+        finally:
+            for asking in self._asking:
+                asking.cancel()
+
+    def _next(self) -> "asyncio.Task[None] | None":
+        """The question of a part that has ended, where another verifier has gone on since."""
+        parts = self._session.signed.parts()
+        if len(parts) == self._seen:
+            return None
+        (author, first), (judge, end) = parts[self._seen - 1], parts[self._seen]
+        self._seen += 1
+        if author == judge:
+            return None
+        self._asking.append(asyncio.ensure_future(self._ask(author, judge, max(first, end - TAIL_TOKENS), end)))
+        return self._asking[-1]
+
+    def _raise_accusation(self) -> None:
+        if self._accusation:
+            raise TextAccused(self._accusation)
+
+    async def _ask(self, author: str, judge: str, first: int, end: int) -> None:
+        """Have a part judged by the verifier that goes on and, if it accuses, by another one, if there is one."""
+        request, tokens = self._session.job.request, tuple(self._session.output[:end])
+        part = Transcript(first, end, roll_digest(self._session.d_0, tokens))
+        signed = sign_transcript(self._identity, part, d_0=self._session.d_0)
+        claim = AskAudit(0, request, tokens, self._identity.peer_id, signed)
+        verdict = await self._auditing.judge(judge, claim)
+        if verdict is None or not accuses(verdict, request):
+            return
+        others = [record.peer_id for record in self._session.job.verifiers if record.peer_id not in (author, judge)]
+        # A choice: two are asked for a second opinion, until one has time for it.
+        for other in others[:2]:
+            second = await self._auditing.judge(other, claim)
+            if second is not None:
+                if not accuses(second, request):
+                    self._auditing.failures.note_failed(judge, now_s=asyncio.get_running_loop().time())
+                break
+        wrong = min((finding.position for finding in verdict.findings), default=first)
+        logger.warning("verifier %s is accused by %s, which goes on", author[-PEER_LETTERS:], judge[-PEER_LETTERS:])
+        self._accusation = (
+            f"Verifier {author} failed, and verifier {judge}, which went on, would have written something else "
+            f"from output token {wrong + 1} on; one of them lies, so ask again."
+        )

@@ -1,6 +1,5 @@
 """The coordination of one request as its client sees it: who has it, and what was shown of authors. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -8,6 +7,7 @@ from typing import Final
 
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol import messages as m
@@ -66,11 +66,11 @@ def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
 class SignedDrafts:
     """The fragments that may still show something; the oldest nodes of an author go first."""
 
-    _nodes: dict[int, OrderedDict[bytes, tuple[int, SignedDraft]]] = field(default_factory=dict)
+    _nodes: dict[int, Remembered[bytes, tuple[int, SignedDraft]]] = field(default_factory=dict)
 
     def add(self, signed: SignedDraft) -> None:
         """Take in a fragment; of nodes that the author has sent before, this one counts from now on."""
-        draft, own = signed.draft, self._nodes.setdefault(signed.author, OrderedDict())
+        draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
         digests: list[bytes] = []
         positions: list[int] = []
         for node in draft.nodes:
@@ -79,12 +79,10 @@ class SignedDrafts:
                 parent, position = digests[node.parent], positions[node.parent] + 1
             digests.append(extend_digest(parent, node.token))
             positions.append(position)
-            known = own.pop(digests[-1], None)
+            known = own.get(digests[-1])
             # One that holds, or is told already, is not given up for another.
             keeps = known is not None and (known[1].is_checked or known[1].is_told)
-            own[digests[-1]] = known if keeps and known is not None else (position, signed)
-        while len(own) > MAX_KEPT_NODES:
-            own.popitem(last=False)
+            own.note(digests[-1], known if keeps and known is not None else (position, signed))
 
     def find(self, claim: Claim) -> SignedDraft | None:
         """The fragment in which the claim's token is a node of its author."""
@@ -94,8 +92,10 @@ class SignedDrafts:
 
     def forget_before(self, position: int) -> None:
         """Forget nodes for output positions before this one, which are committed."""
-        for author, own in self._nodes.items():
-            self._nodes[author] = OrderedDict((digest, kept) for digest, kept in own.items() if kept[0] >= position)
+        for own in self._nodes.values():
+            for digest, (kept_position, _) in own.items():
+                if kept_position < position:
+                    own.pop(digest)
 
 
 LEAST_RTT_PASSES: Final = 0.25
@@ -192,7 +192,8 @@ class Delegation:
         is_forced = self._job.coordination is Coordination.VERIFIER
         if not upstream.is_opened and (link.features is None or not (link.rtt_s or is_forced)):
             return None
-        pass_s = upstream.watch.announced_pass_s or self._announced_pass_s(link.peer_id)
+        announced_us = {verifier.peer_id: verifier.pass_us for verifier in self._job.verifiers}
+        pass_s = upstream.watch.announced_pass_s or announced_us[link.peer_id] / 1e6
         delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms"
         if MANDATES not in (link.features or ()):
             self._keep("the verifier knows no mandates")
@@ -224,9 +225,6 @@ class Delegation:
             )
             return m.Delegate(upstream.number, mandate)
         return None
-
-    def _announced_pass_s(self, peer_id: str) -> float:
-        return next(verifier.pass_us / 1e6 for verifier in self._job.verifiers if verifier.peer_id == peer_id)
 
     def take_why(self) -> str:
         """The latest decision in words, once; empty if there is none."""

@@ -1,24 +1,35 @@
 """The drafters of one session: who follows the request, what each was told of the stream, and what they send."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.request.prompt_window import windowed
 from cosine_p2p.request.results import DrafterReport
-from cosine_p2p.session.fragments import FragmentGate
+from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
-from cosine_protocol.errors import PeerLost
+from cosine_protocol.errors import BadSignature, PeerLost
+from cosine_protocol.identity import verify
 from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
+
+START_TIMEOUT_S: Final = 5.0
+"""A choice: a drafter that cannot be reached so long would come too late for a short answer."""
+MAX_STRANGENESS_NATS: Final = 1.0
+"""A choice by what was recorded: drafters for which a token of the prompt is less likely than for the best one, by
+more than this, are right 0.22 to 0.5 times as often as that one, others 0.69 times or more (the traces of both
+families, greedy)."""
+MAX_WAITING_FRAGMENTS: Final = 64
+"""Bounds memory, for each drafter: far more than arrive while one signature is checked."""
 
 
 class DrafterLedger:
@@ -116,15 +127,6 @@ class DrafterLedger:
         )
 
 
-START_TIMEOUT_S: Final = 5.0
-"""A choice: a drafter that cannot be reached so long would come too late for a short answer."""
-
-MAX_STRANGENESS_NATS: Final = 1.0
-"""A choice by what was recorded: drafters for which a token of the prompt is less likely than for the best one, by
-more than this, are right 0.22 to 0.5 times as often as that one, others 0.69 times or more (the traces of both
-families, greedy)."""
-
-
 @dataclass(slots=True)
 class _Follower:
     """`known_tokens` of the output were told to this drafter."""
@@ -133,14 +135,12 @@ class _Follower:
     known_tokens: int
 
 
-class FragmentObserver(Protocol):
-    """Told of a session's fragments whose signature holds."""
+class DraftingObserver(Protocol):
+    """Told what a session's drafters send, and what becomes of them."""
 
-    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None: ...
-
-
-class DraftingObserver(FragmentObserver, Protocol):
-    """Told what becomes of a session's drafters."""
+    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
+        """A fragment has come whose signature holds."""
+        ...
 
     def note_decision(self, author: int, why: str) -> None:
         """Something was decided about a drafter, or with author 0 about their number."""
@@ -156,8 +156,8 @@ class Drafters:
 
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
-    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
-    each checked fragment.
+    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `delegation` and
+    `observer` of each checked fragment.
     """
 
     def __init__(
@@ -171,34 +171,68 @@ class Drafters:
         offload: Offload,
         deliver: Callable[[Delivery | FragmentReceived], None],
         failures: PeerFailures,
-        observers: Sequence[FragmentObserver] = (),
+        delegation: Delegation,
+        observer: DraftingObserver | None = None,
     ) -> None:
         self._ledger = ledger
         self._job = job
-        self._number = job.number
         self._d_0 = d_0
         self._links = links
         self._output = output
+        self._offload = offload
         self._deliver = deliver
         self._failures = failures
-        self._observers = tuple(observers)
+        self._delegation = delegation
+        self._observer = observer
         # A delegate's drafters believe the mandate alone.
         self._shares_feedback = job.shares_feedback and job.mandate is None
-        self._asks_for_features = self._shares_feedback or job.prompt_window_tokens is not None
-        self._gate = FragmentGate(
-            d_0,
-            offload,
-            take=self._on_checked_fragment,
-            refuse=lambda peer_id, reason: deliver(Delivery(peer_id, DRAFT, None, lost=reason)),
-        )
         self._wanted: set[int] = set()
         self._dials: set[asyncio.Task[None]] = set()
         self._followers: dict[int, _Follower] = {}
         self._prompt_nlls: dict[int, float] = {}
+        self._unchecked: dict[str, deque[Delivery]] = {}
+        self._has_unchecked = asyncio.Event()
+        self._refused: set[str] = set()
 
     async def check_fragments(self) -> None:
-        """Check the signatures of what arrives until cancelled."""
-        await self._gate.run()
+        """Check off the event loop the signatures of what arrives, until cancelled.
+
+        Drafters come one after the other with their oldest fragment, so that one that floods the queue loses the
+        oldest of its own only. Of one that has signed wrongly nothing more is taken.
+        """
+        while True:
+            while not self._unchecked:
+                self._has_unchecked.clear()
+                await self._has_unchecked.wait()
+            peer_id = next(iter(self._unchecked))
+            waiting = self._unchecked.pop(peer_id)
+            delivery = waiting.popleft()
+            if waiting:
+                self._unchecked[peer_id] = waiting
+            fragment, draft = delivery.message, delivery.body
+            if not isinstance(fragment, m.Fragment) or not isinstance(draft, m.Draft):
+                continue
+            check = partial(
+                verify,
+                kind="fragment",
+                signer=peer_id,
+                digest=self._d_0,
+                body=fragment.body,
+                signature=fragment.signature,
+            )
+            try:
+                await self._offload(check)
+            except BadSignature as error:
+                self._refused.add(peer_id)
+                self._unchecked.pop(peer_id, None)
+                self._deliver(Delivery(peer_id, DRAFT, None, lost=str(error)))
+                continue
+            author = self._ledger.author_of(peer_id)
+            for observer in (self._delegation, self._observer):
+                if observer is not None:
+                    observer.note_fragment(author, fragment, draft)
+            self._ledger.note_drafted(author, draft.nodes, draft.position)
+            self._deliver(FragmentReceived(author, draft))
 
     def follow(self, *authors: int) -> None:
         """Ask drafters to follow from here on, unless they follow or are released before they can be reached."""
@@ -213,7 +247,8 @@ class Drafters:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
-                features = await link.named_features() if self._asks_for_features else frozenset()
+                asks = self._shares_feedback or self._job.prompt_window_tokens is not None
+                features = await link.named_features() if asks else frozenset()
                 if self._job.prompt_window_tokens and WINDOWS not in features:
                     raise PeerLost(peer_id, "it drafts after whole prompts only")
         except (PeerLost, TimeoutError):
@@ -221,7 +256,7 @@ class Drafters:
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
             return
         if author in self._wanted and author not in self._followers:
-            link.subscribe(self._number, self._on_message)
+            link.subscribe(self._job.number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
             link.post(self._start(shares_feedback=self._shares_feedback and LEARNING in features))
 
@@ -233,25 +268,20 @@ class Drafters:
         return m.Start(job.number, request, known, job.mandate, self._d_0, told)
 
     def _on_message(self, delivery: Delivery) -> None:
-        if isinstance(delivery.message, m.Fragment):
-            # Nobody has asked the one that only learns.
-            if self._ledger.author_of(delivery.peer_id) != self._job.pupil:
-                self._gate.put(delivery)
-        else:
+        peer_id = delivery.peer_id
+        if not isinstance(delivery.message, m.Fragment):
             self._deliver(delivery)
-
-    def _on_checked_fragment(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
-        author = self._ledger.author_of(peer_id)
-        for observer in self._observers:
-            observer.note_fragment(author, fragment, draft)
-        self._ledger.note_drafted(author, draft.nodes, draft.position)
-        self._deliver(FragmentReceived(author, draft))
+        # Nobody has asked the one that only learns.
+        elif peer_id not in self._refused and self._ledger.author_of(peer_id) != self._job.pupil:
+            self._unchecked.setdefault(peer_id, deque(maxlen=MAX_WAITING_FRAGMENTS)).append(delivery)
+            self._has_unchecked.set()
 
     def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
         """The event that a drafter's message, or its loss, means to the strategy.
 
         A drafter that has started is told what was committed meanwhile; one that breaks the protocol is let go. Of
-        one that only learns, nothing but its loss is an event.
+        one that only learns, nothing but its loss is an event; it goes once the prompt turns out to be far from its
+        domain.
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
@@ -261,7 +291,10 @@ class Drafters:
                 if receipts and self._job.show is not None:
                     self._job.show(delivery.peer_id, receipts)
                 self.advance(author, len(self._output))
-                self._note_likelihood(author, prompt_nll)
+                self._prompt_nlls[author] = prompt_nll
+                pupil_nll = self._prompt_nlls.get(self._job.pupil, 0.0)
+                if pupil_nll - min(self._prompt_nlls.values()) > MAX_STRANGENESS_NATS:
+                    self.release(self._job.pupil)
                 if author == self._job.pupil:
                     return None
                 return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
@@ -270,13 +303,6 @@ class Drafters:
             case _:
                 self.release(author)
                 return DrafterLost(author)
-
-    def _note_likelihood(self, author: int, prompt_nll: float) -> None:
-        """Let the one that only learns go once the prompt turns out to be far from its domain."""
-        self._prompt_nlls[author] = prompt_nll
-        nll = self._prompt_nlls.get(self._job.pupil)
-        if nll is not None and nll - min(self._prompt_nlls.values()) > MAX_STRANGENESS_NATS:
-            self.release(self._job.pupil)
 
     def teach(self) -> None:
         """Tell the one that only learns all that is committed, after those for whose drafts the verifier waits."""
@@ -291,7 +317,7 @@ class Drafters:
         while follower is not None and follower.known_tokens < position:
             end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
             tokens = tuple(self._output[follower.known_tokens : end])
-            if not follower.link.post(m.Advance(self._number, follower.known_tokens, tokens)):
+            if not follower.link.post(m.Advance(self._job.number, follower.known_tokens, tokens)):
                 return
             follower.known_tokens = end
 
@@ -303,7 +329,7 @@ class Drafters:
     def release(self, author: int) -> None:
         """Let a drafter go, also one that was lost or has not started yet."""
         self._wanted.discard(author)
-        self.post(author, m.Release(self._number))
+        self.post(author, m.Release(self._job.number))
         self._followers.pop(author, None)
 
     async def close(self) -> None:
@@ -312,7 +338,7 @@ class Drafters:
             self.release(author)
         for peer_id in self._ledger.peer_ids:
             if link := self._links.alive(peer_id, DRAFT):
-                link.unsubscribe(self._number)
+                link.unsubscribe(self._job.number)
         for dial in self._dials:
             dial.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)

@@ -1,7 +1,7 @@
 """The receipts that a client gives the drafters of a request once it has ended, and those that they show it."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from cosine_p2p.request.offload import Offload
@@ -15,32 +15,21 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import Receipt, Receipted, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.statements import ReadReceipt, open_earning, read_receipt, sign_receipt
+from cosine_protocol.statements import open_earning, read_receipt, sign_receipt
 
 MAX_WAITING: Final = 64
 """Bounds memory and work: drafters whose receipts wait to be read, eight times those of a request."""
 
 
 def give_receipts(session: Session, links: PeerLinks, mandates: Mandates | None) -> int:
-    """Send each drafter of a finished session its receipt, without waiting; the number sent.
+    """Send each drafter of a finished session a receipt, without waiting; the number sent.
 
-    A drafter to which this client has no stream gets it from the verifier that coordinated, if one did.
+    It is for what verifiers signed and this client's own count bears out. A drafter to which this client has no
+    stream gets it from the verifier that coordinated, if one did.
     """
-    given = 0
-    for verifier, drafter, receipt in _receipts_of(session, mandates):
-        link = links.alive(drafter, DRAFT)
-        if link is None and session.delegation.was_delegated:
-            link = links.alive(verifier, VERIFY)
-        if link is not None and RECEIPTS in (link.features or ()):
-            given += link.post(Receipted(session.job.number, receipt))
-    return given
-
-
-def _receipts_of(session: Session, mandates: Mandates | None) -> Iterator[tuple[str, str, SignedReceipt]]:
-    """Verifier, drafter and receipt for what verifiers signed and this client's own count bears out."""
     if mandates is None:
-        return
-    request, ledger = session.job.request, session.ledger
+        return 0
+    given, request, ledger = 0, session.job.request, session.ledger
     unpaid = {drafter: ledger.accepted(author) for author, drafter in enumerate(ledger.peer_ids, start=1)}
     for verifier, signed in session.signed.earned():
         try:
@@ -51,9 +40,14 @@ def _receipts_of(session: Session, mandates: Mandates | None) -> Iterator[tuple[
         if not is_of_request or earning.tokens > unpaid.get(earning.drafter, 0):
             continue
         unpaid[earning.drafter] -= earning.tokens
-        expertise = ledger.expertise_of(ledger.author_of(earning.drafter))
-        receipt = Receipt(verifier, expertise, signed)
-        yield verifier, earning.drafter, sign_receipt(mandates.identity, receipt, d_0=session.d_0)
+        link = links.alive(earning.drafter, DRAFT)
+        if link is None and session.delegation.was_delegated:
+            link = links.alive(verifier, VERIFY)
+        if link is not None and RECEIPTS in (link.features or ()):
+            receipt = Receipt(verifier, ledger.expertise_of(ledger.author_of(earning.drafter)), signed)
+            signed_receipt = sign_receipt(mandates.identity, receipt, d_0=session.d_0)
+            given += link.post(Receipted(session.job.number, signed_receipt))
+    return given
 
 
 class ShownReceipts:
@@ -91,8 +85,7 @@ class ShownReceipts:
         """Begin to check what has come; what strangers signed is forgotten."""
         waiting, self._waiting = self._waiting, {}
         if waiting and (known := self._known()):
-            claims = {drafter: _claims(receipts, known) for drafter, receipts in waiting.items()}
-            task = asyncio.ensure_future(self._check(claims))
+            task = asyncio.ensure_future(self._check(waiting, known))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -105,10 +98,11 @@ class ShownReceipts:
         doubtful = self._failures.avoided(now_s) | self._auditing.convicted
         return (self._speeds.measured(now_s=now_s) | self._trust) - doubtful
 
-    async def _check(self, claims: dict[str, list[ReadReceipt]]) -> None:
-        """Let those count whose signatures hold; of a drafter that shows a forged one, none does."""
-        for drafter, found in claims.items():
+    async def _check(self, shown: Mapping[str, Sequence[SignedReceipt]], known: Collection[str]) -> None:
+        """Let those count whose signatures hold; of a drafter that shows a forged or broken one, none does."""
+        for drafter, receipts in shown.items():
             try:
+                found = [one for one in map(read_receipt, receipts) if one.verifier in known]
                 for one in found:
                     await self._offload(one.check)
             except RemoteProtocolError:
@@ -119,11 +113,3 @@ class ShownReceipts:
         """Read what has come, so that it can be kept, and no more."""
         self.read()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _claims(receipts: Sequence[SignedReceipt], known: Collection[str]) -> list[ReadReceipt]:
-    """The receipts that may count, unchecked; none where one cannot be read."""
-    try:
-        return [one for one in map(read_receipt, receipts) if one.verifier in known]
-    except RemoteProtocolError:
-        return []

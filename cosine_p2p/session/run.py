@@ -15,8 +15,7 @@ from cosine_p2p.request.results import (
     Progress,
     VerifierReport,
 )
-from cosine_p2p.session.auditing import StreamAudit
-from cosine_p2p.session.failover_check import FailoverCheck, TextAccused
+from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens

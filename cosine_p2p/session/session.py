@@ -46,7 +46,7 @@ from cosine_p2p.request.offload import Offload
 from cosine_p2p.session.delegation import Coordinator, Delegation
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.stall import Stalled, TooSlow, Watch
+from cosine_p2p.session.stall import Watch
 from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
 from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
 from cosine_p2p.strategy.base import (
@@ -79,6 +79,12 @@ MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
 LATEST_WHY: Final = 16
 """Bounds memory: the latest reasons, which a display of progress shows."""
+CHECK_EVERY_S: Final = 0.5
+"""A choice: how late a verifier that makes no progress may be noticed."""
+ASK_AGAIN_S: Final = 2.0
+"""A choice: a network daemon that died, at either end, is back after one to two seconds."""
+REFUSED_WITHIN_S: Final = 1.0
+"""A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
 
 PeerFailure = PeerError | PeerLost | RemoteProtocolError
 """What ends a verifier's part in a request."""
@@ -131,10 +137,6 @@ class SessionCounts:
         return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."
 
 
-CHECK_EVERY_S: Final = 0.5
-"""A choice: how late a verifier that makes no progress may be noticed."""
-
-
 class Session:
     """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
 
@@ -178,7 +180,8 @@ class Session:
             offload=offload,
             deliver=self._inbox.put_nowait,
             failures=failures,
-            observers=tuple(filter(None, (self.delegation, observer))),
+            delegation=self.delegation,
+            observer=observer,
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)
@@ -313,10 +316,10 @@ class Session:
         if (upstream := self._upstream) is None:
             return
         has_offers = self.job.has_other_offers and not self.output
-        try:
-            upstream.check_progress(_now_s(), is_lone=not (self._queue.has_fresh or self._dials or has_offers))
-        except (Stalled, TooSlow) as slow:
-            self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
+        is_lone = not (self._queue.has_fresh or self._dials or has_offers)
+        done = upstream.link.remote_progress
+        if why := upstream.watch.why_leave(_now_s(), report=(done.steps, done.prefill_tokens), is_lone=is_lone):
+            self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)
             if not has_offers:
                 self._queue.ask_last(upstream.peer_id)
 
@@ -441,9 +444,10 @@ class Session:
             self._allow_drafters()
         self._note_failure(upstream.peer_id, error)
         if isinstance(error, PeerLost) and not is_slow:
+            has_greeted, since_s = upstream.link.features is not None, upstream.watch.since_s
             if upstream.is_opened:
-                self._queue.ask_again(upstream.peer_id, now_s=_now_s())
-            elif not upstream.has_refused(_now_s()):
+                self._queue.back_off(upstream.peer_id, until_s=_now_s() + ASK_AGAIN_S)
+            elif has_greeted or _now_s() - since_s > REFUSED_WITHIN_S:
                 self._queue.ask_last(upstream.peer_id)
         self._hang_up(upstream)
         self._upstream = None

@@ -21,26 +21,12 @@ LONGEST_S: Final = 120.0
 """A choice: between two commits a verifier never gets more, whatever its passes took before."""
 LONE_S: Final = 60.0
 """A choice: so long a sole verifier that works, or announces long passes, may take at least."""
-SLOW: Final = 10
-"""A choice: a verifier so many times slower than is usual is left for one that was not asked yet."""
-SLOW_S: Final = 1.0
-"""A choice: a verifier that needs less than that for a commit is never left for being slow."""
 SLOW_AFTER_S: Final = 10.0
 """A choice: a verifier is not called slow by its first commits, which share the machine with its prefill."""
-UNKNOWN_PASS_S: Final = 0.2
-"""A choice: the usual pass where none was measured; three times that of the slowest machine emulated here."""
 UNKNOWN_TOKEN_S: Final = 0.05
 """A choice: the prefill of a token where none was measured, 20 tokens a second; passes of one token are as slow."""
 LEAST_TOKEN_S: Final = 0.01
 """A choice: prompts of which a part was cached say little about those that come."""
-
-
-class Stalled(Exception):
-    """A verifier neither commits nor reports anything."""
-
-
-class TooSlow(Exception):
-    """A verifier that may well serve, but takes longer than others did."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,28 +62,34 @@ class Watch:
             gaps, waited_s = gaps + 1, waited_s + now_s - self.since_s
         return waited_s / gaps if gaps > 0 else None
 
-    def check(self, now_s: float, *, report: tuple[int, int], is_lone: bool) -> None:
-        """Raise `Stalled` or `TooSlow` if the verifier is to be left now. `report` is what it says to have done."""
+    def why_leave(self, now_s: float, *, report: tuple[int, int], is_lone: bool) -> str:
+        """The reason to leave the verifier now, if there is one, else "". `report` is what it says to have done."""
         if report != self._report:
             self._report, self._reported_at_s = report, now_s
         silence_s = now_s - max(self.since_s, self._reported_at_s)
         if silence_s > self._limit_s(is_counting=False, is_lone=is_lone):
-            raise Stalled(f"it made no progress for {silence_s:.0f} s")
+            return f"it made no progress for {silence_s:.0f} s"
         wait_s = now_s - self.since_s
         if wait_s > self._limit_s(is_counting=True, is_lone=is_lone):
-            raise TooSlow(f"it committed nothing for {wait_s:.0f} s")
-        pass_s = self.pass_s(now_s)
-        slow_s = max(SLOW_S, SLOW * (self.usual.pass_s or UNKNOWN_PASS_S))
+            return f"it committed nothing for {wait_s:.0f} s"
+        # Choices: one ten times slower than usual is left for one not asked yet, but never one that needs less than
+        # a second. The pass where none was measured is three times that of the slowest machine emulated here.
+        slow_s, pass_s = max(1.0, 10 * (self.usual.pass_s or 0.2)), self.pass_s(now_s)
         if not is_lone and self.waited_s + wait_s > SLOW_AFTER_S and pass_s is not None and pass_s > slow_s:
-            raise TooSlow(f"it took {pass_s:.1f} s for a commit")
+            return f"it took {pass_s:.1f} s for a commit"
+        return ""
 
     def _limit_s(self, *, is_counting: bool, is_lone: bool) -> float:
-        known_s = self.usual.prefill_token_s
         if self.commits:
             usual_s = SLACK * (self.usual.pass_s or 0.0)
-            own_s = SLACK * self.waited_s / (self.commits - 1) if self.commits > 1 else self._first_guess_s()
+            if self.commits > 1:
+                own_s = SLACK * self.waited_s / (self.commits - 1)
+            else:
+                # A pass was part of the time to the first commit.
+                own_s = 0.0 if self.usual.pass_s else min(SLOW_AFTER_S, SLACK * self.first_commit_s)
             limit_s, longest_s = min(LONGEST_S, max(STALL_S, usual_s, own_s)), LONGEST_S
         else:
+            known_s = self.usual.prefill_token_s
             token_s = UNKNOWN_TOKEN_S if known_s is None else max(LEAST_TOKEN_S, SLACK * known_s)
             limit_s = max(STALL_S, token_s * self.prompt_tokens)
             longest_s = max(LONGEST_S, limit_s)
@@ -105,7 +97,3 @@ class Watch:
             passes = SLACK if self.commits else max(SLACK, self.prompt_tokens)
             limit_s = max(limit_s, LONE_S if is_counting else min(LONE_S, passes * self.announced_pass_s))
         return min(COUNTING * limit_s, longest_s) if is_counting else limit_s
-
-    def _first_guess_s(self) -> float:
-        """The time for a second commit, for a pass was part of the time to the first."""
-        return 0.0 if self.usual.pass_s else min(SLOW_AFTER_S, SLACK * self.first_commit_s)

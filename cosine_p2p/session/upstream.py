@@ -19,8 +19,6 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.statements import is_transcript_due, open_transcript
 
-REFUSED_WITHIN_S: Final = 1.0
-"""A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
 LEAST_COMMITS: Final = 4
 """A choice: what fewer commits say of a verifier's pace is not remembered."""
 
@@ -62,15 +60,6 @@ class Upstream:
     @property
     def peer_id(self) -> str:
         return self.link.peer_id
-
-    def has_refused(self, now_s: float) -> bool:
-        """True where the link, which has just ended, did so at once and without a hello."""
-        return self.link.features is None and now_s - self.watch.since_s <= REFUSED_WITHIN_S
-
-    def check_progress(self, now_s: float, *, is_lone: bool) -> None:
-        """Raise `Stalled` or `TooSlow` if a verifier that owes us a commit takes too long."""
-        progress = self.link.remote_progress
-        self.watch.check(now_s, report=(progress.steps, progress.prefill_tokens), is_lone=is_lone)
 
     def note_pace(self, speeds: PeerSpeeds, now_s: float) -> None:
         """Remember how fast the verifier was, for requests to come."""

@@ -11,9 +11,10 @@ from cosine_protocol.protocols import VERIFY
 
 MAX_BACKOFFS: Final = 8
 """A choice: a verifier that is overloaded so often is given up."""
-
-ASK_AGAIN_S: Final = 2.0
-"""A choice: a network daemon that died, at either end, is back after one to two seconds."""
+DIAL_NEXT_S: Final = 0.5
+"""A choice: most dials are over by then, and one that hangs costs no more; RFC 8305 waits half as long."""
+MAX_DIALS: Final = 8
+"""A choice that bounds how many verifiers are dialled at a time where none answers."""
 
 
 class VerifierQueue:
@@ -31,10 +32,6 @@ class VerifierQueue:
         self._backoffs[peer_id] += 1
         if self._backoffs[peer_id] <= MAX_BACKOFFS:
             self._backing_off[peer_id] = until_s
-
-    def ask_again(self, peer_id: str, *, now_s: float) -> None:
-        """Ask this one, which served the request until the connection ended, once nobody fresh is left."""
-        self.back_off(peer_id, until_s=now_s + ASK_AGAIN_S)
 
     def ask_last(self, peer_id: str) -> None:
         """Ask this one, which was slow or stood still, once more when all others have failed."""
@@ -67,12 +64,6 @@ class VerifierQueue:
     def next_at_s(self) -> float | None:
         """The time at which the first that backs off may be asked; None without any."""
         return min(self._backing_off.values(), default=None)
-
-
-DIAL_NEXT_S: Final = 0.5
-"""A choice: most dials are over by then, and one that hangs costs no more; RFC 8305 waits half as long."""
-MAX_DIALS: Final = 8
-"""A choice that bounds how many verifiers are dialled at a time where none answers."""
 
 
 class VerifierDials:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from cosine_p2p import AsyncClient, Generation
-from cosine_p2p.session.failover_check import TextAccused
+from cosine_p2p.session.auditing import TextAccused
 from cosine_p2p.session.run import Run
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import EvidenceFile

@@ -16,8 +16,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.verifier.audits import SCORED_TOKENS
 from cosine_p2p.request.results import Generation
-from cosine_p2p.session.auditing import WANTED_ACCUSERS
-from cosine_p2p.session.failover_check import TextAccused
+from cosine_p2p.session.auditing import WANTED_ACCUSERS, TextAccused
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.request import Sampling

@@ -11,8 +11,8 @@ import pytest
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.session import LATEST_WHY, MAX_WHY, Session, SessionCounts
-from cosine_p2p.session.verifier_dials import ASK_AGAIN_S, DIAL_NEXT_S
+from cosine_p2p.session.session import ASK_AGAIN_S, LATEST_WHY, MAX_WHY, Session, SessionCounts
+from cosine_p2p.session.verifier_dials import DIAL_NEXT_S
 from cosine_p2p.strategy.base import (
     Action,
     Committed,

@@ -1,37 +1,45 @@
-"""What a session knows of one verifier: its own place in the stream, and the pace to remember it by."""
+"""A session's verifier: its own place in the stream, the pace to remember it by, and what it signed."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from cosine_p2p.session.stall import Watch
-from cosine_p2p.session.upstream import LEAST_COMMITS, Upstream, end_of
-from cosine_p2p.transport.channel import StepCounts
+from cosine_p2p.session.upstream import LEAST_COMMITS, SignedStreams, Upstream, end_of
 from cosine_p2p.transport.link import PeerLink
-from cosine_p2p.trust.peer_memory import PeerSpeeds, UsualSpeeds
+from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.messages import FinishReason
-from tests.cosine_p2p.samples import request_of
+from cosine_protocol.messages import FinishReason, SignedEarning, Transcript
+from cosine_protocol.statements import open_claim, sign_transcript
+from tests.cosine_p2p.samples import identity_of, request_of
 
-STATS = m.PassStats(0, 0, 60_000)
 REQUEST = request_of("client", max_new_tokens=6)
 D_0 = request_digest(REQUEST)
+OUTPUT = (4, 5, 6, 7)
 
 
-def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: Any) -> Upstream:
-    """A verifier that stands after some tokens, on a link that reports no progress."""
-    link = SimpleNamespace(peer_id="verifier", remote_progress=StepCounts())
+def upstream(after: tuple[int, ...] = (), *, number: int = 1, is_opened: bool = True) -> Upstream:
+    """A verifier that stands after some tokens."""
+    link = SimpleNamespace(peer_id=identity_of(number).peer_id, rtt_s=0.1)
     digest = roll_digest(D_0, after)
-    seen = Watch(since_s=0.0, **watch)
-    return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), seen, is_opened)
+    return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), Watch(since_s=0.0), is_opened)
 
 
 def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
     digest = roll_digest(D_0, [*after, *tokens])
-    return m.Commit(1, len(after), tokens, digest, bytes(len(tokens)), STATS)
+    return m.Commit(1, len(after), tokens, digest, bytes(len(tokens)), m.PassStats(0, 0, 60_000))
+
+
+def signed(number: int, first: int, start: int, end: int) -> m.Commit:
+    """The tokens of `OUTPUT` from `start` on, as a verifier commits them that signs all from `first` on."""
+    part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
+    transcript = sign_transcript(identity_of(number), part, d_0=D_0)
+    return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
 
 
 def test_a_commit_that_continues_the_stream_moves_its_end() -> None:
@@ -40,45 +48,60 @@ def test_a_commit_that_continues_the_stream_moves_its_end() -> None:
     assert (verifier.position, verifier.digest) == (4, roll_digest(D_0, (1, 2, 3, 4)))
 
 
-def test_nothing_is_taken_before_the_request_is_open() -> None:
-    with pytest.raises(RemoteProtocolError, match="before the request was opened"):
-        upstream(is_opened=False).take(commit((1,)), authors=0)
-
-
-def test_nothing_is_taken_after_an_end_token() -> None:
-    with pytest.raises(RemoteProtocolError, match="past the end"):
-        upstream().take(commit((1, 9, 2)), authors=0)
-    verifier = upstream()
-    verifier.take(commit((1, 9)), authors=0)
-    with pytest.raises(RemoteProtocolError, match="past the end"):
-        verifier.take(commit((2,), after=(1, 9)), authors=0)
+@pytest.mark.parametrize(
+    ("verifier", "commits", "why"),
+    [
+        (lambda: upstream(is_opened=False), [commit((1,))], "before the request was opened"),
+        (upstream, [commit((1, 9, 2))], "past the end"),
+        (upstream, [commit((1, 9)), commit((2,), after=(1, 9))], "past the end"),
+    ],
+)
+def test_nothing_is_taken_before_the_request_is_open_or_after_an_end_token(
+    verifier: Callable[[], Upstream], commits: list[m.Commit], why: str
+) -> None:
+    seen = verifier()
+    for good in commits[:-1]:
+        seen.take(good, authors=0)
+    with pytest.raises(RemoteProtocolError, match=why):
+        seen.take(commits[-1], authors=0)
 
 
 def test_the_end_is_in_the_tokens() -> None:
-    assert end_of([], REQUEST) is None
-    assert end_of([1, 2], REQUEST) is None
+    assert end_of([], REQUEST) is end_of([1, 2], REQUEST) is None
     assert end_of([1, 9], REQUEST) is FinishReason.EOS
     assert end_of([1] * 6, REQUEST) is FinishReason.LENGTH
 
 
-def noted(verifier: Upstream, *, rtt_s: float = 0.1) -> PeerSpeeds:
-    speeds = PeerSpeeds()
-    cast("SimpleNamespace", verifier.link).rtt_s = rtt_s
+@pytest.mark.parametrize(
+    ("commits_at_s", "pass_s", "prefill_s"),
+    [([], None, None), ([1.1, 2.0], None, 1.0), ([1.1 + n for n in range(LEAST_COMMITS + 1)], 1.0, 1.0)],
+)
+def test_the_pace_is_remembered_without_round_trips_once_there_is_enough_of_it(
+    commits_at_s: list[float], pass_s: float | None, prefill_s: float | None
+) -> None:
+    verifier, speeds = upstream(), PeerSpeeds()
+    for now_s in commits_at_s:
+        verifier.watch.note_commit(now_s)
     verifier.note_pace(speeds, verifier.watch.since_s)
-    return speeds
+    usual = speeds.usual([verifier.peer_id], now_s=10.0)
+    assert usual.pass_s == pytest.approx(pass_s)
+    assert usual.prefill_token_s == pytest.approx(prefill_s)
 
 
-def test_the_pace_of_a_verifier_is_remembered_without_round_trips() -> None:
-    verifier = upstream()
-    for number in range(LEAST_COMMITS + 1):
-        verifier.watch.note_commit(1.1 + number)
-    usual = noted(verifier).usual(["verifier"], now_s=10.0)
-    assert usual.pass_s == pytest.approx(1.0) and usual.prefill_token_s == pytest.approx(1.0)
-
-
-def test_a_few_commits_say_nothing_of_the_pace() -> None:
-    verifier = upstream()
-    assert noted(verifier).usual(["verifier"], now_s=10.0) == UsualSpeeds()
-    verifier.watch.note_commit(1.0)
-    verifier.watch.note_commit(2.0)
-    assert noted(verifier, rtt_s=0.0).usual(["verifier"], now_s=10.0) == UsualSpeeds(prefill_token_s=1.0)
+def test_each_part_of_a_stream_is_a_claim_of_its_own_and_its_latest_transcript_counts() -> None:
+    streams, earning = SignedStreams(), SignedEarning(b"", bytes(64))
+    first, second, third = upstream(), upstream(OUTPUT[:2], number=2), upstream(OUTPUT[:3])
+    for verifier, one in (
+        (first, signed(1, 0, 0, 1)),
+        (first, signed(1, 0, 1, 2)),
+        (second, signed(2, 2, 2, 3)),
+        (third, commit(OUTPUT[3:], after=OUTPUT[:3])),
+    ):
+        verifier.take(one, authors=0)
+        streams.note(verifier)
+    second.earned = (earning,)
+    assert [(claim.author, open_claim(claim).first, claim.tokens) for claim in streams.claims(REQUEST, OUTPUT)] == [
+        (identity_of(1).peer_id, 0, OUTPUT[:2]),
+        (identity_of(2).peer_id, 2, OUTPUT[:3]),
+    ]
+    assert list(streams.earned()) == [(identity_of(2).peer_id, earning)]

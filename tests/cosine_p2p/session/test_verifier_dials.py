@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials, VerifierQueue
+from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_BACKOFFS, MAX_DIALS, VerifierDials, VerifierQueue
 from cosine_p2p.transport.link import Links, PeerLink
 from cosine_protocol.errors import PeerLost
+from tests.scenes import in_virtual_time
 
 GIVEN_UP_S = 4.0
 
@@ -77,28 +78,51 @@ def test_tarpits_are_dialled_side_by_side() -> None:
     assert set(net.lost) | set(late) >= set("abcdefghijk")
 
 
-def test_one_that_answers_late_and_is_not_needed_is_asked_first_again() -> None:
-    net = Net({"slow": 0.6, "quick": 0.3})
-    _, queue, _ = dialled(net, ["slow", "quick", "other"])
-    assert net.used == ["slow"] and queue.next(0.0) == "other"
-
-    async def both() -> str | None:
-        queue = VerifierQueue(["slow", "quick"])
-        dials = VerifierDials(
-            queue, cast("Links", Net({"slow": 0.6, "quick": 0.3}, needed=0)), use=deny, lose=net.lose
-        )
-        dials.begin(2, now_s=0.0)
-        await asyncio.sleep(1.0)
-        dials.begin(0, now_s=1.0)
-        return queue.next(1.0)
-
-    def deny(link: PeerLink) -> bool:
-        return False
-
-    assert run_virtual(both()) == "slow"
+@in_virtual_time
+async def test_one_that_answers_late_and_is_not_needed_is_asked_first_again() -> None:
+    queue, net = VerifierQueue(["slow", "quick", "other"]), Net({"slow": 0.6, "quick": 0.3})
+    dials = VerifierDials(queue, cast("Links", net), use=net.use, lose=net.lose)
+    dials.begin(2, now_s=0.0)
+    await asyncio.sleep(1.0)
+    assert net.used == ["quick"]
+    assert [queue.next(1.0), queue.next(1.0)] == ["slow", "other"]
 
 
 def test_where_nobody_answers_all_are_lost() -> None:
     net = Net({})
     dialled(net, ["a", "b"])
     assert (net.used, net.lost) == ([], ["a", "b"])
+
+
+def test_all_are_asked_in_their_order_and_who_was_not_needed_first_again() -> None:
+    queue = VerifierQueue(["a", "b"])
+    queue.put_back(queue.next(0.0) or "")
+    assert [queue.next(0.0), queue.next(0.0), queue.next(0.0)] == ["a", "b", None]
+    assert queue.next_at_s is None
+
+
+def test_who_backs_off_comes_after_the_others_and_when_its_time_has_come() -> None:
+    queue = VerifierQueue(["a", "b", "c"])
+    queue.back_off(queue.next(0.0) or "", until_s=5.0)
+    queue.back_off(queue.next(0.0) or "", until_s=3.0)
+    assert queue.next(9.0) == "c"
+    assert (queue.next(2.9), queue.next_at_s) == (None, 3.0)
+    assert [queue.next(5.0), queue.next(5.0), queue.next(5.0)] == ["b", "a", None]
+
+
+def test_who_is_always_overloaded_is_given_up() -> None:
+    queue = VerifierQueue(["a"])
+    for _ in range(MAX_BACKOFFS + 1):
+        assert queue.next(0.0) == "a"
+        queue.back_off("a", until_s=0.0)
+    assert queue.next(0.0) is None and queue.next_at_s is None
+
+
+def test_who_was_too_slow_is_asked_once_more_after_all_others() -> None:
+    queue = VerifierQueue(["a", "b", "c"])
+    queue.ask_last(queue.next(0.0) or "")
+    queue.back_off(queue.next(0.0) or "", until_s=5.0)
+    assert queue.has_fresh and queue.next(0.0) == "c" and not queue.has_fresh
+    assert [queue.next(4.0), queue.next(5.0), queue.next(5.0)] == [None, "b", "a"]
+    queue.ask_last("a")
+    assert queue.next(9.0) is None
