@@ -3,40 +3,19 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.llama.lanes import IdleLanes, LaneMemory, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
-from cosine_node.engine.llama.model import FedToken
+from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
+from cosine_node.engine.llama.model import FedToken, LlamaContext
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import Query, choose, row_queries
 from cosine_node.engine.vocabulary import DraftVocabulary
 
 Floats = npt.NDArray[np.float32]
-
-
-class LaneModel(LaneMemory, Protocol):
-    """A causal LM over lanes: `LlamaContext`, or its twin in tests."""
-
-    @property
-    def lanes(self) -> int: ...
-
-    @property
-    def pass_tokens(self) -> int:
-        """The most tokens of a call of `logits`."""
-        ...
-
-    def begin(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-    def logits(self, fed: Sequence[FedToken]) -> Floats: ...
 
 
 @dataclass(slots=True)
@@ -89,7 +68,7 @@ class LlamaEngine(PagedEngine):
 
     def __init__(
         self,
-        model: LaneModel,
+        model: LlamaContext,
         *,
         pool_tokens: int,
         vocab_tokens: int,
@@ -269,7 +248,7 @@ class LlamaEngine(PagedEngine):
         missing = []
         while name != PREFIX:
             node = tree.nodes[name]
-            if self._lanes.holds(sequence, name, node.index - len(tree.tokens) + 1):
+            if self._lanes.numbers(sequence, name, node.index - len(tree.tokens) + 1):
                 break
             missing.append(name)
             name = node.parent
@@ -301,10 +280,8 @@ class LlamaEngine(PagedEngine):
         try:
             logits = self._model.logits(fed)
         except BaseException:
-            names: dict[int, set[int]] = {}
-            for node in pending:
-                names.setdefault(node.sequence, set()).add(node.name)
-            for sequence, lost in names.items():
+            for sequence in {node.sequence for node in pending}:
+                lost = {node.name for node in pending if node.sequence == sequence}
                 self._lanes.prune(sequence, lost, prefix_tokens=len(self.tree(sequence).tokens))
             raise
         wanted = [node.wanted for node in pending if node.wanted is not None]
@@ -318,15 +295,11 @@ class LlamaEngine(PagedEngine):
             wanted[place].outcome.choices.append(choice)
         for want, row in zip(wanted, logits, strict=True):
             if want.follower is not None:
-                want.outcome.nll += _surprise(row, want.follower)
+                # The negative log-likelihood of the next token; NaN where the logits hold NaN.
+                with np.errstate(invalid="ignore"):
+                    peak = row.max()
+                    total = np.exp(row - peak).sum(dtype=np.float64)
+                want.outcome.nll += float(np.log(total) - (float(row[want.follower]) - float(peak)))
             if want.is_copied:
                 # The model's own memory holds the logits until the next pass only.
                 want.outcome.logits.append(row.copy())
-
-
-def _surprise(logits: Floats, token: int) -> float:
-    """The negative log-likelihood of a token, given the logits [vocab] before it; NaN where they hold NaN."""
-    with np.errstate(invalid="ignore"):
-        peak = logits.max()
-        total = np.exp(logits - peak).sum(dtype=np.float64)
-        return float(np.log(total) - (float(logits[token]) - float(peak)))

@@ -66,12 +66,8 @@ class Lanes:
         return self._of.get(sequence, ())
 
     def numbers(self, sequence: int, name: int, depth: int) -> list[int]:
-        """The lanes that a node is in, of which none is a lane of its siblings alone."""
+        """The lanes that a node is in; none if it was never fed or its lanes were given up."""
         return [lane.number for lane in self.of(sequence) if lane.has(name, depth)]
-
-    def holds(self, sequence: int, name: int, depth: int) -> bool:
-        """True unless the node was never fed or its lane was given up."""
-        return any(lane.has(name, depth) for lane in self.of(sequence))
 
     def extend(self, sequence: int, parent: int, depth: int, name: int, *, prefix_tokens: int) -> None:
         """Put a node below a parent of that depth, which a lane holds, into a lane of its sequence.
@@ -107,7 +103,7 @@ class Lanes:
             del lane.path[: len(path)]
         self._of[sequence] = kept
         for lane in dropped:
-            self._give_back(lane)
+            self.free(lane.number)
 
     def prune(self, sequence: int, names: Collection[int], *, prefix_tokens: int) -> None:
         """Drop nodes, and what lanes hold below them. A lane that then holds what another does is free again."""
@@ -120,7 +116,7 @@ class Lanes:
             del lane.path[cut:]
             if any(other is not lane and other.path[:cut] == lane.path for other in lanes):
                 lanes.remove(lane)
-                self._give_back(lane)
+                self.free(lane.number)
         if not prefix_tokens and not any(lane.path for lane in lanes):
             self.release(sequence)
 
@@ -137,7 +133,7 @@ class Lanes:
             return False
         _, owner, lane = min(branches, key=lambda branch: branch[0])
         self._of[owner].remove(lane)
-        self._give_back(lane)
+        self.free(lane.number)
         return True
 
     def cut_back(self, sequence: int, parent: int, depth: int, *, prefix_tokens: int) -> None:
@@ -152,16 +148,16 @@ class Lanes:
         """Forget a sequence but its first lane, which is the caller's from now on; its number."""
         lanes = self._of.pop(sequence, [])
         for lane in lanes[1:]:
-            self._give_back(lane)
+            self.free(lane.number)
         return lanes[0].number if lanes else None
 
     def release(self, sequence: int) -> None:
         """Forget a sequence and free its lanes."""
         for lane in self._of.pop(sequence, []):
-            self._give_back(lane)
+            self.free(lane.number)
 
     def free(self, number: int) -> None:
-        """Take back a lane that `leave` gave away."""
+        """Take back a lane, such as one that `leave` gave away."""
         self._memory.forget(number, 0)
         self._free.append(number)
 
@@ -169,12 +165,6 @@ class Lanes:
         if not self._free:
             raise NoLane("All lanes are in use.")
         return self._free.pop()
-
-    def _give_back(self, lane: TreeLane) -> None:
-        self.free(lane.number)
-
-
-# The lanes that hold cached prefixes after their sequences were released. Pure, no tensors.
 
 
 NOTHING: Final = -1

@@ -22,129 +22,82 @@ KNOWN_VERSIONS: Final = ("2026.10.11549",)
 """Wheels whose structs are laid out as below; this one has llama.cpp's build 11549."""
 INSTALL: Final = f"pip install {PACKAGE}=={KNOWN_VERSIONS[-1]}"
 
-# llama.cpp's levels of a log line: 1 debug, 2 info, 3 warn, 4 error, 5 the same line goes on. What its errors say
-# ends in sentences of this program's own.
-LOG_LEVELS: Final = {2: logging.DEBUG, 3: logging.DEBUG, 4: logging.INFO}
-ERROR_LEVEL: Final = 4
-LOG_LINES_KEPT: Final = 8
+ERRORS_KEPT: Final = 8
 """Bounds memory: the last errors, of which a sentence for the user is made."""
+
+
+Field = tuple[str, Any, object]
+"""A field of a struct: its name, its type, and the default that llama.cpp documents for it if it is a number."""
+MODEL_PARAMS: Final[tuple[Field, ...]] = (
+    ("devices", c_void_p, None),
+    ("tensor_buft_overrides", c_void_p, None),
+    ("n_gpu_layers", c_int32, -1),
+    ("split_mode", c_int32, 1),
+    ("load_mode", c_int32, -1),
+    ("lazy_mode", c_int32, 1),
+    ("main_gpu", c_int32, 0),
+    ("tensor_split", c_void_p, None),
+    ("progress_callback", c_void_p, None),
+    ("progress_callback_user_data", c_void_p, None),
+    ("kv_overrides", c_void_p, None),
+    ("vocab_only", c_bool, False),
+    ("check_tensors", c_bool, False),
+    ("use_extra_bufts", c_bool, True),
+    ("no_host", c_bool, False),
+    ("no_alloc", c_bool, False),
+    ("load_mtp", c_bool, False),
+)
+CONTEXT_PARAMS: Final[tuple[Field, ...]] = (
+    ("n_ctx", c_uint32, 512),
+    ("n_batch", c_uint32, 2048),
+    ("n_ubatch", c_uint32, 512),
+    ("n_seq_max", c_uint32, 1),
+    ("n_rs_seq", c_uint32, 0),
+    ("n_outputs_max", c_uint32, 0),
+    ("n_outputs_max_per_seq", c_uint32, 1),
+    ("n_threads", c_int32, 4),
+    ("n_threads_batch", c_int32, 4),
+    ("ctx_type", c_int32, 0),
+    ("rope_scaling_type", c_int32, -1),
+    ("pooling_type", c_int32, -1),
+    ("attention_type", c_int32, -1),
+    ("flash_attn_type", c_int32, -1),
+    ("rope_freq_base", c_float, 0.0),
+    ("rope_freq_scale", c_float, 0.0),
+    ("yarn_ext_factor", c_float, -1.0),
+    ("yarn_attn_factor", c_float, -1.0),
+    ("yarn_beta_fast", c_float, -1.0),
+    ("yarn_beta_slow", c_float, -1.0),
+    ("yarn_orig_ctx", c_uint32, 0),
+    ("defrag_thold", c_float, -1.0),
+    ("cb_eval", c_void_p, None),
+    ("cb_eval_user_data", c_void_p, None),
+    ("type_k", c_int32, 1),
+    ("type_v", c_int32, 1),
+    ("unused", c_void_p * 3, None),
+    ("embeddings", c_bool, False),
+    ("offload_kqv", c_bool, True),
+    ("no_perf", c_bool, True),
+    ("op_offload", c_bool, True),
+    ("swa_full", c_bool, True),
+    ("kv_unified", c_bool, False),
+    ("samplers", c_void_p, None),
+    ("n_samplers", c_size_t, 0),
+    ("ctx_other", c_void_p, None),
+)
+"""`unused` is what this program leaves as it is, between fields that it sets."""
 
 
 class ModelParams(Structure):
     """llama_model_params."""
 
-    _fields_ = [
-        ("devices", c_void_p),
-        ("tensor_buft_overrides", c_void_p),
-        ("n_gpu_layers", c_int32),
-        ("split_mode", c_int32),
-        ("load_mode", c_int32),
-        ("lazy_mode", c_int32),
-        ("main_gpu", c_int32),
-        ("tensor_split", c_void_p),
-        ("progress_callback", c_void_p),
-        ("progress_callback_user_data", c_void_p),
-        ("kv_overrides", c_void_p),
-        ("vocab_only", c_bool),
-        ("check_tensors", c_bool),
-        ("use_extra_bufts", c_bool),
-        ("no_host", c_bool),
-        ("no_alloc", c_bool),
-        ("load_mtp", c_bool),
-    ]
+    _fields_ = [(name, kind) for name, kind, _ in MODEL_PARAMS]
 
 
 class ContextParams(Structure):
-    """llama_context_params; `unused` is what this program leaves as it is, between fields that it sets."""
+    """llama_context_params."""
 
-    _fields_ = [
-        ("n_ctx", c_uint32),
-        ("n_batch", c_uint32),
-        ("n_ubatch", c_uint32),
-        ("n_seq_max", c_uint32),
-        ("n_rs_seq", c_uint32),
-        ("n_outputs_max", c_uint32),
-        ("n_outputs_max_per_seq", c_uint32),
-        ("n_threads", c_int32),
-        ("n_threads_batch", c_int32),
-        ("ctx_type", c_int32),
-        ("rope_scaling_type", c_int32),
-        ("pooling_type", c_int32),
-        ("attention_type", c_int32),
-        ("flash_attn_type", c_int32),
-        ("rope_freq_base", c_float),
-        ("rope_freq_scale", c_float),
-        ("yarn_ext_factor", c_float),
-        ("yarn_attn_factor", c_float),
-        ("yarn_beta_fast", c_float),
-        ("yarn_beta_slow", c_float),
-        ("yarn_orig_ctx", c_uint32),
-        ("defrag_thold", c_float),
-        ("cb_eval", c_void_p),
-        ("cb_eval_user_data", c_void_p),
-        ("type_k", c_int32),
-        ("type_v", c_int32),
-        ("unused", c_void_p * 3),
-        ("embeddings", c_bool),
-        ("offload_kqv", c_bool),
-        ("no_perf", c_bool),
-        ("op_offload", c_bool),
-        ("swa_full", c_bool),
-        ("kv_unified", c_bool),
-        ("samplers", c_void_p),
-        ("n_samplers", c_size_t),
-        ("ctx_other", c_void_p),
-    ]
-
-
-MODEL_DEFAULTS: Final[dict[str, object]] = {
-    "n_gpu_layers": -1,
-    "split_mode": 1,
-    "load_mode": -1,
-    "lazy_mode": 1,
-    "main_gpu": 0,
-    "vocab_only": False,
-    "check_tensors": False,
-    "use_extra_bufts": True,
-    "no_host": False,
-    "no_alloc": False,
-    "load_mtp": False,
-}
-"""The defaults that llama.cpp documents for the fields that are numbers."""
-CONTEXT_DEFAULTS: Final[dict[str, object]] = {
-    "n_ctx": 512,
-    "n_batch": 2048,
-    "n_ubatch": 512,
-    "n_seq_max": 1,
-    "n_rs_seq": 0,
-    "n_outputs_max": 0,
-    "n_outputs_max_per_seq": 1,
-    "n_threads": 4,
-    "n_threads_batch": 4,
-    "ctx_type": 0,
-    "rope_scaling_type": -1,
-    "pooling_type": -1,
-    "attention_type": -1,
-    "flash_attn_type": -1,
-    "rope_freq_base": 0.0,
-    "rope_freq_scale": 0.0,
-    "yarn_ext_factor": -1.0,
-    "yarn_attn_factor": -1.0,
-    "yarn_beta_fast": -1.0,
-    "yarn_beta_slow": -1.0,
-    "yarn_orig_ctx": 0,
-    "defrag_thold": -1.0,
-    "type_k": 1,
-    "type_v": 1,
-    "embeddings": False,
-    "offload_kqv": True,
-    "no_perf": True,
-    "op_offload": True,
-    "swa_full": True,
-    "kv_unified": False,
-    "n_samplers": 0,
-}
-"""The same of a context."""
+    _fields_ = [(name, kind) for name, kind, _ in CONTEXT_PARAMS]
 
 
 class LlamaBatch(Structure):
@@ -191,10 +144,6 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Every C function that is called: what it returns, then what it takes."""
 
-LOG_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
-CPU_DEVICE: Final = 0
-"""ggml's number for the kind of devices that are processors; all others compute apart."""
-
 
 class LlamaLibrary:
     """The C functions as attributes of `c`, and the last errors that llama.cpp logged."""
@@ -208,17 +157,17 @@ class LlamaLibrary:
                 function.restype, function.argtypes = returned, taken
         except (OSError, AttributeError) as error:
             raise UsageError(f"llama.cpp in {path.name} cannot be used ({error}); {INSTALL} has one.") from error
-        for params, defaults in (
-            (self.c.llama_model_default_params(), MODEL_DEFAULTS),
-            (self.c.llama_context_default_params(), CONTEXT_DEFAULTS),
+        for params, fields in (
+            (self.c.llama_model_default_params(), MODEL_PARAMS),
+            (self.c.llama_context_default_params(), CONTEXT_PARAMS),
         ):
-            if any(getattr(params, name) != expected for name, expected in defaults.items()):
+            if any(default is not None and getattr(params, name) != default for name, _, default in fields):
                 raise UsageError(
                     f"llama.cpp in {path.name} has other parameters than this program knows; {INSTALL} has those."
                 )
         self.errors: list[str] = []
         # Held here, for the library keeps no reference to it.
-        self._log = LOG_CALLBACK(self._take_line)
+        self._log = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(self._take_line)
         self.c.llama_log_set(self._log, None)
         self.c.llama_backend_init()
 
@@ -227,7 +176,8 @@ class LlamaLibrary:
         found = {}
         for number in range(self.c.ggml_backend_dev_count()):
             device = self.c.ggml_backend_dev_get(number)
-            if self.c.ggml_backend_dev_type(device) != CPU_DEVICE:
+            # Kind 0 are processors; all others compute apart.
+            if self.c.ggml_backend_dev_type(device) != 0:
                 found[self.c.ggml_backend_dev_name(device).decode().lower()] = device
         return found
 
@@ -238,11 +188,14 @@ class LlamaLibrary:
         return free.value
 
     def _take_line(self, level: int, text: bytes, _: object) -> None:
+        # llama.cpp's levels: 1 debug, 2 info, 3 warn, 4 error, 5 the same line goes on. What its errors say ends in
+        # sentences of this program's own.
         line = text.decode("utf-8", "replace").strip()
-        if level == ERROR_LEVEL:
-            self.errors = [*self.errors[1 - LOG_LINES_KEPT :], line]
+        if level == 4:
+            self.errors = [*self.errors[1 - ERRORS_KEPT :], line]
         if line.strip("."):
-            LOG.log(LOG_LEVELS.get(level, logging.NOTSET), "%s", line)
+            levels = {2: logging.DEBUG, 3: logging.DEBUG, 4: logging.INFO}
+            LOG.log(levels.get(level, logging.NOTSET), "%s", line)
 
 
 @lru_cache(maxsize=1)

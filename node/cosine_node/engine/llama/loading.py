@@ -1,4 +1,4 @@
-"""Loading a GGUF file into llama.cpp; an error is one sentence with the reason."""
+"""Loading a GGUF file into llama.cpp, and its self-test; an error is one sentence with the reason."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
-from cosine_node.engine.llama.model import LlamaContext, LlamaModel
+from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -23,27 +23,109 @@ from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-# A self-test at load: do passes of llama.cpp over token trees and shared prefixes give what plain decoding gives?
-#
-# Plain decoding is one token a pass in a sequence of its own. Weights and KV cache are those that will serve, so
-# the
-# two ways differ by rounding alone. In few bits a weight that is much: activations are rounded as well, and one
-# that
-# falls on the other side of a step moves all that follows.
-
-
 Floats = npt.NDArray[np.float32]
 
-MOST_ERROR: Final = 1e-4
-"""In standard deviations of the logits, for weights and KV cache in float32: as in `load_self_test`."""
-MOST_ROUNDED_ERROR: Final = 0.5
-"""For all others: 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise."""
+LANES: Final = 128
+"""Branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
+PASS_TOKENS: Final = 63
+"""On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
+CARD_PASS_TOKENS: Final = 512
+"""On a card, which is slow with small passes: llama.cpp's own default."""
+METAL: Final = ("metal", "mtl")
+DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
+"""How the names of ggml's devices begin, by the name that a user gives."""
+
+
+def load_llama(
+    path: Path,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    pool_tokens: int | PoolSize = 16_384,
+    vocabulary: DraftVocabulary | None = None,
+) -> LlamaEngine:
+    """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
+
+    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
+    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a self-test, an
+    unknown device, and too little memory.
+    """
+    library = llama_library()
+    handle = find_device(library, device)
+    file = GgufFile.open(path)
+    with ExitStack() as on_error:
+        model = LlamaModel(library, file, device=handle)
+        on_error.callback(model.close)
+        size = pool_tokens
+        if isinstance(size, PoolSize):
+            size = size.tokens(
+                TokenBytes(token_bytes_of(file)),
+                context_tokens=file.context_tokens,
+                free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
+                on_card=handle is not None,
+            ).tokens
+        context = LlamaContext(
+            model,
+            tokens=max(-(-size // PAGE_TOKENS) * PAGE_TOKENS, POOL_TOKENS),
+            lanes=LANES,
+            pass_tokens=PASS_TOKENS if handle is None else CARD_PASS_TOKENS,
+            threads=threads or default_threads(model.parameters),
+        )
+        on_error.callback(context.close)
+        check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
+        engine = _engine(context, size, vocabulary)
+        # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.
+        freeing = finalize(engine, on_error.pop_all().close)
+        # At the end of the process the system takes it.
+        freeing.atexit = False
+    return engine
+
+
+def _engine(context: LlamaContext, pool_tokens: int, vocabulary: DraftVocabulary | None = None) -> LlamaEngine:
+    model = context.model
+    return LlamaEngine(
+        context,
+        pool_tokens=pool_tokens,
+        vocab_tokens=model.vocab_tokens,
+        context_tokens=model.file.context_tokens,
+        numerics=f"gguf:{model.file.weights}+llama.cpp",
+        vocabulary=vocabulary,
+    )
+
+
+def default_threads(weights: int) -> int:
+    """The threads of a model where the user names none: one for a small model, else all cores."""
+    # Several nodes on one machine run small models, and would wait for each other's threads.
+    if weights < 100_000_000:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_device(library: LlamaLibrary, name: str) -> int | None:
+    """ggml's handle of a device, None for the processor; `auto` is the first card. Raises `UsageError`."""
+    devices = library.devices()
+    if name == "cpu":
+        return None
+    if name == "auto":
+        return next(iter(devices.values()), None)
+    kind, _, number = name.lower().partition(":")
+    starts = DEVICE_NAMES.get(kind)
+    if starts is None or (number and not number.isdecimal()):
+        raise UsageError(f"'{name}' is no device of llama.cpp; use auto, cpu, cuda, cuda:0, vulkan or metal.")
+    found = [handle for known, handle in devices.items() if known.startswith(starts)]
+    if int(number or 0) >= len(found):
+        here = ", ".join(("cpu", *devices))
+        raise UsageError(f"The installed llama.cpp has no device '{name}' on this machine; it has {here}.")
+    return found[int(number or 0)]
 
 
 def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
     """Raise `UsageError` unless the passes of an engine that serves nobody yet are those of plain decoding.
 
-    `is_exact` says that nothing is rounded below float32. 52 passes over one token, and six over several.
+    Plain decoding is one token a pass in a sequence of its own. Weights and KV cache are those that will serve, so
+    the two ways differ by rounding alone. In few bits a weight that is much: activations are rounded as well, and
+    one that falls on the other side of a step moves all that follows. `is_exact` says that nothing is rounded below
+    float32. 52 passes over one token, and six over several.
     """
     texts = SelfTestTexts.of(vocab_tokens=engine.vocab_tokens, context_tokens=0, has_window=False, attempt=0)
     expected = plain_logits(engine, texts)
@@ -51,7 +133,9 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
     for row in self_test_rows(engine, engine.logits, texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
     engine.forget_prefixes()
-    allowed = MOST_ERROR if is_exact else MOST_ROUNDED_ERROR
+    # In standard deviations of the logits: in float32 as in torch's `load_self_test`; else 0.003 was measured in
+    # F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise.
+    allowed = 1e-4 if is_exact else 0.5
     for group, of_rows in errors.items():
         # Written so that NaN is off.
         if not median(of_rows) <= allowed:
@@ -91,110 +175,3 @@ def error_of(found: Floats, expected: Floats) -> float:
     """The largest error of logits [vocab], in standard deviations of what was expected, but for a constant."""
     error = found - expected
     return float(np.abs(error - error.mean()).max() / max(float(expected.std()), float(np.finfo(np.float32).tiny)))
-
-
-LANES: Final = 128
-"""Branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
-PASS_TOKENS: Final = 63
-"""On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
-CARD_PASS_TOKENS: Final = 512
-"""On a card, which is slow with small passes: llama.cpp's own default."""
-SMALL_MODEL_WEIGHTS: Final = 100_000_000
-"""Smaller models are what several nodes on one machine run, which else wait for each other's threads."""
-METAL: Final = ("metal", "mtl")
-DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
-"""How the names of ggml's devices begin, by the name that a user gives."""
-
-
-def load_llama(
-    path: Path,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    pool_tokens: int | PoolSize = 16_384,
-    vocabulary: DraftVocabulary | None = None,
-) -> LlamaEngine:
-    """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
-
-    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
-    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a self-test, an
-    unknown device, and too little memory.
-    """
-    library = llama_library()
-    handle = find_device(library, device)
-    file = GgufFile.open(path)
-    with ExitStack() as on_error:
-        model = LlamaModel(library, file, device=handle)
-        on_error.callback(model.close)
-        refuse_by_kind(model)
-        size = pool_tokens
-        if isinstance(size, PoolSize):
-            size = size.tokens(
-                TokenBytes(model.token_bytes),
-                context_tokens=file.context_tokens,
-                free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
-                on_card=handle is not None,
-            ).tokens
-        context = LlamaContext(
-            model,
-            tokens=max(-(-size // PAGE_TOKENS) * PAGE_TOKENS, POOL_TOKENS),
-            lanes=LANES,
-            pass_tokens=PASS_TOKENS if handle is None else CARD_PASS_TOKENS,
-            threads=threads or default_threads(model.parameters),
-        )
-        on_error.callback(context.close)
-        check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
-        engine = _engine(context, size, vocabulary)
-        # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.
-        freeing = finalize(engine, on_error.pop_all().close)
-        # At the end of the process the system takes it.
-        freeing.atexit = False
-    return engine
-
-
-def refuse_by_kind(model: LlamaModel) -> None:
-    """Raise `UsageError` for a kind of model that no token tree suits."""
-    if model.has_state:
-        raise UsageError(
-            f"Models of the kind '{model.file.architecture}' cannot be used with llama.cpp: they keep a recurrent "
-            "state, which the branches of a token tree cannot share."
-        )
-    if not model.is_decoder:
-        raise UsageError(f"{model.file.path.name} is no model that generates token after token.")
-
-
-def _engine(context: LlamaContext, pool_tokens: int, vocabulary: DraftVocabulary | None = None) -> LlamaEngine:
-    model = context.model
-    return LlamaEngine(
-        context,
-        pool_tokens=pool_tokens,
-        vocab_tokens=model.vocab_tokens,
-        context_tokens=model.file.context_tokens,
-        numerics=f"gguf:{model.file.weights}+llama.cpp",
-        vocabulary=vocabulary,
-    )
-
-
-def default_threads(weights: int) -> int:
-    """The threads of a model where the user names none: one for a small model, else all cores."""
-    if weights < SMALL_MODEL_WEIGHTS:
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def find_device(library: LlamaLibrary, name: str) -> int | None:
-    """ggml's handle of a device, None for the processor; `auto` is the first card. Raises `UsageError`."""
-    devices = library.devices()
-    if name == "cpu":
-        return None
-    if name == "auto":
-        return next(iter(devices.values()), None)
-    kind, _, number = name.lower().partition(":")
-    starts = DEVICE_NAMES.get(kind)
-    if starts is None or (number and not number.isdecimal()):
-        raise UsageError(f"'{name}' is no device of llama.cpp; use auto, cpu, cuda, cuda:0, vulkan or metal.")
-    found = [handle for known, handle in devices.items() if known.startswith(starts)]
-    if int(number or 0) >= len(found):
-        here = ", ".join(("cpu", *devices))
-        raise UsageError(f"The installed llama.cpp has no device '{name}' on this machine; it has {here}.")
-    return found[int(number or 0)]

@@ -20,14 +20,6 @@ Floats = npt.NDArray[np.float32]
 F32: Final = 0
 F16: Final = 1
 """ggml's numbers for types of tensors; keys and values in float16 are llama.cpp's default."""
-VALUE_BYTES: Final = {F32: 4, F16: 2}
-FLASH_OFF: Final = 0
-FLASH_ON: Final = 1
-"""llama.cpp's numbers for its two ways of attention. Flash attention leaves out what a token must not see, and
-computes each row of a short pass by itself, but in float16: it moved logits of the embedded target by 5e-3."""
-ABORTED: Final = 2
-FAILED: Final = -2
-"""llama_decode's results for a pass that was aborted, and for one that a device failed; -1 and 1 are our faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +42,17 @@ def kv_type_of(file: GgufFile) -> int:
 
 def token_bytes_of(file: GgufFile) -> int:
     """Memory that the keys and values of a token take in all layers."""
-    return file.kv_bytes_per_token(VALUE_BYTES[kv_type_of(file)])
+    return file.kv_bytes_per_token(4 if kv_type_of(file) == F32 else 2)
 
 
 class LlamaModel:
     """The weights of a GGUF file. Close it after its contexts."""
 
     def __init__(self, library: LlamaLibrary, file: GgufFile, *, device: int | None = None) -> None:
-        """Load a file onto a device, or for the processor. Raises `UsageError` with llama.cpp's own reason."""
+        """Load a file onto a device, or for the processor.
+
+        Raises `UsageError` with llama.cpp's own reason, and for a kind of model that no token tree suits.
+        """
         self.library = library
         self.file = file
         self.on_card = device is not None
@@ -74,13 +69,17 @@ class LlamaModel:
             raise UsageError(f"{file.path.name} cannot be loaded by llama.cpp: {_reason(library.errors)}.")
         self.vocab_tokens: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self.handle))
         self.parameters: int = c.llama_model_n_params(self.handle)
-        self.has_state: bool = c.llama_model_is_recurrent(self.handle) or c.llama_model_is_hybrid(self.handle)
-        self.is_decoder = not (c.llama_model_has_encoder(self.handle) or c.llama_model_is_diffusion(self.handle))
-
-    @property
-    def token_bytes(self) -> int:
-        """Memory that the keys and values of a token take in all layers."""
-        return token_bytes_of(self.file)
+        refusal = None
+        if c.llama_model_is_recurrent(self.handle) or c.llama_model_is_hybrid(self.handle):
+            refusal = (
+                f"Models of the kind '{file.architecture}' cannot be used with llama.cpp: they keep a recurrent "
+                "state, which the branches of a token tree cannot share."
+            )
+        elif c.llama_model_has_encoder(self.handle) or c.llama_model_is_diffusion(self.handle):
+            refusal = f"{file.path.name} is no model that generates token after token."
+        if refusal is not None:
+            self.close()
+            raise UsageError(refusal)
 
     def close(self) -> None:
         if self.handle is not None:
@@ -108,7 +107,9 @@ class LlamaContext:
         # The library stops the process where a pass has more outputs than it was told, or fewer than sequences.
         params.n_outputs_max = params.n_outputs_max_per_seq = max(lanes, pass_tokens)
         params.n_threads = params.n_threads_batch = threads
-        params.flash_attn_type = FLASH_OFF if model.kv_type == F32 else FLASH_ON
+        # Flash attention (1; 0 is without) leaves out what a token must not see, and computes each row of a short
+        # pass by itself, but in float16: it moved logits of the embedded target by 5e-3.
+        params.flash_attn_type = 0 if model.kv_type == F32 else 1
         params.type_k = params.type_v = model.kv_type
         params.offload_kqv = params.op_offload = model.on_card
         model.library.errors.clear()
@@ -164,9 +165,10 @@ class LlamaContext:
         batch = LlamaBatch(count, *(None if array is None else addressof(array) for array in arrays))
         self.model.library.errors.clear()
         result = self._c.llama_decode(self._handle, batch)
-        if result == ABORTED:
+        if result == 2:
             raise PassAbandoned("The pass was abandoned.")
-        if result <= FAILED:
+        # A device failed; -1 and 1 are our faults.
+        if result <= -2:
             raise OutOfMemory(f"llama.cpp could not compute a pass: {_reason(self.model.library.errors)}.")
         if result:
             raise LocalProtocolError(f"llama.cpp refused a pass: {_reason(self.model.library.errors)}.")

@@ -1,5 +1,5 @@
-import subprocess
-import sys
+"""What llama.cpp's engine does besides the contract of all engines: few lanes, small passes, failing devices."""
+
 from typing import Any
 
 import pytest
@@ -8,40 +8,7 @@ from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.llama.library import llama_library
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import llama_engine
-from tests.node.engine.gguf_models import tiny_gguf
-from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.random_walk import Walk, check_walk
-from tests.node.engine.tiny_models import VOCAB, tiny_llama
-from tests.thoroughness import quick_first
-
-WITHOUT_TORCH = """
-import sys
-sys.modules["torch"] = None  # an import of it fails
-from pathlib import Path
-from cosine_node.engine.base import Row
-from cosine_node.engine.llama.loading import load_llama
-from cosine_node.engine.llama.library import llama_library
-from cosine_protocol.request import Sampling
-engine = load_llama(Path(sys.argv[1]), device="cpu", pool_tokens=512)
-sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
-print(engine.numerics, len(engine.forward([Row.chain(sequence, [5, 6, 7])])[0].choices))
-"""
-
-
-@pytest.mark.parametrize("seed", quick_first(range(8), 3))
-def test_few_lanes_and_small_passes_change_no_choice(seed: int) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=1024, lanes=3, pass_tokens=5)
-    check_walk(Walk(seed, engine, tiny_llama()), seed)
-    assert engine.free_lanes == 3
-
-
-@pytest.mark.parametrize("seed", quick_first(range(4)))
-def test_with_few_lanes_texts_are_those_of_plain_decoding(seed: int) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=4096, lanes=7, pass_tokens=63)
-    asked = draw_requests(8, vocab_tokens=VOCAB, longest=60, seed=seed)
-    for one in asked:
-        one.expected = serve_alone(engine, one, 24)
-    assert serve_together(engine, asked, at_once=5, seed=seed, tolerance=1e-4) == 0
+from tests.node.engine.tiny_models import tiny_llama
 
 
 def test_a_tree_with_more_branches_than_lanes_is_fed_in_several_passes() -> None:
@@ -106,22 +73,3 @@ def test_cached_prefixes_give_their_lanes_to_requests() -> None:
     assert (engine.cached_tokens, engine.free_lanes) == (0, 0)
     for sequence in opened:
         engine.release(sequence)
-
-
-@pytest.mark.parametrize("weights", ["F16", "Q8_0"])
-def test_fewer_bits_serve_as_well(weights: str) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=256, weights=weights)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-    row = Row(sequence, (3, 4, 5), (0, 1, 2), (PREFIX, 0, 0), candidates=2)
-    assert [len(choice.candidates) for choice in engine.forward([row])[0].choices] == [2, 2, 2]
-
-
-def test_it_serves_where_torch_is_not_installed() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, str(tiny_gguf())],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == ("gguf:F32+llama.cpp 3\n", 0), done.stderr

@@ -1,0 +1,250 @@
+"""llama.cpp's library, a GGUF file in it, and the self-test: what does not suit is refused in a sentence."""
+
+import ctypes.util
+import gc
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cosine_node.engine.base import Row
+from cosine_node.engine.llama import library as module
+from cosine_node.engine.llama.library import LlamaLibrary, llama_library
+from cosine_node.engine.llama.loading import (
+    check_exactness,
+    default_threads,
+    error_of,
+    find_device,
+    load_llama,
+    plain_logits,
+)
+from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel, token_bytes_of
+from cosine_node.engine.pool_size import PoolSize
+from cosine_node.engine.self_test import SelfTestTexts
+from cosine_node.gguf.file import GgufFile
+from cosine_protocol.errors import LocalProtocolError, UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.engines import llama_engine
+from tests.node.engine.gguf_models import tiny_gguf
+from tests.node.engine.random_walk import fresh_logits
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from pathlib import Path
+from cosine_node.engine.base import Row
+from cosine_node.engine.llama.loading import load_llama
+from cosine_node.engine.llama.library import llama_library
+from cosine_protocol.request import Sampling
+engine = load_llama(Path(sys.argv[1]), device="cpu", pool_tokens=512)
+sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
+print(engine.numerics, len(engine.forward([Row.chain(sequence, [5, 6, 7])])[0].choices))
+"""
+
+
+def test_a_wheel_of_another_build_and_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "version", lambda _: "2031.1.1")
+    with pytest.raises(UsageError, match=r"xllamacpp 2031\.1\.1 holds a llama\.cpp that this program does not"):
+        llama_library.__wrapped__()
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "PACKAGE", "no-such-package")
+    with pytest.raises(UsageError, match=r"--engine llama needs the package no-such-package: pip install"):
+        llama_library.__wrapped__()
+    assert not module.is_installed()
+
+
+def test_a_library_that_is_laid_out_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(llama_library().c._name)
+    monkeypatch.setattr(module, "CONTEXT_PARAMS", [("n_ctx", ctypes.c_uint32, 4711)])
+    with pytest.raises(UsageError, match="has other parameters than this program knows"):
+        LlamaLibrary(path)
+
+
+def test_what_is_no_library_or_not_llamas_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_bytes(b"not a library")
+    for path in (tmp_path / "none.so", tmp_path / "text.so", Path(ctypes.util.find_library("c") or "libc.so.6")):
+        with pytest.raises(UsageError, match=r"llama\.cpp in .* cannot be used"):
+            LlamaLibrary(path)
+
+
+def test_its_lines_are_logged_and_its_errors_kept(caplog: Any) -> None:
+    library = llama_library()
+    library.errors.clear()
+    with caplog.at_level(logging.DEBUG, logger=module.LOG.name):
+        for level, text in [(2, b"a fact\n"), (5, b"."), (1, b"a detail\n"), (4, b"one: a fault\n")]:
+            library._take_line(level, text, None)
+        for number in range(20):
+            library._take_line(4, f"fault {number}".encode(), None)
+    assert [record.levelname for record in caplog.records[:2]] == ["DEBUG", "INFO"]
+    assert caplog.records[0].getMessage() == "a fact"
+    assert library.errors == [f"fault {number}" for number in range(12, 20)]
+    library.errors.clear()
+
+
+def load(path: Path) -> LlamaModel:
+    return LlamaModel(llama_library(), GgufFile.open(path))
+
+
+@pytest.fixture
+def context() -> LlamaContext:
+    return LlamaContext(load(tiny_gguf()), tokens=256, lanes=4, pass_tokens=32, threads=1)
+
+
+def test_a_pass_over_lanes_gives_the_models_own_logits(context: LlamaContext) -> None:
+    text = torch.randint(3, VOCAB, (30,), generator=torch.Generator().manual_seed(1)).tolist()
+    fed = [FedToken(token, position, [2], True) for position, token in enumerate(text)]
+    assert np.abs(context.logits(fed) - fresh_logits(tiny_llama(), text).numpy()).max() < 2e-5
+    context.share(2, 0, 0, 4)
+    other = context.logits([FedToken(50, 4, [0], True)])
+    assert np.allclose(other, fresh_logits(tiny_llama(), [*text[:4], 50])[-1:], atol=1e-5)
+    context.forget(2, 3)
+    again = context.logits([FedToken(140, 3, [2], True)])
+    assert np.allclose(again, fresh_logits(tiny_llama(), [*text[:3], 140])[-1:], atol=1e-5)
+    with pytest.raises(LocalProtocolError, match=r"llama\.cpp refused a pass: .*inconsistent sequence positions"):
+        context.logits([FedToken(5, 9, [1, 2], True)])
+    context.clear()
+    assert context.logits([FedToken(5, 0, [2], True)]).shape == (1, VOCAB)
+
+
+@pytest.mark.parametrize(("weights", "value_bytes"), [("F32", 4), ("F16", 2), ("Q8_0", 2)])
+def test_a_file_is_served_as_it_is(weights: str, value_bytes: int) -> None:
+    # Two layers, two heads of keys and values, 16 wide.
+    assert token_bytes_of(GgufFile.open(tiny_gguf(weights))) == 2 * 2 * 2 * 16 * value_bytes
+    engine = load_llama(tiny_gguf(weights), device="cpu", pool_tokens=64)
+    assert engine.numerics == f"gguf:{weights}+llama.cpp"
+    assert (engine.free_tokens, engine.vocab_tokens, engine.context_tokens) == (64, VOCAB, 64)
+    sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
+    assert len(engine.forward([Row.chain(sequence, [3, 4, 5])])[0].choices) == 3
+
+
+def test_the_cache_takes_what_memory_was_given_to_it() -> None:
+    # 512 bytes a token.
+    engine = load_llama(tiny_gguf(), device="cpu", pool_tokens=PoolSize(size_bytes=300 * 512))
+    assert (engine.free_tokens, engine.context_tokens) == (304, 256)
+    with pytest.raises(UsageError, match="The KV cache would hold 100 tokens, at 512 bytes each"):
+        load_llama(tiny_gguf(), device="cpu", pool_tokens=PoolSize(size_bytes=100 * 512))
+
+
+def test_the_memory_goes_with_the_engine() -> None:
+    engine = load_llama(tiny_gguf(), device="cpu", pool_tokens=64)
+    context: Any = engine._model
+    assert context._handle and context.model.handle
+    del engine
+    gc.collect()
+    assert (context._handle, context.model.handle) == (None, None)
+
+
+def test_it_serves_where_torch_is_not_installed() -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tiny_gguf())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("gguf:F32+llama.cpp 3\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("llama_model_is_recurrent", "Models of the kind 'llama' cannot be used"),
+        ("llama_model_is_hybrid", "they keep a recurrent state"),
+        ("llama_model_has_encoder", "is no model that generates token after token"),
+    ],
+)
+def test_kinds_that_no_token_tree_suits_are_refused(
+    function: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_library().c, function, lambda _: True)
+    with pytest.raises(UsageError, match=sentence):
+        load_llama(tiny_gguf(), device="cpu", pool_tokens=64)
+
+
+@pytest.mark.parametrize(
+    ("whole", "broken", "reason"),
+    [(b"llama", b"lhama", "lhama"), (b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight", r"blk\.1\.ffn_up")],
+)
+def test_a_damaged_file_is_refused_with_the_librarys_reason(
+    whole: bytes, broken: bytes, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.gguf").write_bytes(tiny_gguf().read_bytes().replace(whole, broken))
+    with pytest.raises(UsageError, match=rf"bad\.gguf cannot be loaded by llama\.cpp: .*{reason}"):
+        load(tmp_path / "bad.gguf")
+    (tmp_path / "half.gguf").write_bytes(tiny_gguf().read_bytes()[:-4000])
+    with pytest.raises(UsageError, match=r"half\.gguf"):
+        load_llama(tmp_path / "half.gguf", device="cpu")
+
+
+def test_more_lanes_than_llama_has_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"llama\.cpp cannot run this model: .*n_seq_max"):
+        LlamaContext(load(tiny_gguf()), tokens=256, lanes=1000, pass_tokens=32, threads=1)
+
+
+def test_devices_are_found_by_the_names_that_users_give() -> None:
+    cards: Any = SimpleNamespace(devices=lambda: {"cuda0": 7, "cuda1": 8, "mtl0": 9})
+    none: Any = SimpleNamespace(devices=dict)
+    names = ("auto", "cpu", "cuda", "cuda:1", "metal", "mps")
+    assert [find_device(cards, name) for name in names] == [7, None, 7, 8, 9, 9]
+    assert [find_device(none, name) for name in ("auto", "cpu")] == [None, None]
+    for library, name in [(none, "cuda"), (cards, "cuda:2"), (cards, "vulkan")]:
+        with pytest.raises(UsageError, match=f"has no device '{name}' on this machine; it has cpu"):
+            find_device(library, name)
+    for name in ("tpu", "cuda:x", ""):
+        with pytest.raises(UsageError, match=r"is no device of llama\.cpp"):
+            find_device(cards, name)
+
+
+def test_small_models_leave_the_machine_to_others() -> None:
+    assert default_threads(1000) == 1
+    assert default_threads(10**9) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0"])
+def test_an_exact_engine_passes_the_self_test_and_is_left_empty(weights: str) -> None:
+    engine = llama_engine(tiny_llama(), pool_tokens=256, weights=weights)
+    check_exactness(engine, name="tiny", is_exact=weights == "F32")
+    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens, engine.free_lanes) == (0, 0, 256, 64)
+
+
+def test_the_reference_of_the_self_test_is_the_models_own() -> None:
+    texts = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=0, has_window=False, attempt=0)
+    found = plain_logits(llama_engine(tiny_llama(), pool_tokens=256), texts)
+    assert len(found) == 52
+    for text, logits in found.items():
+        assert np.allclose(logits, fresh_logits(tiny_llama(), list(text))[-1], atol=1e-5)
+
+
+def _shares_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prefix is shared without its first token."""
+    own = LlamaContext.share
+    monkeypatch.setattr(
+        LlamaContext, "share", lambda self, source, target, start, stop: own(self, source, target, start + 1, stop)
+    )
+
+
+def _mixes_up_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of a pass are those of the token before."""
+    own = LlamaContext.logits
+    monkeypatch.setattr(LlamaContext, "logits", lambda self, fed: np.roll(own(self, fed), 1, axis=0))
+
+
+@pytest.mark.parametrize("plant", [_shares_too_little, _mixes_up_rows])
+@pytest.mark.parametrize("weights", ["F32", "Q8_0"])
+def test_a_fault_is_refused_in_a_sentence(
+    plant: Callable[[pytest.MonkeyPatch], None], weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llama_engine(tiny_llama(), pool_tokens=256, weights=weights)
+    plant(monkeypatch)
+    with pytest.raises(UsageError, match=r"tiny cannot be served exactly .* gave other logits"):
+        check_exactness(engine, name="tiny", is_exact=weights == "F32")
+
+
+def test_a_constant_added_to_all_logits_is_no_error() -> None:
+    logits: Any = np.random.default_rng(0).standard_normal(50, dtype=np.float32)
+    assert error_of(logits + 5, logits) < 1e-5
+    assert np.isnan(error_of(logits * np.float32(np.nan), logits))
