@@ -1,31 +1,52 @@
-"""Engines of every kind around one and the same model."""
+"""Engines of every kind, each as a function of the tokens of its pool, and what they are to agree with."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import transformers as tf
+
+from cosine_lab.emulation.local_chain import LocalChain
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Engine
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
+from cosine_node.engine.ngram import NgramEngine
+from cosine_node.engine.replaceable import ReplaceableEngine
+from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
-from tests.node.engine.gguf_models import gguf_of
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.engine import StageEngine
+from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf
+from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS
+from tests.node.engine.staged import load_untried, ranges
+from tests.node.engine.tiny_models import (
+    COMMON,
+    LATENT,
+    OWN_ATTENTION,
+    RECURRENT,
+    SHARING,
+    VOCAB,
+    WINDOWED,
+    build,
+    tiny_llama,
+)
 
 _NUMBERS = count()
 
 
-class EngineOf(Protocol):
-    """Makes an engine with a pool of so many tokens around a model of transformers."""
-
-    def __call__(self, model: Any, *, pool_tokens: int) -> Engine: ...
-
-
 def llama_engine(
-    model: Any, *, pool_tokens: int, weights: str = "F32", lanes: int = 64, pass_tokens: int = 63
+    model: Any = None, *, pool_tokens: int, weights: str = "F32", lanes: int = 64, pass_tokens: int = 63
 ) -> LlamaEngine:
-    """An engine of llama.cpp around a model of transformers, which is written as a file first."""
-    file = GgufFile.open(gguf_of(model, f"model-{next(_NUMBERS)}", weights=weights))
+    """An engine of llama.cpp around a model of transformers, which is written as a file first, or `tiny_llama`."""
+    name = f"model-{next(_NUMBERS)}"
+    file = GgufFile.open(tiny_gguf(weights) if model is None else gguf_of(model, name, weights=weights))
     loaded = LlamaModel(llama_library(), file)
     return LlamaEngine(
         LlamaContext(loaded, tokens=pool_tokens, lanes=lanes, pass_tokens=pass_tokens, threads=1),
@@ -36,5 +57,69 @@ def llama_engine(
     )
 
 
-KINDS: Final[Mapping[str, EngineOf]] = {"torch": TorchEngine, "llama.cpp": llama_engine}
-"""The engines that have a model, by the library that runs it."""
+def chain_engine(pool_tokens: int) -> ChainEngine:
+    """A head over two stages of `tiny_llama` in this process."""
+    models = load_untried(tiny_folder(), ranges(1, 2), slots=pool_tokens)
+    return ChainEngine(
+        LocalChain([StageEngine(model, PagePool(tokens=pool_tokens)) for model in models]),
+        PagePool(tokens=pool_tokens),
+        vocab_tokens=VOCAB,
+        context_tokens=256,
+        numerics="float32",
+    )
+
+
+def reduced_engine(pool_tokens: int) -> ReducedVocabularyEngine:
+    known = DraftVocabulary(tuple(range(0, VOCAB, 3)))
+    inner = build(tf.LlamaConfig(**{**COMMON, "vocab_size": len(known.target_ids) + 1}))
+    return ReducedVocabularyEngine(
+        TorchEngine(inner, pool_tokens=pool_tokens, vocabulary=known), known, vocab_tokens=VOCAB
+    )
+
+
+def retokenized_engine(pool_tokens: int) -> RetokenizedEngine:
+    """One whose target writes pairs of the inner model's bytes as one token."""
+    inner = ScriptedEngine(vocab_tokens=VOCAB_TOKENS[BYTES], pool_tokens=pool_tokens)
+    return RetokenizedEngine(inner, own=BYTES, target=PAIRS, vocab_tokens=VOCAB_TOKENS[PAIRS])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of engine. Its choices are those of `model` of transformers, or else of another engine of the kind."""
+
+    make: Callable[[int], Engine]
+    model: Callable[[], Any] | None = None
+
+
+def _torch(make: Callable[[], Any], way: PassWay = PassWay.PACKED) -> Kind:
+    return Kind(lambda pool_tokens: TorchEngine(build(make()), pool_tokens=pool_tokens, way=way))
+
+
+MODELS: Final[Mapping[str, Kind]] = {
+    "torch": Kind(lambda pool_tokens: TorchEngine(tiny_llama(), pool_tokens=pool_tokens), tiny_llama),
+    "llama.cpp": Kind(lambda pool_tokens: llama_engine(pool_tokens=pool_tokens), tiny_llama),
+    "llama.cpp with few lanes": Kind(
+        lambda pool_tokens: llama_engine(pool_tokens=pool_tokens, lanes=7, pass_tokens=5), tiny_llama
+    ),
+    "chain of stages": Kind(chain_engine, tiny_llama),
+}
+"""Those that hold all of one and the same model."""
+COUPLED: Final[Mapping[str, Kind]] = {
+    **MODELS,
+    "reduced vocabulary": Kind(reduced_engine),
+    "lookup": Kind(lambda pool: NgramEngine(pool_tokens=pool, vocab_tokens=VOCAB, context_tokens=512)),
+    "scripted": Kind(lambda pool: ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB)),
+    "replaceable": Kind(
+        lambda pool: ReplaceableEngine(ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB), on_open=lambda: None)
+    ),
+}
+"""Those whose choice depends on nothing but its path and the request's sampling."""
+ALL: Final[Mapping[str, Kind]] = {**COUPLED, "retokenized": Kind(retokenized_engine)}
+ATTENTIONS: Final[Mapping[str, Kind]] = {
+    "windowed": _torch(WINDOWED["Gemma2"]),
+    "latent": _torch(LATENT["DeepseekV3"]),
+    "sharing": _torch(SHARING["Gemma3n"]),
+    "own attention": _torch(OWN_ATTENTION["bloom"], PassWay.CACHED),
+    "recurrent": _torch(RECURRENT["mamba2"], PassWay.CACHED),
+}
+"""PyTorch with models whose keys and values lie otherwise."""

@@ -1,4 +1,4 @@
-"""Tiny models as GGUF files, written once a run."""
+"""Tiny models as folders and GGUF files, written once a run."""
 
 import tempfile
 from functools import lru_cache
@@ -24,3 +24,8 @@ def gguf_of(model: Any, name: str, *, weights: str = "F32") -> Path:
 def tiny_gguf(weights: str = "F32") -> Path:
     """`tiny_llama` as a file."""
     return gguf_of(tiny_llama(), "tiny", weights=weights)
+
+
+def tiny_folder() -> Path:
+    """`tiny_llama` as a folder."""
+    return tiny_gguf().with_name("tiny-source")

@@ -1,13 +1,14 @@
 """Random feeding, keeping and pruning of sequences of an engine, each choice checked against a fresh forward."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.request import Sampling
@@ -23,11 +24,11 @@ def fresh_logits(model: Any, tokens: list[int]) -> Tensor:
 
 
 class Walk:
-    """An engine and the model that it should agree with."""
+    """An engine, and the model or the other engine that it should agree with."""
 
-    def __init__(self, seed: int, engine: Engine, model: Any) -> None:
+    def __init__(self, seed: int, engine: Engine, reference: Any) -> None:
         self.rng = random.Random(seed)
-        self.model = model
+        self.reference = reference
         self.engine = engine
         self.kept: dict[int, list[int]] = {}
         self.nodes: dict[int, dict[int, tuple[int, int]]] = {}
@@ -73,11 +74,22 @@ class Walk:
     def check(self, sequence: int, name: int, choice: Any) -> None:
         path = [self.nodes[sequence][node][1] for node in self.path(sequence, name)]
         tokens = self.kept[sequence] + path
-        query = Query(self.samplings[sequence], len(tokens) - 4, 2, self.kept[sequence], path)
-        expected = choose(fresh_logits(self.model, tokens)[-1:], [query])[0]
-        assert expected is not None
+        expected = self.expected(tokens, self.samplings[sequence])
         assert choice.margin == pytest.approx(expected.margin, abs=NEAR_TIE)
         assert choice.token == expected.token or expected.margin < NEAR_TIE
+
+    def expected(self, tokens: list[int], sampling: Sampling) -> Choice:
+        """The choice after a text that is fed at once."""
+        if isinstance(self.reference, torch.nn.Module):
+            query = Query(sampling, len(tokens) - 4, 2, tokens)
+            choice = choose(fresh_logits(self.reference, tokens)[-1:], [query])[0]
+            assert choice is not None
+            return choice
+        sequence = self.reference.open(sampling=sampling, prompt_tokens=4)
+        row = replace(Row.chain(sequence, tokens, scored_from=len(tokens) - 1), candidates=2)
+        choices: tuple[Choice, ...] = self.reference.forward([row])[0].choices
+        self.reference.release(sequence)
+        return choices[0]
 
     def keep(self, sequence: int) -> None:
         tree = self.nodes[sequence]

@@ -8,13 +8,12 @@ from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.llama.library import llama_library
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import llama_engine
-from tests.node.engine.tiny_models import tiny_llama
 
 
 def test_a_tree_with_more_branches_than_lanes_is_fed_in_several_passes() -> None:
     tokens = tuple(range(10, 70))
     row = Row(0, tokens, tuple(range(60)), (PREFIX,) * 60)
-    wide, narrow = (llama_engine(tiny_llama(), pool_tokens=256, lanes=lanes) for lanes in (64, 3))
+    wide, narrow = (llama_engine(pool_tokens=256, lanes=lanes) for lanes in (64, 3))
     found = []
     for engine in (wide, narrow):
         sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
@@ -28,7 +27,7 @@ def test_a_tree_with_more_branches_than_lanes_is_fed_in_several_passes() -> None
 
 
 def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=512)
+    engine = llama_engine(pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
     engine.forward([Row.chain(sequence, [9])])
     engine.keep(sequence, [0])
@@ -43,7 +42,7 @@ def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_failing_device_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=512)
+    engine = llama_engine(pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
 
     def fail(*_: Any) -> int:
@@ -58,7 +57,7 @@ def test_a_failing_device_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_cached_prefixes_give_their_lanes_to_requests() -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=512, lanes=3)
+    engine = llama_engine(pool_tokens=512, lanes=3)
 
     def serve(first: int) -> int:
         sequence = engine.open(sampling=Sampling(), prompt_tokens=1, scope="a")

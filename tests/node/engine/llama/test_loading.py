@@ -206,14 +206,14 @@ def test_small_models_leave_the_machine_to_others() -> None:
 
 @pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0"])
 def test_an_exact_engine_passes_the_self_test_and_is_left_empty(weights: str) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=256, weights=weights)
+    engine = llama_engine(pool_tokens=256, weights=weights)
     check_exactness(engine, name="tiny", is_exact=weights == "F32")
     assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens, engine.free_lanes) == (0, 0, 256, 64)
 
 
 def test_the_reference_of_the_self_test_is_the_models_own() -> None:
     texts = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=0, has_window=False, attempt=0)
-    found = plain_logits(llama_engine(tiny_llama(), pool_tokens=256), texts)
+    found = plain_logits(llama_engine(pool_tokens=256), texts)
     assert len(found) == 52
     for text, logits in found.items():
         assert np.allclose(logits, fresh_logits(tiny_llama(), list(text))[-1], atol=1e-5)
@@ -238,7 +238,7 @@ def _mixes_up_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_is_refused_in_a_sentence(
     plant: Callable[[pytest.MonkeyPatch], None], weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = llama_engine(tiny_llama(), pool_tokens=256, weights=weights)
+    engine = llama_engine(pool_tokens=256, weights=weights)
     plant(monkeypatch)
     with pytest.raises(UsageError, match=r"tiny cannot be served exactly .* gave other logits"):
         check_exactness(engine, name="tiny", is_exact=weights == "F32")

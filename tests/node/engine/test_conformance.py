@@ -1,0 +1,225 @@
+"""The interface of engines, as every engine keeps it."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from cosine_node.engine.base import PREFIX, BadLogits, Choice, Engine, OutOfPages, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.vocabulary import ReducedVocabularyEngine
+from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.request import Sampling
+from tests.node.engine.engines import ALL, ATTENTIONS, COUPLED, MODELS, Kind, llama_engine
+from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
+from tests.node.engine.random_walk import Walk, check_walk, fresh_logits
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+from tests.thoroughness import quick_first
+
+NEAR_TIE = 1e-4
+
+
+def each(kinds: Mapping[str, Kind]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("kind", [pytest.param(kind, id=name) for name, kind in kinds.items()])
+
+
+@each(COUPLED)
+@pytest.mark.parametrize("seed", quick_first(range(3)))
+def test_random_walks_equal_fresh_forwards(seed: int, kind: Kind) -> None:
+    walk = Walk(seed, kind.make(1024), kind.model() if kind.model else kind.make(1024))
+    check_walk(walk, seed)
+
+
+@each(COUPLED)
+def test_texts_are_those_of_plain_decoding_whatever_else_is_served(kind: Kind) -> None:
+    engine = kind.make(4096)
+    asked = draw_requests(6, vocab_tokens=VOCAB, longest=60, seed=1)
+    for one in asked:
+        one.expected = serve_alone(engine, one, 16)
+    assert serve_together(engine, asked, at_once=4, seed=1, tolerance=NEAR_TIE) == 0
+
+
+@each(MODELS)
+def test_greedy_decoding_equals_generate(kind: Kind) -> None:
+    prompt = [random.Random(1).randrange(3, VOCAB) for _ in range(9)]
+    expected = tiny_llama().generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None, pad_token_id=0
+    )
+    [asked] = draw_requests(1, vocab_tokens=VOCAB, longest=4, seed=0)
+    asked.prompt = prompt
+    said = serve_alone(kind.make(512), asked, 24)
+    assert [token for token, _ in said] == expected[0, len(prompt) :].tolist()
+
+
+class Decoding:
+    """One request on an engine: its prompt, then passes of a pending token with a branch to be dropped."""
+
+    def __init__(self, engine: Engine, prompt: Sequence[int], sampling: Sampling, scope: str | None) -> None:
+        self.engine = engine
+        self.sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt), scope=scope)
+        self.reused = engine.reuse_prefix(self.sequence, prompt)
+        self.rest = prompt[self.reused :]
+        self.text = list(prompt)
+
+    def decode(self, tokens: int) -> list[Choice]:
+        """The choice after the prompt and after each token that follows."""
+        prompt = replace(Row.chain(self.sequence, self.rest), candidates=3)
+        chosen = [self.engine.forward([prompt])[0].choices[-1]]
+        self.engine.keep(self.sequence, range(len(self.rest)))
+        while len(chosen) <= tokens:
+            pending = chosen[-1].token
+            self.text.append(pending)
+            row = Row(self.sequence, (pending, 7, 8), (0, 1, 2), (PREFIX, 0, 0), candidates=3)
+            chosen.append(self.engine.forward([row])[0].choices[0])
+            self.engine.keep(self.sequence, [0])
+            self.engine.prune(self.sequence, [1, 2])
+        return chosen
+
+
+@pytest.mark.parametrize(
+    ("is_released", "sampling"),
+    [(True, Sampling()), (False, Sampling(temperature=0.9, repetition_penalty=1.3, seed=4))],
+    ids=["after its release", "while it is open"],
+)
+@each({**COUPLED, **ATTENTIONS})
+def test_the_next_turn_of_a_chat_is_as_if_it_had_fed_everything(
+    kind: Kind, is_released: bool, sampling: Sampling
+) -> None:
+    rng = random.Random(7)
+    engine = kind.make(512)
+    turn = Decoding(engine, [rng.randrange(3, VOCAB) for _ in range(50)], sampling, "a")
+    turn.decode(20)
+    if is_released:
+        engine.release(turn.sequence)
+    prompt = [*turn.text, *(rng.randrange(3, VOCAB) for _ in range(9))]
+    # Cached prefixes are of one scope: another one's request feeds everything, in the same engine.
+    feeding, reusing = Decoding(engine, prompt, sampling, "b"), Decoding(engine, prompt, sampling, "a")
+    assert (reusing.reused, feeding.reused) == (64, 0)
+    for one, other in zip(reusing.decode(12), feeding.decode(12), strict=True):
+        assert one.token == other.token
+        assert one.margin == pytest.approx(other.margin, abs=NEAR_TIE)
+        assert [p for _, p in one.candidates] == pytest.approx([p for _, p in other.candidates], abs=NEAR_TIE)
+
+
+@each(MODELS)
+def test_nll_is_that_of_a_plain_forward(kind: Kind) -> None:
+    engine, tokens = kind.make(512), [5, 9, 77, 140, 3, 8]
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=6)
+    row = replace(Row.chain(sequence, tokens, scored_from=5), wants_nll=True)
+    [result] = engine.forward([row])
+    losses = torch.nn.functional.cross_entropy(fresh_logits(tiny_llama(), tokens)[:-1], torch.tensor(tokens[1:]))
+    assert result.nll == pytest.approx(float(losses), rel=1e-5)
+    assert len(result.choices) == 1
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param(lambda model: TorchEngine(model, pool_tokens=256), id="torch"),
+        pytest.param(lambda model: llama_engine(model, pool_tokens=256), id="llama.cpp"),
+    ],
+)
+def test_bad_logits_fail_their_own_sequence_only(around: Callable[[Any], Engine]) -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[50] = math.nan
+    engine = around(model)
+    good, bad = (engine.open(sampling=Sampling(), prompt_tokens=2) for _ in range(2))
+    fine, broken = engine.forward([Row.chain(good, [3, 4]), Row.chain(bad, [3, 50])])
+    assert (fine.error, len(fine.choices)) == (None, 2)
+    assert (type(broken.error), broken.choices) == (BadLogits, ())
+    again = engine.forward([Row.chain(bad, [3, 4])])[0]
+    assert [choice.token for choice in again.choices] == [choice.token for choice in fine.choices]
+
+
+@each(COUPLED)
+def test_out_of_pages_feeds_nothing(kind: Kind) -> None:
+    engine = kind.make(32)
+    first, second = (engine.open(sampling=Sampling(), prompt_tokens=1) for _ in range(2))
+    rows = [Row.chain(first, [3] * 10), Row.chain(second, [4] * 20)]
+    with pytest.raises(OutOfPages):
+        engine.forward(rows)
+    assert engine.free_tokens == 32
+    engine.reserve(first, PAGE_TOKENS + 1)
+    assert engine.free_tokens == 0
+    with pytest.raises(OutOfPages):
+        engine.reserve(second, 1)
+    assert len(engine.forward(rows[:1])[0].choices) == 10
+
+
+def wrong_rows(sequence: int, engine: Engine) -> list[Row]:
+    """Rows that break a rule each, for a sequence with a node 7 and a dropped node 8."""
+    good = Row(sequence, (3, 4), (0, 1), (PREFIX, 0))
+    return [
+        Row(sequence, (), (), ()),
+        replace(good, tokens=(3,)),
+        replace(good, nodes=(7, 0), parents=(PREFIX, 7)),
+        replace(good, nodes=(0, 0)),
+        replace(good, nodes=(-2, 1), parents=(PREFIX, PREFIX)),
+        replace(good, parents=(PREFIX, 5)),
+        replace(good, parents=(8, 0)),
+        replace(good, parents=(1, PREFIX)),
+        replace(good, tokens=(3, engine.vocab_tokens)),
+        replace(good, tokens=(-1, 3)),
+        replace(good, scored_from=3),
+        replace(good, parents=(PREFIX, PREFIX), wants_nll=True),
+        replace(good, sequence=sequence + 9),
+        Row.chain(sequence, [3] * (engine.context_tokens + 1)),
+    ]
+
+
+@each(ALL)
+def test_what_breaks_a_rule_is_refused_and_changes_nothing(kind: Kind) -> None:
+    engine = kind.make(512)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    engine.forward([Row(sequence, (3, 4), (7, 8), (PREFIX, 7))])
+    engine.prune(sequence, [8, 99])
+    free = engine.free_tokens
+    wrong = [[row] for row in wrong_rows(sequence, engine)]
+    if isinstance(engine, ReducedVocabularyEngine):
+        # It reads every token that it does not know as one, also what is none.
+        wrong = [rows for rows in wrong if all(0 <= token < VOCAB for token in rows[0].tokens)]
+    row = Row.chain(sequence, [3])
+    for rows in [*wrong, [row, replace(row, nodes=(1,))]]:
+        with pytest.raises(LocalProtocolError):
+            engine.forward(rows)
+        assert engine.free_tokens == free
+    for path in ([8], [7, 8], [9], [PREFIX]):
+        with pytest.raises(LocalProtocolError):
+            engine.keep(sequence, path)
+    with pytest.raises(LocalProtocolError):
+        engine.reuse_prefix(sequence, [3, 4])
+    assert engine.forward([]) == []
+    assert engine.forward([replace(row, scored_from=1)])[0].choices == ()
+    engine.keep(sequence, [])
+    engine.keep(sequence, [7])
+    with pytest.raises(LocalProtocolError):
+        engine.keep(sequence, [0])
+
+
+@each(ALL)
+def test_after_its_release_nothing_is_left_of_a_sequence(kind: Kind) -> None:
+    engine = kind.make(512)
+    whole = engine.free_tokens
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    engine.abandon()
+    engine.forward([Row(sequence, (3, 4, 5), (0, 1, 2), (PREFIX, 0, 0))])
+    engine.keep(sequence, [0])
+    engine.release(sequence)
+    assert (engine.free_tokens, engine.cached_tokens) == (whole, 0)
+    for call in (
+        lambda: engine.forward([Row.chain(sequence, [3])]),
+        lambda: engine.keep(sequence, ()),
+        lambda: engine.prune(sequence, ()),
+        lambda: engine.reserve(sequence, 1),
+        lambda: engine.reuse_prefix(sequence, [3]),
+        lambda: engine.release(sequence),
+    ):
+        with pytest.raises(LocalProtocolError):
+            call()
+    assert engine.open(sampling=Sampling(), prompt_tokens=1) != sequence
