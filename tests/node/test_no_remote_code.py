@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "cosine_p2p", "node", "tui", "training")
+PACKAGES = ("protocol", "cosine_p2p", "node", "tui", "lab")
 LOADING = frozenset({"from_pretrained", "from_config", "pipeline"})
 NAME = "trust_remote_code"
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from cosine_lab.commands.bench_here import HERE, MeasuredSwarm, measure_here
+from cosine_lab.commands.results import rounded, write_result
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
-from cosine_node.cli.results import rounded, write_result
 from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError

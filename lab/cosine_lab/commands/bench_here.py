@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.results import rounded, write_result
+from cosine_lab.commands.results import rounded, write_result
+from cosine_node.cli.asking import client_that_asks_once, joining_once
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import say
 from cosine_protocol.errors import UsageError
@@ -16,6 +16,7 @@ from cosine_protocol.errors import UsageError
 if TYPE_CHECKING:
     from cosine_node.demo.swarm import Cast
     from cosine_p2p.client import AsyncClient
+    from cosine_p2p.network import NetworkSwarm
 
 HERE: Final = "here"
 MAX_RTT_MS: Final = 2000.0
@@ -83,7 +84,9 @@ def measure_here(
         raise UsageError(f"--rtt-ms must lie between 0 and {MAX_RTT_MS:g}.")
 
     def connect(peers: tuple[str, ...], rtt_ms: float) -> "AsyncClient":
-        return client_that_asks_once(peers, {"network": swarm.network, "target": target}, emulated_rtt_ms=rtt_ms)
+        if rtt_ms:
+            return client_from_afar(peers, network=swarm.network, target=target, rtt_ms=rtt_ms)
+        return client_that_asks_once(peers, {"network": swarm.network, "target": target})
 
     if cast is None:
         measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, say=say)
@@ -101,6 +104,23 @@ def measure_here(
         command = " ".join(["cosine-node bench", HERE, *source, *(["--quick"] if quick else []), *_flags(given)])
         write_result(out / f"{name}.json", {"name": name, "command": command, **result})
     sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
+
+
+def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_ms: float) -> "AsyncClient":
+    """A client that seems so much further from every peer, and goes on from nothing. Raises `UsageError`."""
+    from cosine_p2p.access import Access
+    from cosine_p2p.client import AsyncClient
+    from cosine_p2p.text.target import Target
+    from cosine_p2p.transport.delay import DelayedTransport
+
+    join = joining_once(peers, Access.parse(network=network), Target.parse(target).folder)
+
+    async def join_from_afar() -> "NetworkSwarm":
+        swarm = await join()
+        swarm.transport = DelayedTransport(swarm.transport, one_way_s=rtt_ms / 2e3)
+        return swarm
+
+    return AsyncClient(join=join_from_afar, network=network, target=target)
 
 
 def _flags(given: Mapping[str, Any]) -> Iterator[str]:

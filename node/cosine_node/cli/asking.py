@@ -13,32 +13,18 @@ if TYPE_CHECKING:
     from cosine_p2p.request.options import ClientOptions
 
 
-def client_that_asks_once(
-    initial_peers: tuple[str, ...], options: "ClientOptions", *, emulated_rtt_ms: float = 0.0
-) -> "AsyncClient":
-    """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`.
-
-    With an emulated round-trip time it seems so much further from every peer, and goes on from nothing.
-    """
+def client_that_asks_once(initial_peers: tuple[str, ...], options: "ClientOptions") -> "AsyncClient":
+    """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`."""
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.directory.peer_file import PeerFile
     from cosine_p2p.saved_state import TrialFile
     from cosine_p2p.text.target import Target
-    from cosine_p2p.transport.delay import DelayedTransport
     from cosine_p2p.trust.evidence import EvidenceFile
 
     join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
-    if not emulated_rtt_ms:
-        trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
-        return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
-
-    async def join_from_afar() -> "NetworkSwarm":
-        swarm = await join()
-        swarm.transport = DelayedTransport(swarm.transport, one_way_s=emulated_rtt_ms / 2e3)
-        return swarm
-
-    return AsyncClient(join=join_from_afar, **options)
+    trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
+    return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
 
 
 def joining_once(

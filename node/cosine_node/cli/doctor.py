@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),
+    CheckStatus.SKIPPED: ("skipped ", "dim"),
     CheckStatus.WARNING: ("warning ", "yellow"),
     CheckStatus.FAILURE: ("failure ", "bold red"),
-    CheckStatus.SKIPPED: ("skipped ", "dim"),
 }
-"""The word before a finding and its colour, all of one width, so that what was found stands in one column."""
+"""The word before a finding and its colour, all of one width, so that what was found stands in one column.
 
-ORDER: Final = (CheckStatus.OK, CheckStatus.SKIPPED, CheckStatus.WARNING, CheckStatus.FAILURE)
-"""What is to be done stands last, where it is still on the screen."""
+In the order of printing: what is to be done stands last, where it is still on the screen.
+"""
 
-UNTROUBLED: Final = ORDER[:2]
+UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
 """Findings that nobody has to do anything about."""
 
 
@@ -120,7 +120,7 @@ async def _examine(options: "DoctorOptions", *, is_quiet: bool) -> list[Finding]
     async with telling_stages(line, lambda: "Looking for what is wrong") if is_shown else nullcontext():
         findings = await examine(options, tell)
     line.end()
-    findings.sort(key=lambda finding: ORDER.index(finding.status))
+    findings.sort(key=lambda finding: list(MARKS).index(finding.status))
     for finding in findings:
         if not is_quiet and finding.status not in UNTROUBLED:
             _print(finding)

@@ -17,8 +17,7 @@ from cosine_p2p.request.options import ClientOptions, Prompt
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from cosine_p2p.request.results import AppliedConfig, AuditReport, Generation, Progress
-
+    from cosine_p2p.request.results import AppliedConfig, Generation, Progress
 
 AUDIT_SENTENCES: Final = {
     "passed": "audited: another verifier would have written the same",
@@ -31,7 +30,6 @@ AUDIT_SENTENCES: Final = {
     "convicted": "AUDIT: two other verifiers would have written something else; this one is asked last from now on",
 }
 """The line of the summary by `AuditState`; of the others there is nothing to tell."""
-
 
 TEXT: Final = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
@@ -113,16 +111,9 @@ def _summary(done: "Generation") -> str:
             f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
             f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}",
             *config_lines(done.generation_config),
-            *audit_lines(done.audit),
+            *([AUDIT_SENTENCES[done.audit.state]] if done.audit and done.audit.state in AUDIT_SENTENCES else []),
         ]
     )
-
-
-def audit_lines(report: "AuditReport | None") -> list[str]:
-    """What an audit has found, for people; nothing where there was none."""
-    if report is None or report.state not in AUDIT_SENTENCES:
-        return []
-    return [AUDIT_SENTENCES[report.state]]
 
 
 def config_lines(applied: "AppliedConfig") -> list[str]:

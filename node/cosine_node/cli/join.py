@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
-    MODEL_PANEL,
-    OPERATION_PANEL,
     AsJson,
     DeniedPeers,
     LogFormat,
     Place,
     Relays,
     ServedModel,
+    model_option,
+    operation_option,
     option,
     parse_role,
     several,
@@ -44,16 +44,15 @@ class Learning:
 
     learn: Annotated[
         bool,
-        option(
+        model_option(
             "learn",
             "",
             "Let a drafter learn, when idle, from texts that clients let it keep; they stay on this machine.",
-            MODEL_PANEL,
         ),
     ] = False
     learn_memory: Annotated[
         str,
-        option("learn-memory", "SIZE", "Disk space of the texts that a drafter keeps to learn from.", MODEL_PANEL),
+        model_option("learn-memory", "SIZE", "Disk space of the texts that a drafter keeps to learn from."),
     ] = DEFAULT_LEARN_MEMORY
 
     def kept_bytes(self, role: Role, models: tuple[str, ...]) -> int | None:
@@ -83,29 +82,26 @@ class Parts:
 
     layers: Annotated[
         str | None,
-        option(
+        model_option(
             "layers",
             "FIRST:END",
             "Layers that a stage holds, for example 8:16, the end not included; auto: those that the swarm lacks.",
-            MODEL_PANEL,
         ),
     ] = None
     memory: Annotated[
         str | None,
-        option(
+        model_option(
             "memory",
             "SIZE",
             "Memory of a stage's weights and KV cache: 6GiB, or a part of what is free such as 0.5.",
-            MODEL_PANEL,
         ),
     ] = None
     over_stages: Annotated[
         bool,
-        option(
+        model_option(
             "over-stages",
             "",
             "Hold no weights: a verifier's passes then run over stages of the swarm, which hold the layers.",
-            MODEL_PANEL,
         ),
     ] = False
 
@@ -139,63 +135,54 @@ def join(
     learning: Learning,
     draft_model: Annotated[
         str | None,
-        option(
+        model_option(
             "draft-model",
             "MODEL",
             "A small model that a verifier holds beside its target, to draft where nobody's drafts have come.",
-            MODEL_PANEL,
         ),
     ] = None,
     expertise: Annotated[
         str,
-        option(
-            "expertise",
-            "DOMAINS",
-            "What a drafter is good at, separated by commas; embedded drafters know theirs.",
-            MODEL_PANEL,
+        model_option(
+            "expertise", "DOMAINS", "What a drafter is good at, separated by commas; embedded drafters know theirs."
         ),
     ] = "",
     deny: DeniedPeers = None,
     relay: Relays = None,
     deterministic: Annotated[
         bool,
-        option(
+        model_option(
             "deterministic",
             "",
             "Let no token depend on what else a verifier computes at the time, bit for bit; it costs speed.",
-            MODEL_PANEL,
         ),
     ] = False,
-    threads: Annotated[int | None, option("threads", "COUNT", "CPU threads of a pass.", MODEL_PANEL)] = None,
+    threads: Annotated[int | None, model_option("threads", "COUNT", "CPU threads of a pass.")] = None,
     max_coordinated: Annotated[
         int,
-        option(
+        operation_option(
             "max-coordinated",
             "COUNT",
             "Requests whose drafters a verifier coordinates for clients far away; 0 for none.",
-            OPERATION_PANEL,
         ),
     ] = MAX_COORDINATED,
     share_prefixes: Annotated[
         bool,
-        option(
+        operation_option(
             "share-prefixes",
             "",
             "Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
-            OPERATION_PANEL,
         ),
     ] = False,
     emulate: Annotated[
         str | None,
-        option(
-            "emulate", "PROFILE", "VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link.", OPERATION_PANEL
-        ),
+        operation_option("emulate", "PROFILE", "VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
     ] = None,
     metrics_port: Annotated[
-        int | None, option("metrics-port", "PORT", "Serve Prometheus metrics there.", OPERATION_PANEL)
+        int | None, operation_option("metrics-port", "PORT", "Serve Prometheus metrics there.")
     ] = None,
     metrics_host: Annotated[
-        str, option("metrics-host", "HOST", "Where to serve them; 0.0.0.0 is on every address.", OPERATION_PANEL)
+        str, operation_option("metrics-host", "HOST", "Where to serve them; 0.0.0.0 is on every address.")
     ] = "127.0.0.1",
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,

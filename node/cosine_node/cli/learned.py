@@ -2,7 +2,6 @@
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,15 +15,8 @@ if TYPE_CHECKING:
     from cosine_node.learning.learner_report import LearnerReport
 
 
-class Action(StrEnum):
-    """What is to be done with what was learned."""
-
-    SHOW = "show"
-    FORGET = "forget"
-
-
 def learned(
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="show, or forget the texts.")] = Action.SHOW,
+    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="show, or forget the texts.")] = "show",
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only of drafters with this model, as `learned` shows it.")
     ] = None,
@@ -36,9 +28,9 @@ def learned(
     """Show or delete what drafters with `join --learn` keep on this machine; those that run go on."""
     from cosine_node.learning.learner_report import read_reports
 
-    if action not in set(Action):
-        raise UsageError(f"learned does {' or '.join(Action)}, not {action!r}.")
-    if versions and action != Action.FORGET:
+    if action not in ("show", "forget"):
+        raise UsageError(f"learned does show or forget, not {action!r}.")
+    if versions and action != "forget":
         raise UsageError("--versions goes with `learned forget`.")
 
     def reports() -> list["LearnerReport"]:
@@ -47,7 +39,7 @@ def learned(
     found = reports()
     if model is not None and not found:
         raise UsageError(f"No drafter with the model {model!r} has learned here.")
-    if action == Action.FORGET:
+    if action == "forget":
         from cosine_node.learning.stream_store import forget_streams
         from cosine_node.learning.versions import Versions
 

@@ -20,18 +20,8 @@ if TYPE_CHECKING:
     from cosine_node.training.target_source import TargetSource
 
 TRAIN: Final = "train"
-TRAIN_PANEL: Final = "Of train"
-"""The heading of the options that `zoo train` has."""
-MINUTES: Final = 20.0
-"""One processor thread sees some thousand answers of 100 tokens in them."""
-WARMUP_STEPS: Final = 20
-"""As for the embedded drafters."""
-WEIGHT_DECAY: Final = 0.1
-"""The same."""
-SWARM_WIDTH: Final = 256
-"""With two layers some four million weights."""
 
-train_option = partial(typer.Option, rich_help_panel=TRAIN_PANEL)
+train_option = partial(typer.Option, rich_help_panel="Of train")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +100,8 @@ class Training:
                 options={"network": network, "target": self.target},
                 answering=answering,
                 layers=len(layers),
-                width=self.width or SWARM_WIDTH,
+                # With two layers some four million weights.
+                width=self.width or 256,
                 seed=self.seed,
             )
         else:
@@ -124,10 +115,12 @@ class Training:
             )
         plan = Plan(
             learning_rate=self.learning_rate,
-            warmup_steps=WARMUP_STEPS,
-            weight_decay=WEIGHT_DECAY,
+            # As for the embedded drafters.
+            warmup_steps=20,
+            weight_decay=0.1,
             budget_steps=self.steps or math.inf,
-            budget_minutes=self.minutes or (MINUTES if self.steps is None else math.inf),
+            # One processor thread sees some thousand answers of 100 tokens in 20 minutes.
+            budget_minutes=self.minutes or (20.0 if self.steps is None else math.inf),
         )
         own = {field.name for field in fields(self)}
         named = {field.name: getattr(self, field.name) for field in fields(DrafterSettings) if field.name in own}

@@ -7,7 +7,7 @@ several commands of nodes share are the fields of a dataclass. A command that ta
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_TARGET: Final[str] = OPTIONS["target"].default
 DEFAULT_DRAFTER: Final = "zoo:draft-general"
 
-# Headings of the help, besides those of a client's options (`Purpose`).
-NETWORK_PANEL: Final = "Network"
-MODEL_PANEL: Final = "Model"
-OPERATION_PANEL: Final = "Operation"
-
 
 def option(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
     """The option `--name`, which `COSINE_NAME` in the environment gives too; of a flag the metavar is "".
@@ -43,6 +38,12 @@ def option(name: str, metavar: str | None, text: str, panel: str | None = None, 
     variable = f"COSINE_{name.partition('/')[0].upper().replace('-', '_')}"
     given = {"metavar": metavar, "envvar": variable, "help": text, "rich_help_panel": panel, **more}
     return typer.Option(f"--{name}", **given)
+
+
+# Under the headings of the help, besides those of a client's options (`Purpose`).
+network_option = partial(option, panel="Network")
+model_option = partial(option, panel="Model")
+operation_option = partial(option, panel="Operation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,8 @@ def read_client_options(**given: Any) -> ClientOptions:
 # Options of the network, of clients and nodes.
 InitialPeers = Annotated[
     list[str] | None,
-    option(
-        "initial-peers",
-        "ADDRESS",
-        "Address of a node of the network, as nodes print it; may be repeated.",
-        NETWORK_PANEL,
+    network_option(
+        "initial-peers", "ADDRESS", "Address of a node of the network, as nodes print it; may be repeated."
     ),
 ]
 Network = Annotated[str, client_option("network")]
@@ -147,7 +145,7 @@ IdentityFile = Annotated[Path | None, client_option("identity")]
 DeniedPeers = Annotated[list[str] | None, client_option("deny")]
 Target = Annotated[str, client_option("target")]
 Relays = Annotated[
-    list[str] | None, option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.", NETWORK_PANEL)
+    list[str] | None, network_option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.")
 ]
 
 # Options of the output.
@@ -167,16 +165,13 @@ class Place:
     identity: IdentityFile = None
     host_maddr: Annotated[
         list[str] | None,
-        option(
-            "host-maddr",
-            "ADDRESS",
-            "Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated.",
-            NETWORK_PANEL,
+        network_option(
+            "host-maddr", "ADDRESS", "Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated."
         ),
     ] = None
     announce_maddr: Annotated[
         list[str] | None,
-        option("announce-maddr", "ADDRESS", "Address that others shall dial; may be repeated.", NETWORK_PANEL),
+        network_option("announce-maddr", "ADDRESS", "Address that others shall dial; may be repeated."),
     ] = None
 
     @property
@@ -203,49 +198,38 @@ class ServedModel:
 
     model: Annotated[
         list[str] | None,
-        option(
+        model_option(
             "model",
             "MODEL",
             "zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
-            MODEL_PANEL,
         ),
     ] = None
     target: Annotated[
         str | None,
-        option("target", "MODEL", "The target that is drafted for; of a verifier its public name.", MODEL_PANEL),
+        model_option("target", "MODEL", "The target that is drafted for; of a verifier its public name."),
     ] = None
     engine: Annotated[
         str,
-        option(
+        model_option(
             "engine",
             "ENGINE",
             "torch, llama (llama.cpp, for GGUF files), or auto: llama for a GGUF file where it is installed.",
-            MODEL_PANEL,
         ),
     ] = AUTO
     device: Annotated[
         str,
-        option(
-            "device", "DEVICE", "auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal.", MODEL_PANEL
-        ),
+        model_option("device", "DEVICE", "auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal."),
     ] = AUTO
-    dtype: Annotated[str, option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.", MODEL_PANEL)] = AUTO
+    dtype: Annotated[str, model_option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.")] = AUTO
     quantize: Annotated[
         str | None,
-        option(
-            "quantize", "KIND", "int8, or int4 on CUDA: hold weights in fewer bits; needs torchao.", MODEL_PANEL
-        ),
+        model_option("quantize", "KIND", "int8, or int4 on CUDA: hold weights in fewer bits; needs torchao."),
     ] = None
     kv_memory: Annotated[
         str,
-        option(
-            "kv-memory",
-            "SIZE",
-            "Memory of the KV cache: 8GiB, or a part of what is free such as 0.5.",
-            MODEL_PANEL,
-        ),
+        model_option("kv-memory", "SIZE", "Memory of the KV cache: 8GiB, or a part of what is free such as 0.5."),
     ] = AUTO
-    max_requests: Annotated[int, option("max-requests", "COUNT", "Served at once.", OPERATION_PANEL)] = 16
+    max_requests: Annotated[int, operation_option("max-requests", "COUNT", "Served at once.")] = 16
 
     def engine_choice(self, role: Role | None, **more: Any) -> EngineChoice:
         """How the model runs in a node of that role. Raises `UsageError`."""

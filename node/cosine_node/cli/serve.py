@@ -19,12 +19,6 @@ from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError
 
-DEFAULT_PORT: Final = 8000
-"""As vLLM's server, so that clients configured for that one find this one."""
-
-MAX_PORT: Final = 65_535
-"""A TCP port has 16 bits."""
-
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
     "ready": "Serving {model} at {url}/v1",
@@ -38,7 +32,8 @@ SENTENCES: Final = {
 def serve(
     client: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY)],
     host: Annotated[str, option("host", "HOST", "Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, option("port", "PORT", "0 is any free one.")] = DEFAULT_PORT,
+    # As vLLM's server, so that clients configured for that one find this one.
+    port: Annotated[int, option("port", "PORT", "0 is any free one.")] = 8000,
     initial_peers: InitialPeers = None,
     max_requests: Annotated[
         int, option("max-requests", "COUNT", "Generations at once; four times as many wait.")
@@ -64,8 +59,8 @@ def serve(
     from cosine_node.gateway.app import GatewayOptions
     from cosine_node.gateway.server import listening, serve_gateway
 
-    if not 0 <= port <= MAX_PORT:
-        raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
+    if not 0 <= port <= 65_535:
+        raise UsageError("--port must lie between 0 and 65535.")
     if max_requests < 1:
         raise UsageError("--max-requests must be 1 or more.")
     keys = several(api_key)

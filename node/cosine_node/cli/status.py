@@ -18,6 +18,7 @@ from rich.text import Text
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
+from cosine_node.doctor.swarm import first_survey
 from cosine_node.learning.home import LearnedName
 from cosine_node.stages.coverage import bars, gaps_sentence, holders, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
@@ -40,25 +41,11 @@ if TYPE_CHECKING:
 WATCH_EVERY_S: Final = 2.0
 """Often enough to follow a swarm, and far less work for a node than a generation."""
 
-LOOK_AGAIN_S: Final = (0.5, 1.5)
-"""Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
-
 # The columns of the table: those of numbers stand right, those that tell nodes apart are never folded, and those
 # that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 HEADINGS: Final = (
-    "role",
-    "peer",
-    "model",
-    "numerics",
-    "learned",
-    "good at",
-    "load",
-    "ms/pass",
-    "RTT ms",
-    "receipts",
-    "version",
-    "emulated",
-    "reached",
+    *("role", "peer", "model", "numerics", "learned", "good at", "load"),
+    *("ms/pass", "RTT ms", "receipts", "version", "emulated", "reached"),
 )
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "receipts"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
@@ -106,11 +93,7 @@ async def _status(join: "Join", network: str, target: str, *, watch: bool, as_js
         surveyor = Surveyor(swarm, target=target)
         stack.push_async_callback(surveyor.close)
         async with telling_stages(line, lambda: stage_of(len(surveyor.asked), target)):
-            survey = await surveyor.survey()
-            for pause_s in LOOK_AGAIN_S:
-                if not survey.nodes:
-                    await asyncio.sleep(pause_s)
-                    survey = await surveyor.survey()
+            survey = await first_survey(surveyor)
         line.end()
         convicted = EvidenceFile().convicted()
         for peer_id in sorted({sight.record.peer_id for sight in survey.nodes} & convicted):
@@ -179,14 +162,11 @@ def problem_of(survey: "Survey", network: str) -> str:
             f"--initial-peers, or start a node: `cosine-node join --role verifier --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes):
-        if any(sight.record.stage is not None for sight in survey.nodes):
-            return (
-                f"No head of the stages of {survey.target!r}, so nothing can be generated; start one with "
-                f"`cosine-node join --role verifier --over-stages --model {survey.target}`."
-            )
+        has_stages = any(sight.record.stage is not None for sight in survey.nodes)
+        missing, over = ("head of the stages", " --over-stages") if has_stages else ("verifier", "")
         return (
-            f"No verifier of {survey.target!r}, so nothing can be generated; start one with "
-            f"`cosine-node join --role verifier --model {survey.target}`."
+            f"No {missing} of {survey.target!r}, so nothing can be generated; start one with "
+            f"`cosine-node join --role verifier{over} --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER and not sight.reason for sight in survey.nodes):
         return "No verifier can be reached from here; `cosine-node doctor` on its machine says what is wrong there."
@@ -281,8 +261,8 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "role": record.role,
         "peer": short_peer_id(record.peer_id),
         "model": record.model if learned is None else learned.model,
-        "learned": version if learned is None else f"version {learned.number}",
         "numerics": record.numerics,
+        "learned": version if learned is None else f"version {learned.number}",
         "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
         "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",

@@ -42,7 +42,7 @@ from cosine_node.learning.served_weights import serving_folder
 from cosine_node.learning.stream_store import KeptStreams, StreamStore
 from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
-from cosine_node.models.model import Emit
+from cosine_node.terminal.events import Emit
 from cosine_protocol.errors import UsageError
 
 QUIET_S: Final = 2.0

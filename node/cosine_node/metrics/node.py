@@ -68,19 +68,9 @@ class LearnerFacts(Protocol):
     def live_since(self) -> Acceptance: ...
 
 
-class InNetwork(Protocol):
-    """A node of any role, as far as it is one of a network."""
-
-    @property
-    def network(self) -> NetworkState: ...
-
-    @property
-    def directory(self) -> DirectoryState: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedNode:
-    """A node of this process. `max_requests` are those it serves at once."""
+class Observed:
+    """A node of any role, as far as it is one of a network."""
 
     role: str
     model_name: str
@@ -88,16 +78,37 @@ class ObservedNode:
     target: str
     numerics: str
     version: str
-    max_requests: int
-    service: VerifierService | DrafterService
-    engine: Engine
     network: NetworkState
     directory: DirectoryState
-    learner: LearnerFacts | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.role, self.model_name, self.peer_id
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What does not change while it runs."""
+        return {"version": self.version, "target": self.target, "numerics": self.numerics}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedNode(Observed):
+    """A verifier or drafter of this process. `max_requests` are those it serves at once."""
+
+    max_requests: int
+    service: VerifierService | DrafterService
+    engine: Engine
+    learner: LearnerFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedStage(Observed):
+    """A stage as its metrics see it; its pool holds `pool_tokens`."""
+
+    role: str = Role.STAGE
+    layers: LayerRange
+    pool_tokens: int
+    service: StageService
 
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -150,7 +161,7 @@ def histogram(name: str, text: str, read: Callable[[_Of], Value]) -> Series[_Of]
 
 
 # The metrics of everything in a network; of verifiers and drafters; of each of them.
-NETWORK: Final[tuple[Series[InNetwork], ...]] = (
+NETWORK: Final[tuple[Series[Observed], ...]] = (
     gauge(
         "cosine:node_record_holders",
         "Other nodes that held the node's record when it was announced last; 0 where none does.",
@@ -317,62 +328,6 @@ LEARNER: Final[tuple[Series[LearnerFacts], ...]] = (
 )
 
 
-class NodeCollector(Collector):
-    """All metrics of some nodes, which their peer ids tell apart."""
-
-    def __init__(self, nodes: Sequence[ObservedNode]) -> None:
-        self._nodes = nodes
-
-    def collect(self) -> Iterator[Metric]:
-        info = InfoMetricFamily("cosine:node", "The node's version, target and numerics.", labels=LABELS)
-        for node in self._nodes:
-            facts = {"version": node.version, "target": node.target, "numerics": node.numerics}
-            info.add_metric(node.labels, facts)
-        yield info
-        verifiers = [(n.labels, n.service) for n in self._nodes if isinstance(n.service, VerifierService)]
-        drafters = [(n.labels, n.service) for n in self._nodes if isinstance(n.service, DrafterService)]
-        nodes = [(node.labels, node) for node in self._nodes]
-        yield from (each.family(nodes) for each in NODE)
-        yield from (each.family(nodes) for each in NETWORK)
-        yield from (each.family(verifiers) for each in VERIFIER if verifiers)
-        yield from (each.family(drafters) for each in DRAFTER if drafters)
-        learners = [(n.labels, n.learner) for n in self._nodes if n.learner is not None]
-        yield from (each.family(learners) for each in LEARNER if learners)
-
-
-def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
-    """The nodes' metrics and those of their process."""
-    return _registry_of(NodeCollector(nodes))
-
-
-def _registry_of(collector: Collector) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    for kind in (ProcessCollector, PlatformCollector, GCCollector):
-        kind(registry=registry)
-    registry.register(collector)
-    return registry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedStage:
-    """A stage as its metrics see it; its pool holds `pool_tokens`."""
-
-    model_name: str
-    peer_id: str
-    target: str
-    numerics: str
-    version: str
-    layers: LayerRange
-    pool_tokens: int
-    service: StageService
-    network: NetworkState
-    directory: DirectoryState
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return Role.STAGE, self.model_name, self.peer_id
-
-
 STAGE: Final[tuple[Series[ObservedStage], ...]] = (
     gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.chains),
     counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.counts.opened),
@@ -396,27 +351,58 @@ STAGE: Final[tuple[Series[ObservedStage], ...]] = (
 )
 
 
-class StageCollector(Collector):
-    """All metrics of a stage."""
+def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
+    """The metrics of some nodes, which their peer ids tell apart, and those of their process."""
 
-    def __init__(self, stage: ObservedStage) -> None:
-        self._stage = stage
+    def families() -> Iterator[Metric]:
+        info = InfoMetricFamily("cosine:node", "The node's version, target and numerics.", labels=LABELS)
+        for node in nodes:
+            info.add_metric(node.labels, node.facts)
+        yield info
+        verifiers = [(n.labels, n.service) for n in nodes if isinstance(n.service, VerifierService)]
+        drafters = [(n.labels, n.service) for n in nodes if isinstance(n.service, DrafterService)]
+        learners = [(n.labels, n.learner) for n in nodes if n.learner is not None]
+        observed = [(node.labels, node) for node in nodes]
+        yield from (each.family(observed) for each in NODE)
+        yield from (each.family(observed) for each in NETWORK)
+        yield from (each.family(verifiers) for each in VERIFIER if verifiers)
+        yield from (each.family(drafters) for each in DRAFTER if drafters)
+        yield from (each.family(learners) for each in LEARNER if learners)
 
-    def collect(self) -> Iterator[Metric]:
-        stage = self._stage
+    return _registry_of(families)
+
+
+def stage_registry(stage: ObservedStage) -> CollectorRegistry:
+    """The stage's metrics and those of its process."""
+
+    def families() -> Iterator[Metric]:
         text = "The stage's version, target, numerics and layers."
         info = InfoMetricFamily("cosine:stage", text, labels=LABELS)
-        facts = {"version": stage.version, "target": stage.target, "numerics": stage.numerics}
-        info.add_metric(stage.labels, facts | {"layers": f"{stage.layers} of {stage.layers.layers}"})
+        info.add_metric(stage.labels, stage.facts | {"layers": f"{stage.layers} of {stage.layers.layers}"})
         yield info
         observed = [(stage.labels, stage)]
         yield from (each.family(observed) for each in STAGE)
         yield from (each.family(observed) for each in NETWORK)
 
+    return _registry_of(families)
 
-def stage_registry(stage: ObservedStage) -> CollectorRegistry:
-    """The stage's metrics and those of its process."""
-    return _registry_of(StageCollector(stage))
+
+class Scraped(Collector):
+    """Metrics that are read when they are scraped."""
+
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+
+def _registry_of(families: Callable[[], Iterator[Metric]]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for kind in (ProcessCollector, PlatformCollector, GCCollector):
+        kind(registry=registry)
+    registry.register(Scraped(families))
+    return registry
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_targe
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
+from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.request.generation_config import apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
@@ -35,9 +35,6 @@ MEASURE_S: Final = 4.0
 """A volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
 WARM_UP_S: Final = 0.3
 """The same for an emulated device, whose speed is given: a first pass is slower than all others."""
-
-Emit = Callable[[str, dict[str, object]], None]
-"""Tells an event of a node: its name and its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

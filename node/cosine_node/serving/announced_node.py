@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from cosine_node.models.model import Emit
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService, ReadCell
@@ -19,6 +18,7 @@ from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_node.serving.work import Work
+from cosine_node.terminal.events import Emit
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.storage.identity_file import ClaimedIdentity

@@ -14,7 +14,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
-from cosine_node.models.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, load_served, read_names
+from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, load_served, read_names
 from cosine_node.serving.announced_node import directory_over, join
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
@@ -23,6 +23,7 @@ from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.chain_source import ChainNeeds, ChainSource
 from cosine_node.stages.operations import NoChain
 from cosine_node.stages.remote_chain import RemoteChain
+from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_protocol.records import Role
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.models.model import MEASURE_S, WARM_UP_S, Emit, ServedModel, load_served
+from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
 from cosine_node.serving.announced_node import AnnouncedNode, cell_reader, join, ready_fields
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
+from cosine_node.terminal.events import Emit
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter

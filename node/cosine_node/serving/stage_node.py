@@ -5,7 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from cosine_node.models.model import MEASURE_S, Emit, ModelNames, fetch, read_names
+from cosine_node.models.model import MEASURE_S, ModelNames, fetch, read_names
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announced_node import AnnouncedNode, directory_over, join
 from cosine_node.serving.node_options import NetworkOptions
@@ -13,6 +13,7 @@ from cosine_node.serving.work import StageWork
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
 from cosine_node.stages.service import MAX_CHAINS, StageService
+from cosine_node.terminal.events import Emit
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler

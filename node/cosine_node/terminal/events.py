@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,6 +18,7 @@ from cosine_node.terminal.printing import show
 from cosine_protocol.errors import UsageError
 
 Emit = Callable[[str, dict[str, object]], None]
+"""Tells an event of a node or gateway: its name and its fields."""
 
 SENTENCES: Final[Mapping[str, str]] = {
     "generation_config": "{said}",
@@ -38,31 +38,6 @@ SENTENCES: Final[Mapping[str, str]] = {
     "stopped": "Stopped after {passes} passes. {model} {said}.",
 }
 """What people read of a node's events; of all others they read nothing."""
-
-
-@contextmanager
-def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SENTENCES) -> Iterator[Emit]:
-    """`emitter`, with the log in the same format; people at a terminal see the stages of the start on stderr."""
-    emit = emitter(log_format, as_json=as_json, sentences=sentences)
-    if as_json or log_format == "json":
-        # A progress bar would come between the lines.
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        with logging_as_json() if log_format == "json" else nullcontext():
-            yield emit
-    elif sys.stderr.isatty():
-        progress = StartProgress(Console(stderr=True))
-
-        def emit_after_stages(event: str, fields: dict[str, object]) -> None:
-            progress.follow(event, fields)
-            if event not in STAGES:
-                emit(event, fields)
-
-        try:
-            yield emit_after_stages
-        finally:
-            progress.close()
-    else:
-        yield emit
 
 
 def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SENTENCES) -> Emit:
@@ -94,20 +69,12 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
     return emit
 
 
-@dataclass(frozen=True, slots=True)
-class StartStage:
-    """One stage of a start. A stage that draws bars of its own gets no spinner beside them."""
-
-    sentence: str
-    draws_bars: bool = False
-
-
-STAGES: Final[Mapping[str, StartStage]] = {
-    "fetching": StartStage("Fetching {model} from the Hugging Face hub", draws_bars=True),
-    "loading": StartStage("Loading {model}", draws_bars=True),
-    "measuring": StartStage("Measuring {model} on this machine"),
-    "joining": StartStage("Joining the network {network}"),
-    "announcing": StartStage("Announcing for {target}"),
+STAGES: Final[Mapping[str, str]] = {
+    "fetching": "Fetching {model} from the Hugging Face hub",
+    "loading": "Loading {model}",
+    "measuring": "Measuring {model} on this machine",
+    "joining": "Joining the network {network}",
+    "announcing": "Announcing for {target}",
 }
 """The stage that each event of a start begins."""
 
@@ -125,11 +92,11 @@ class StartProgress:
     def follow(self, event: str, fields: Mapping[str, object]) -> None:
         """The stage before this event is over; the event may begin another."""
         self._end(is_done=True)
-        stage = STAGES.get(event)
-        if stage is None:
+        if event not in STAGES:
             return
-        self._sentence, self._began_s = stage.sentence.format(**fields), self._clock()
-        if stage.draws_bars:
+        self._sentence, self._began_s = STAGES[event].format(**fields), self._clock()
+        if event in ("fetching", "loading"):
+            # Bars of its own are drawn, beside which there is no spinner.
             self._console.print(Text(f"{self._sentence} ..."))
         else:
             self._status = self._console.status(Text(self._sentence))
@@ -149,15 +116,8 @@ class StartProgress:
         self._sentence = ""
 
 
-FIELDS: Final = ("request", "client")
-"""What `cosine_p2p.session.request_log` says of a line besides its text."""
-
-OUR_LOGGERS: Final = ("cosine_node", "cosine_p2p")
-"""Only ours tell of requests; those of libraries stay at the level they have."""
-
-
 class JsonLines(logging.Formatter):
-    """`{"event": "log", "time", "level", "logger", "message"}`, and of a request's lines its `FIELDS`."""
+    """`{"event": "log", "time", "level", "logger", "message"}`, and what `session.request_log` says besides."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -167,7 +127,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        line |= {name: getattr(record, name) for name in ("request", "client") if hasattr(record, name)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -177,7 +137,9 @@ class JsonLines(logging.Formatter):
 def logging_as_json() -> Iterator[None]:
     """Write the log as `JsonLines` in this block, the beginning and end of every request included."""
     handlers = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
-    levels = [(logger, logger.level) for logger in map(logging.getLogger, OUR_LOGGERS)]
+    # Only ours tell of requests; those of libraries stay at the level they have.
+    ours = map(logging.getLogger, ("cosine_node", "cosine_p2p"))
+    levels = [(logger, logger.level) for logger in ours]
     try:
         for handler, _ in handlers:
             handler.setFormatter(JsonLines())
@@ -189,3 +151,28 @@ def logging_as_json() -> Iterator[None]:
             handler.setFormatter(formatter)
         for logger, level in levels:
             logger.setLevel(level)
+
+
+@contextmanager
+def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SENTENCES) -> Iterator[Emit]:
+    """`emitter`, with the log in the same format; people at a terminal see the stages of the start on stderr."""
+    emit = emitter(log_format, as_json=as_json, sentences=sentences)
+    if as_json or log_format == "json":
+        # A progress bar would come between the lines.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        with logging_as_json() if log_format == "json" else nullcontext():
+            yield emit
+    elif sys.stderr.isatty():
+        progress = StartProgress(Console(stderr=True))
+
+        def emit_after_stages(event: str, fields: dict[str, object]) -> None:
+            progress.follow(event, fields)
+            if event not in STAGES:
+                emit(event, fields)
+
+        try:
+            yield emit_after_stages
+        finally:
+            progress.close()
+    else:
+        yield emit

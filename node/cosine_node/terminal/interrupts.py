@@ -19,9 +19,6 @@ LOG = logging.getLogger(__name__)
 GRACE_S: Final = 0.3
 """Below half a second, which still feels at once: time to take leave of peers."""
 
-NEW_LINE: Final = b"\x1b[?25h\n"
-"""Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text."""
-
 _T = TypeVar("_T")
 
 
@@ -76,7 +73,8 @@ def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
 
 def _fall_silent() -> None:
     """Say that the program was interrupted, and nothing more: what is cut off would complain, or draw over it."""
-    os.write(2, (NEW_LINE if os.isatty(2) else b"") + b"Interrupted.\n")
+    # Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text.
+    os.write(2, (b"\x1b[?25h\n" if os.isatty(2) else b"") + b"Interrupted.\n")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

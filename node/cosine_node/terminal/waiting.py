@@ -12,9 +12,6 @@ CLEAR: Final = "\r\x1b[K"
 LOOK_EVERY_S: Final = 0.1
 """A person sees no delay, and a look costs nothing."""
 
-SHOW_SECONDS_AFTER_S: Final = 1.0
-"""A shorter wait needs no count."""
-
 
 class WaitingLine:
     """On a terminal one line that is rewritten, with the seconds of a long stage; elsewhere a line a stage."""
@@ -38,7 +35,8 @@ class WaitingLine:
         shown = f"{sentence} ..."
         if self._columns:
             waited_s = now_s - self._since_s
-            seconds = f" {waited_s:.0f} s" if waited_s >= SHOW_SECONDS_AFTER_S else ""
+            # A shorter wait needs no count.
+            seconds = f" {waited_s:.0f} s" if waited_s >= 1.0 else ""
             shown = f"{shown}{seconds}"[: self._columns - 1]
         if shown != self._shown:
             self._shown = shown

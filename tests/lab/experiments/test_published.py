@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.commands.results import rounded
 from cosine_lab.experiments import here, ring, rtt
 from cosine_lab.experiments.experiment import run_cell
 from cosine_lab.experiments.tuning import Place
-from cosine_node.cli.results import rounded
 from tests.docs.pages import DOCS
 
 

@@ -20,11 +20,11 @@ def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: st
     """The exit code, and what was examined; the findings are given."""
     seen: list[DoctorOptions] = []
 
-    def checks_of(options: DoctorOptions, facts: Facts) -> list[Check]:
+    def checks_of(facts: Facts) -> list[Check]:
         async def look() -> list[Finding]:
             return findings
 
-        seen.append(options)
+        seen.append(facts.options)
         return [Check("all", look, 5.0, if_stuck="Wait.")]
 
     monkeypatch.setattr(checks, "checks_of", checks_of)

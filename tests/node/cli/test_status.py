@@ -178,7 +178,7 @@ def test_machines_get_every_field() -> None:
 
 @pytest.fixture(autouse=True)
 def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "LOOK_AGAIN_S", (0.0,))
+    monkeypatch.setattr("cosine_node.doctor.swarm.LOOK_AGAIN_S", (0.0,))
 
 
 def run_status(

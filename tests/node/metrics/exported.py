@@ -1,26 +1,77 @@
-"""All metrics of this project, as a scrape would have them."""
+"""Nodes of an in-memory swarm as metrics see them, and all metrics of this project as a scrape would have them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.app import count_requests
+from cosine_node.learning.decision import Acceptance, LearningState
+from cosine_node.learning.stream_store import KeptStreams
+from cosine_node.learning.versions import LiveVersion
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, NodeCollector, ObservedStage, StageCollector
+from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, node_registry, stage_registry
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.records import Role
 from tests.fuzz.staging import ScriptedStage
 from tests.node.gateway.generations import DONE
-from tests.node.metrics.observed import FixedDirectory, FixedNetwork, observed
 
 SHARED = {*LABELS, "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
+
+
+@dataclass
+class FixedNetwork:
+    """A transport that says so much of itself."""
+
+    connected_peers: int = 4
+    open_streams: int = 2
+    restarts: int = 1
+
+
+@dataclass
+class FixedDirectory:
+    """A directory that says so much of itself."""
+
+    holders: int = 15
+
+
+@dataclass
+class FixedLearner:
+    """A drafter that has learned twice, and kept the second."""
+
+    state: LearningState = field(
+        default_factory=lambda: LearningState(
+            rounds=2, rollbacks=1, before=Acceptance(50, 100), after=Acceptance(60, 100)
+        )
+    )
+    live: LiveVersion = field(default_factory=lambda: LiveVersion(2))
+    kept: KeptStreams = field(default_factory=lambda: KeptStreams(streams=30))
+    live_since: Acceptance = field(default_factory=lambda: Acceptance(3, 4))
+
+
+def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
+    return ObservedNode(
+        role=member.role,
+        model_name=model_name,
+        peer_id=member.identity.peer_id,
+        target="zoo:target",
+        numerics=member.engine.numerics,
+        version="v",
+        max_requests=16,
+        service=member.service,
+        engine=member.engine,
+        network=FixedNetwork(),
+        directory=FixedDirectory(),
+        learner=FixedLearner() if member.role is Role.DRAFTER else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +85,17 @@ class Exported:
 
 
 @cache
-def node_registry() -> CollectorRegistry:
-    """Of a verifier and a drafter that have refused something and ended something."""
+def registries() -> list[CollectorRegistry]:
+    """Of a verifier and a drafter that have refused and ended something, a stage, and a gateway that answered."""
 
-    async def run() -> list[NodeCollector]:
+    async def run() -> list[CollectorRegistry]:
         async with SimulatedSwarm() as swarm:
             members = [await swarm.verifier(), await swarm.drafter()]
             for member in members:
                 member.service.counts.refused[ErrorCode.OVERLOADED] += 1
                 member.service.counts.ended["error"] += 1
-            return [NodeCollector([observed(member) for member in members])]
-
-    registry = CollectorRegistry()
-    registry.register(*run_virtual(run()))
-    return registry
-
-
-@cache
-def stage_registry() -> CollectorRegistry:
-    """Of a stage that nobody has asked anything."""
-
-    async def run() -> StageCollector:
-        network = MemoryNetwork()
-        service = StageService(
-            ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=Threads("engine", 1)
-        )
-        return StageCollector(
-            ObservedStage(
+            network, engine = MemoryNetwork(), Threads("engine", 1)
+            stage = ObservedStage(
                 model_name="m",
                 peer_id="stage",
                 target="zoo:target",
@@ -68,25 +103,25 @@ def stage_registry() -> CollectorRegistry:
                 version="v",
                 layers=ScriptedStage.layers,
                 pool_tokens=64,
-                service=service,
+                service=StageService(
+                    ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=engine
+                ),
                 network=FixedNetwork(),
                 directory=FixedDirectory(),
             )
-        )
+            return [node_registry([observed(member) for member in members]), stage_registry(stage)]
 
-    registry = CollectorRegistry()
-    registry.register(run_virtual(run()))
-    return registry
-
-
-@cache
-def generation_registry() -> CollectorRegistry:
-    """Of a gateway that has answered something."""
-    registry = CollectorRegistry()
-    GenerationMetrics(registry, model_name="m").observe(DONE)
-    count_response = count_requests(registry, Admission(max_running=1, max_waiting=1), "m")
+    generations = CollectorRegistry()
+    GenerationMetrics(generations, model_name="m").observe(DONE)
+    count_response = count_requests(generations, Admission(max_running=1, max_waiting=1), "m")
     count_response(200)
-    return registry
+    return [*run_virtual(run()), generations]
+
+
+def families() -> list[Metric]:
+    """Those of this project, without those of the process."""
+    found = [family for registry in registries() for family in registry.collect()]
+    return [family for family in found if family.name.startswith(("cosine:", "libp2p_"))]
 
 
 def exported() -> list[Exported]:
@@ -98,17 +133,11 @@ def exported() -> list[Exported]:
             family.documentation,
             frozenset(name for sample in family.samples for name in sample.labels) - SHARED,
         )
-        for registry in (node_registry(), stage_registry(), generation_registry())
-        for family in registry.collect()
+        for family in families()
     ]
     return list(dict.fromkeys(found))
 
 
 def series_names() -> set[str]:
     """The names that a query may use."""
-    return {
-        family.name + suffix
-        for registry in (node_registry(), stage_registry(), generation_registry())
-        for family in registry.collect()
-        for suffix in SUFFIXES[family.type]
-    }
+    return {family.name + suffix for family in families() for suffix in SUFFIXES[family.type]}

@@ -5,6 +5,7 @@ import re
 import shlex
 import socket
 import urllib.request
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -17,13 +18,12 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli.app import app
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, NodeCollector, ObservedNode, node_registry, serving_metrics
+from cosine_node.metrics.node import LABELS, ObservedNode, node_registry, serving_metrics
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
 from tests.node.gateway.generations import DONE, generation
-from tests.node.metrics.exported import Exported, exported
-from tests.node.metrics.observed import observed
+from tests.node.metrics.exported import Exported, exported, observed
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 24
@@ -34,6 +34,7 @@ def value(registry: CollectorRegistry, node: ObservedNode, name: str, **labels: 
     return registry.get_sample_value(name, {**dict(zip(LABELS, node.labels, strict=True)), **labels})
 
 
+@cache
 def generated() -> tuple[Generation, list[ObservedNode]]:
     async def run() -> tuple[Generation, list[ObservedNode]]:
         async with SimulatedSwarm() as swarm:
@@ -47,8 +48,7 @@ def generated() -> tuple[Generation, list[ObservedNode]]:
 
 def test_a_verifiers_figures() -> None:
     generation, (verifier, *_) = generated()
-    registry = CollectorRegistry()
-    registry.register(NodeCollector([verifier]))
+    registry = node_registry([verifier])
     spec = "cosine:verifier_spec_decode_num"
     counts = [
         value(registry, verifier, f"{spec}_{what}_tokens_total") for what in ("accepted", "draft", "received")
@@ -79,12 +79,19 @@ def test_a_verifiers_figures() -> None:
     assert value(registry, verifier, "cosine:node_kv_retained_tokens") == (len(PROMPT) + TOKENS) // 16 * 16
     facts = {"version": "v", "target": "zoo:target", "numerics": "scripted"}
     assert value(registry, verifier, "cosine:node_info", **facts) == 1
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    buckets = [sample.value for sample in samples if sample.name == "cosine:node_pass_seconds_bucket"]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == verifier.service.progress.steps
+    # A scrape reads what is true then, of the process too.
+    verifier.service.counts.refused[ErrorCode.OVERLOADED] += 3
+    assert value(registry, verifier, "cosine:node_requests_refused_total", reason="overloaded") == 3
+    assert registry.get_sample_value("process_cpu_seconds_total") is not None
 
 
 def test_drafters_of_one_process_are_told_apart() -> None:
     generation, (_, *drafters) = generated()
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(drafters))
+    registry = node_registry(drafters)
     names = [
         f"cosine:drafter_{name}_total" for name in ("spec_decode_num_draft_tokens", "fragments", "prompt_tokens")
     ]
@@ -95,28 +102,6 @@ def test_drafters_of_one_process_are_told_apart() -> None:
     text = generate_latest(registry).decode()
     assert text.count("# TYPE cosine:drafter_busy_total counter") == 1
     assert "cosine:verifier" not in text
-
-
-def test_buckets_add_up() -> None:
-    _, (verifier, *_) = generated()
-    registry = CollectorRegistry()
-    registry.register(NodeCollector([verifier]))
-    buckets = [
-        sample.value
-        for family in registry.collect()
-        for sample in family.samples
-        if sample.name == "cosine:node_pass_seconds_bucket"
-    ]
-    assert buckets == sorted(buckets)
-    assert buckets[-1] == verifier.service.progress.steps
-
-
-def test_a_scrape_reads_what_is_true_then() -> None:
-    _, (verifier, *_) = generated()
-    registry = node_registry([verifier])
-    verifier.service.counts.refused[ErrorCode.OVERLOADED] += 3
-    assert value(registry, verifier, "cosine:node_requests_refused_total", reason="overloaded") == 3
-    assert registry.get_sample_value("process_cpu_seconds_total") is not None
 
 
 MODEL = "m"
@@ -156,9 +141,7 @@ def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:
     assert generation_value(registry, "generation_tokens_total") == 3
     assert generation_value(registry, "request_success_total", finished_reason="abort") == 1
     assert generation_value(registry, "e2e_request_latency_seconds_count") is None
-
-
-def test_short_outputs_have_no_time_per_further_token() -> None:
+    # Short outputs have no time per further token.
     registry = CollectorRegistry()
     metrics = GenerationMetrics(registry, model_name=MODEL)
     metrics.observe(generation(tokens=1))

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cosine_node.cli.results import rounded, write_result
+from cosine_lab.commands.results import rounded, write_result
 
 
 def test_numbers_are_rounded_wherever_they_stand() -> None:
