@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,9 +110,8 @@ class LearningChild:
     which end it (POSIX, "orphaned process group"); one that runs sees its stdin end.
     """
 
-    def __init__(self, folder: Path, *, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._command = command
         self._process: Popen[bytes] | None = None
         self.is_paused = False
 
@@ -148,7 +146,7 @@ class LearningChild:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         environment = os.environ | ONE_THREAD
         with (self._folder / LOG_NAME).open("wb") as log:
-            return Popen(self._command, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, env=environment)
+            return Popen(COMMAND, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, env=environment)
 
     def pause(self) -> None:
         """Stop it at once, and those that are started later."""
@@ -164,11 +162,9 @@ class LearningChild:
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
-            try:
+            # It may just have ended.
+            with suppress(ProcessLookupError):
                 self._process.send_signal(number)
-            except ProcessLookupError:
-                # It has just ended.
-                return
 
 
 def _exchange(process: "Popen[bytes]", line: bytes) -> bytes:

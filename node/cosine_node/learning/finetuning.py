@@ -24,18 +24,17 @@ from transformers import AutoModelForCausalLM
 
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Engine
-from cosine_node.engine.torch.loading import load_engine, load_model
+from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.torch.support import cache_parameter
-from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.learning.child import RoundOutcome
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.streams import VerifiedStream
-from cosine_node.training.distilling import agreement_of, sum_of
+from cosine_node.training.distilling import POOL_TOKENS, drafter_in, right_choices
 from cosine_node.training.loop import Plan, train
 from cosine_node.training.new_drafter import adopt, tables_by_token
 from cosine_protocol.errors import UsageError
 
-POOL_TOKENS: Final = 16_384
-"""One text at a time, and few are longer."""
 LONGEST_TOKENS: Final = 1024
 """Bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
 MOST_TOKENS: Final = 200_000
@@ -88,17 +87,6 @@ class RoundSettings:
     own_tokens: int = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundReport:
-    """Right first choices on held-out texts before and after a round, and what it took."""
-
-    before: Acceptance
-    after: Acceptance
-    trained_tokens: int
-    steps: int
-    seconds: float
-
-
 def train_round(
     base: Path,
     learned: Sequence[VerifiedStream],
@@ -107,7 +95,7 @@ def train_round(
     settings: RoundSettings,
     *,
     shipped: Path,
-) -> RoundReport:
+) -> RoundOutcome:
     """Train the weights of the folder `base` and write them to the folder `out`, in bfloat16.
 
     `shipped` are the weights that the drafter came with: what they would have said is not to be forgotten, however
@@ -128,7 +116,7 @@ def train_round(
     starts = [rng.choice(learned).prompt[0] for _ in range(settings.own_texts)]
     own_text = _own_text(old, starts, shipped_vocabulary, tokens=settings.own_tokens)
     if vocabulary is not None and (larger := grown(model, vocabulary, (one.tokens for one in learned))) is not None:
-        model, vocabulary = larger.model, larger.vocabulary
+        model, vocabulary = larger
     places = None
     if vocabulary is not None and shipped_vocabulary is not None:
         places = torch.tensor(vocabulary.own_tokens((*shipped_vocabulary.target_ids, UNKNOWN)))
@@ -144,9 +132,12 @@ def train_round(
     tokens = sum(len(stream.tokens) for stream in learned)
     epochs = min(settings.epochs, MOST_TOKENS / tokens)
     steps = math.ceil(epochs * len(learned) / settings.batch_rows)
-    warmup_steps = max(1, min(10, steps // 10))
-    rate = settings.learning_rate
-    plan = Plan(learning_rate=rate, warmup_steps=warmup_steps, weight_decay=0.01, budget_steps=steps)
+    plan = Plan(
+        learning_rate=settings.learning_rate,
+        warmup_steps=max(1, min(10, steps // 10)),
+        weight_decay=0.01,
+        budget_steps=steps,
+    )
     train(model.train(), draw, loss_of, plan, device="cpu")
     model.to(torch.bfloat16).save_pretrained(out)
     if vocabulary is not None:
@@ -154,7 +145,7 @@ def train_round(
     before, after = (
         acceptance_along(drafter_in(folder, vocab_tokens=settings.vocab_tokens), held_out) for folder in (base, out)
     )
-    return RoundReport(
+    return RoundOutcome(
         before=before,
         after=after,
         trained_tokens=round(epochs * tokens),
@@ -163,21 +154,12 @@ def train_round(
     )
 
 
-def drafter_in(folder: Path, *, vocab_tokens: int) -> Engine:
-    """An engine around weights of any version, in the target's tokens."""
-    vocabulary = DraftVocabulary.read(folder)
-    engine = load_engine(str(folder), pool_tokens=POOL_TOKENS, vocabulary=vocabulary)
-    if vocabulary is None:
-        return engine
-    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=vocab_tokens)
-
-
 def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acceptance:
     """Right first choices along texts, with the noise that the target chose with; too long ones do not count."""
     longest = min(drafter.context_tokens, POOL_TOKENS)
-    fitting = (stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest)
-    agreement = sum_of(agreement_of(drafter, stream) for stream in fitting)
-    return Acceptance(agreement.right, agreement.tokens)
+    fitting = [stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest]
+    right = sum(right_choices(drafter, one.prompt, one.tokens, one.sampling) for one in fitting)
+    return Acceptance(right, sum(len(stream.tokens) for stream in fitting))
 
 
 def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
@@ -300,16 +282,10 @@ def doubted_clients(streams: Sequence[VerifiedStream]) -> frozenset[str]:
     return frozenset(doubted)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Grown:
-    """A model with more tokens than before."""
-
-    model: Any
-    vocabulary: DraftVocabulary
-
-
-def grown(model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]) -> Grown | None:
-    """The model with the tokens that texts have often and it does not know; None where there are none.
+def grown(
+    model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]
+) -> tuple[Any, DraftVocabulary] | None:
+    """The model with the tokens that texts have often and it does not know, and those; None where there are none.
 
     New tokens begin as the reserved id, which stood for them so far.
     """
@@ -331,7 +307,7 @@ def grown(model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ..
             if name in tables_by_token(taught):
                 weight[:] = weights[name][vocabulary.reserved_id]
     adopt(taught, model, larger, vocabulary)
-    return Grown(taught, larger)
+    return taught, larger
 
 
 def in_earlier_ids(logs: Tensor, places: Tensor) -> Tensor:

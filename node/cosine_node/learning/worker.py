@@ -7,9 +7,9 @@ import json
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Final
 
 from cosine_node.engine.torch.threads import limit_threads
 from cosine_node.learning.child import (
@@ -23,29 +23,50 @@ from cosine_node.learning.child import (
     to_line,
 )
 from cosine_node.learning.domain_texts import domain_nll
-from cosine_node.learning.finetuning import RoundSettings, acceptance_along, drafter_in, train_round
+from cosine_node.learning.finetuning import RoundSettings, acceptance_along, train_round
 from cosine_node.learning.served_weights import add_what_serves
 from cosine_node.learning.stream_store import read_streams
 from cosine_node.learning.versions import Versions
 from cosine_node.models.model import target_sizes
+from cosine_node.training.distilling import drafter_in
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
-LOWEST_NICE: Final = 19
 LOG = logging.getLogger(__name__)
 
 
-def learn(order: RoundOrder) -> RoundOutcome:
-    """Carry out a round. Raises `UsageError` and `sqlite3.Error`."""
-    folder, target, base = Path(order.folder), Path(order.target), Path(order.base)
-    versions, codec = Versions(folder), _codec(target)
+def carry_out(order: Order | Answer) -> Answer:
+    """The answer to an order. Raises `UsageError` and `sqlite3.Error`."""
+    match order:
+        case RoundOrder():
+            limit_threads(1, Path(order.base))
+            return _learn(order)
+        case ComparisonOrder():
+            limit_threads(1, Path(order.live))
+            streams = read_streams(Path(order.folder), held_out=None, after=order.after)
+            vocab_tokens = target_sizes(Path(order.target))[0]
+            earlier, live = (
+                acceptance_along(drafter_in(Path(weights), vocab_tokens=vocab_tokens), streams)
+                for weights in (order.earlier, order.live)
+            )
+            return Comparison(earlier=earlier, live=live)
+        case _:
+            raise ValueError("an answer is no order")
+
+
+def _learn(order: RoundOrder) -> RoundOutcome:
+    folder, target, shipped = Path(order.folder), Path(order.target), Path(order.shipped)
+    files = TokenizerFiles.read(target)
+    if files is None:
+        raise UsageError(f"{target} has no tokenizer files.")
+    codec, vocab_tokens = TextCodec(files.files), target_sizes(target)[0]
     learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
-    vocab_tokens = target_sizes(target)[0]
+    settings = RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
+    versions = Versions(folder)
     out = versions.begin(order.number)
-    shipped, settings = Path(order.shipped), RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
     try:
-        report = train_round(base, learned, held_out, out, settings, shipped=shipped)
+        outcome = train_round(Path(order.base), learned, held_out, out, settings, shipped=shipped)
         add_what_serves(out, shipped, kind=order.kind)
         # Against the weights as shipped: rounds that each forget a little would forget all.
         nll_before, nll = (
@@ -56,59 +77,7 @@ def learn(order: RoundOrder) -> RoundOutcome:
         # The disk may be full of it, and the next round begins in an hour.
         versions.drop_unfinished()
         raise
-    return RoundOutcome(
-        before=report.before,
-        after=report.after,
-        trained_tokens=report.trained_tokens,
-        steps=report.steps,
-        seconds=report.seconds,
-        nll_before=nll_before,
-        nll=nll,
-    )
-
-
-def compare(order: ComparisonOrder) -> Comparison:
-    """Compare two versions. Raises `UsageError` and `sqlite3.Error`."""
-    streams = read_streams(Path(order.folder), held_out=None, after=order.after)
-    vocab_tokens = target_sizes(Path(order.target))[0]
-    earlier, live = (
-        acceptance_along(drafter_in(Path(weights), vocab_tokens=vocab_tokens), streams)
-        for weights in (order.earlier, order.live)
-    )
-    return Comparison(earlier=earlier, live=live)
-
-
-def _codec(target: Path) -> TextCodec:
-    files = TokenizerFiles.read(target)
-    if files is None:
-        raise UsageError(f"{target} has no tokenizer files.")
-    return TextCodec(files.files)
-
-
-def carry_out(order: Order | Answer) -> Answer:
-    """The answer to an order."""
-    match order:
-        case RoundOrder():
-            limit_threads(1, Path(order.base))
-            return learn(order)
-        case ComparisonOrder():
-            limit_threads(1, Path(order.live))
-            return compare(order)
-        case _:
-            raise ValueError("an answer is no order")
-
-
-def give_way() -> None:
-    """Let everything else on the machine run first."""
-    os.nice(LOWEST_NICE)
-    if sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def end_with_parent() -> None:
-    """End the process once nobody holds its stdin."""
-    sys.stdin.buffer.read()
-    os._exit(1)
+    return replace(outcome, nll_before=nll_before, nll=nll)
 
 
 def main() -> None:
@@ -117,9 +86,12 @@ def main() -> None:
     # Whatever a library prints is no answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    give_way()
+    # Everything else on the machine runs first.
+    os.nice(19)
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     line = sys.stdin.buffer.readline()
-    Thread(target=end_with_parent, daemon=True).start()
+    Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = to_line(carry_out(from_line(line)))
     except Exception as error:  # The task's boundary: the parent is told, and the log has the rest.
@@ -127,6 +99,12 @@ def main() -> None:
         answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
     answers.write(answer)
     answers.flush()
+
+
+def _end_with_parent() -> None:
+    """End the process once nobody holds its stdin."""
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A target's answers, with what else it found likely at each token, and the folder they are kept in."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,9 @@ from cosine_protocol.request import Sampling
 
 SHARD_ANSWERS: Final = 64
 """Answers of a file, the most that an interruption can lose."""
+SAY_EVERY_S: Final = 20.0
+"""The time between two lines of progress."""
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +36,31 @@ class Answer:
     tokens: tuple[int, ...]
     likely_ids: NDArray[np.int32]
     likely_logs: NDArray[np.float16]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPrompt:
+    """A question in tokens, and how its answer is to be chosen; `given` is one of somebody else, to be read."""
+
+    question: int
+    domain: str
+    tokens: tuple[int, ...]
+    sampling: Sampling
+    given: tuple[int, ...] = ()
+
+    def answer(
+        self, tokens: tuple[int, ...], likely_ids: NDArray[np.int32], likely_logs: NDArray[np.float16]
+    ) -> Answer:
+        """What the target has answered, or would have found likely in what was given."""
+        return Answer(
+            question=self.question,
+            domain=self.domain,
+            sampling=self.sampling,
+            prompt=self.tokens,
+            tokens=tokens,
+            likely_ids=likely_ids,
+            likely_logs=likely_logs,
+        )
 
 
 class AnswerStore:
@@ -109,6 +138,33 @@ def _read(file: Path) -> Iterator[Answer]:
                 place += answer_tokens
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{file} is damaged ({error}); delete it, and its answers are asked for again.") from None
+
+
+def ask_all(
+    prompts: Sequence[TargetPrompt],
+    folder: Path,
+    ask: Callable[[Iterator[TargetPrompt]], Iterator[Answer]],
+    say: Say,
+) -> list[Answer]:
+    """All answers in `folder`, once `ask` has brought those to `prompts` that are missing."""
+    store = AnswerStore(folder)
+    missing = {(prompt.question, prompt.sampling): prompt for prompt in prompts}
+    for answer in store.read():
+        missing.pop((answer.question, answer.sampling), None)
+    if missing:
+        began_s = said_s = time.monotonic()
+        done = tokens = 0
+        try:
+            for answer in ask(iter(missing.values())):
+                store.add(answer)
+                done, tokens = done + 1, tokens + len(answer.tokens)
+                if (now_s := time.monotonic()) - said_s > SAY_EVERY_S:
+                    rate = tokens / (now_s - began_s)
+                    say(f"{done} of {len(missing)} answers, {rate:.0f} tokens/s")
+                    said_s = now_s
+        finally:
+            store.flush()
+    return store.read()
 
 
 def most_frequent(answers: Sequence[Answer], *, tokens: int, shares: Mapping[str, float]) -> DraftVocabulary:

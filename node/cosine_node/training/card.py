@@ -31,7 +31,7 @@ def drafter_card(name: str, record: Mapping[str, Any]) -> str:
         f"- {record['steps']:,} steps of {record['batch_rows']} answers, {record['minutes']:g} minutes "
         f"({record['device']}, threads: {record['threads']})",
         f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
-        f"  cosine decay, weight decay {record['weight_decay']:g}, bf16 autocast, seed {record['seed']}",
+        f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
         "",
         "## Agreement",
         "",

@@ -1,22 +1,26 @@
-"""The loss by which a drafter learns from a target's answers, and the batches it is computed on."""
+"""The loss by which a drafter learns from a target's answers, the batches for it, and what came of it."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.torch.loading import load_engine
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.training.answers import Answer
 from cosine_protocol.request import Sampling
 
 BLOCK_BATCHES: Final = 8
 """Batches drawn together and sorted by length, so that little is padded."""
+POOL_TOKENS: Final = 16_384
+"""A drafter is measured along one text at a time, and few are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,57 +130,18 @@ def _padded(examples: Sequence[Example], device: str) -> Batch:
     )
 
 
-class TargetText(Protocol):
-    """A target's own continuation of a prompt, and how it was chosen."""
-
-    @property
-    def sampling(self) -> Sampling: ...
-
-    @property
-    def prompt(self) -> tuple[int, ...]: ...
-
-    @property
-    def tokens(self) -> tuple[int, ...]: ...
+def drafter_in(folder: Path, *, vocab_tokens: int, device: str = "auto", pool_tokens: int = POOL_TOKENS) -> Engine:
+    """An engine around the weights of a folder, in the target's tokens."""
+    vocabulary = DraftVocabulary.read(folder)
+    engine = load_engine(str(folder), pool_tokens=pool_tokens, device=device, vocabulary=vocabulary)
+    return engine if vocabulary is None else ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=vocab_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class DraftAgreement:
-    """First choices that were the target's token, of so many."""
-
-    right: int
-    tokens: int
-
-    @property
-    def share(self) -> float:
-        return self.right / max(1, self.tokens)
-
-    def __add__(self, other: "DraftAgreement") -> "DraftAgreement":
-        return DraftAgreement(self.right + other.right, self.tokens + other.tokens)
-
-
-def agreement_of(drafter: Engine, answer: TargetText) -> DraftAgreement:
-    """That along one text, chosen with the sampling and the noise that the target chose with."""
-    sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
-    tokens = answer.prompt + answer.tokens[:-1]
-    names = tuple(range(len(tokens)))
-    row = Row(sequence, tokens, names, (PREFIX, *names[:-1]), scored_from=len(answer.prompt) - 1)
+def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling) -> int:
+    """First choices along a target's text that were its tokens, drawn with the noise that the target chose with."""
+    sequence = drafter.open(sampling=sampling, prompt_tokens=len(prompt))
     try:
-        (result,) = drafter.forward([row])
+        (result,) = drafter.forward([Row.chain(sequence, prompt + tokens[:-1], scored_from=len(prompt) - 1)])
     finally:
         drafter.release(sequence)
-    guesses = [choice.token for choice in result.choices]
-    right = sum(guess == token for guess, token in zip(guesses, answer.tokens, strict=True))
-    return DraftAgreement(right, len(answer.tokens))
-
-
-def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str, DraftAgreement]:
-    """The agreement along all answers of each domain, by its name."""
-    return {
-        domain: sum_of(agreement_of(drafter, answer) for answer in answers if answer.domain == domain)
-        for domain in sorted({answer.domain for answer in answers})
-    }
-
-
-def sum_of(parts: Iterable[DraftAgreement]) -> DraftAgreement:
-    """All of them together."""
-    return sum(parts, DraftAgreement(0, 0))
+    return sum(choice.token == token for choice, token in zip(result.choices, tokens, strict=True))

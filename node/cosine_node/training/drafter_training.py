@@ -9,21 +9,15 @@ from typing import Any, Final
 import torch
 
 from cosine_node.engine.ngram import NgramEngine
-from cosine_node.engine.torch.loading import load_engine, load_model, resolve_device
-from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
-from cosine_node.training.answers import Answer, most_frequent
+from cosine_node.engine.torch.loading import load_model, resolve_device
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.training.answers import Answer, Say, ask_all, most_frequent
 from cosine_node.training.card import drafter_card
-from cosine_node.training.distilling import (
-    DraftAgreement,
-    Example,
-    ExampleMix,
-    agreement_by_domain,
-    distillation_loss,
-)
-from cosine_node.training.loop import Plan, Training, train
+from cosine_node.training.distilling import Example, ExampleMix, distillation_loss, drafter_in, right_choices
+from cosine_node.training.loop import Plan, Training, has_fast_bfloat16, train
 from cosine_node.training.new_drafter import adopt
-from cosine_node.training.questions import read_questions
-from cosine_node.training.target_source import TEMPERATURE, Say, TargetSource, ask_all, prompts_of, readings_of
+from cosine_node.training.questions import TEMPERATURE, prompts_of, read_questions, readings_of
+from cosine_node.training.target_source import TargetSource
 from cosine_protocol.errors import UsageError
 
 RECORD: Final = "training.json"
@@ -108,30 +102,30 @@ def measured_agreement(
     drafter: Path, answers: Sequence[Answer], *, vocab_tokens: int, device: str
 ) -> dict[str, dict[str, dict[str, float]]]:
     """First choices that were right, of the drafter in a folder and of copying alone, by domain and temperature."""
-    vocabulary = DraftVocabulary.read(drafter)
-    inner = load_engine(str(drafter), pool_tokens=POOL_TOKENS, device=device, vocabulary=vocabulary)
-    model = inner if vocabulary is None else ReducedVocabularyEngine(inner, vocabulary, vocab_tokens=vocab_tokens)
-    copying = NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS)
-    measured: dict[str, dict[str, dict[str, float]]] = {}
-    for temperature in sorted({answer.sampling.temperature for answer in answers}):
-        along = [answer for answer in answers if answer.sampling.temperature == temperature]
-        copied = agreement_by_domain(copying, along)
-        for domain, agreement in agreement_by_domain(model, along).items():
-            measured.setdefault(domain, {})[f"{temperature:g}"] = _figures(agreement, copied[domain])
-    return measured
-
-
-def _figures(drafter: DraftAgreement, copying: DraftAgreement) -> dict[str, float]:
-    return {
-        "drafter": round(drafter.share, 3),
-        "copying": round(copying.share, 3),
-        "tokens": drafter.tokens,
+    engines = {
+        "drafter": drafter_in(drafter, vocab_tokens=vocab_tokens, device=device, pool_tokens=POOL_TOKENS),
+        "copying": NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS),
     }
+    measured: dict[str, dict[str, dict[str, float]]] = {}
+    for temperature, domain in sorted({(answer.sampling.temperature, answer.domain) for answer in answers}):
+        along = [one for one in answers if (one.sampling.temperature, one.domain) == (temperature, domain)]
+        tokens = sum(len(answer.tokens) for answer in along)
+        shares = {
+            name: round(sum(right_choices(engine, a.prompt, a.tokens, a.sampling) for a in along) / tokens, 3)
+            for name, engine in engines.items()
+        }
+        measured.setdefault(domain, {})[f"{temperature:g}"] = shares | {"tokens": tokens}
+    return measured
 
 
 def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple[list[Answer], list[Answer]]:
     """The answers to learn from, and those to questions that are held out, each greedy and sampled."""
-    _claim(settings.work, settings.target)
+    work = settings.work
+    marker = work / "target.txt"
+    if marker.is_file() and marker.read_text("utf-8") != settings.target:
+        raise UsageError(f"{work} holds the answers of {marker.read_text('utf-8')}; give another --work.")
+    work.mkdir(parents=True, exist_ok=True)
+    marker.write_text(settings.target, "utf-8")
     questions = read_questions(settings.texts)
     domains = {question.domain for question in questions}
     if unknown := set(settings.shares) - domains:
@@ -164,20 +158,10 @@ def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple
         longest_prompt=settings.longest_prompt,
         longest_answer=settings.longest_reading,
     )
-    work = settings.work
     answers = ask_all(learned, work / "answers", lambda prompts: source.target().answers(prompts), say)
     readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
     measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
     return answers + readings, measured
-
-
-def _claim(work: Path, target: str) -> None:
-    """Mark a folder of answers as those of a target. Raises `UsageError` if they are another's."""
-    marker = work / "target.txt"
-    if marker.is_file() and marker.read_text("utf-8") != target:
-        raise UsageError(f"{work} holds the answers of {marker.read_text('utf-8')}; give another --work.")
-    work.mkdir(parents=True, exist_ok=True)
-    marker.write_text(target, "utf-8")
 
 
 def _beginning(
@@ -218,5 +202,6 @@ def _record(
         "threads": torch.get_num_threads(),
         "batch_rows": settings.batch_rows,
         "seed": settings.seed,
+        "numerics": "bf16 autocast" if has_fast_bfloat16(drafter.device.type) else "float32",
         **plan,
     }

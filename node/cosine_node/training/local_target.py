@@ -19,9 +19,8 @@ from transformers import AttentionInterface
 
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.torch.sampling import best_tokens, choose
-from cosine_node.training.answers import Answer
+from cosine_node.training.answers import Answer, TargetPrompt
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 
 ATTENTION_NAME: Final = "cosine_answer_slots"
 """The name under which a model's configuration asks for this attention."""
@@ -123,18 +122,6 @@ def slot_attention(
 AttentionInterface.register(ATTENTION_NAME, slot_attention)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetPrompt:
-    """A question in tokens, and how its answer is to be chosen."""
-
-    question: int
-    domain: str
-    tokens: tuple[int, ...]
-    sampling: Sampling
-    given: tuple[int, ...] = ()
-    """An answer that somebody else gave, for `LocalTarget.readings`."""
-
-
 @dataclass(slots=True)
 class _Writing:
     """An answer under way in a slot, with the likely tokens and their logs of each position."""
@@ -143,17 +130,6 @@ class _Writing:
     tokens: list[int] = field(default_factory=list)
     likely_ids: list[NDArray[np.int32]] = field(default_factory=list)
     likely_logs: list[NDArray[np.float16]] = field(default_factory=list)
-
-    def answer(self) -> Answer:
-        return Answer(
-            question=self.prompt.question,
-            domain=self.prompt.domain,
-            sampling=self.prompt.sampling,
-            prompt=self.prompt.tokens,
-            tokens=tuple(self.tokens),
-            likely_ids=np.stack(self.likely_ids),
-            likely_logs=np.stack(self.likely_logs),
-        )
 
 
 class LocalTarget:
@@ -217,15 +193,7 @@ class LocalTarget:
             for row, prompt in enumerate(batch):
                 places = hidden[row, len(prompt.tokens) - 1 : len(texts[row])]
                 ids, logs = _likely(self._model.get_output_embeddings()(places).float())
-                yield Answer(
-                    question=prompt.question,
-                    domain=prompt.domain,
-                    sampling=prompt.sampling,
-                    prompt=prompt.tokens,
-                    tokens=prompt.given,
-                    likely_ids=ids,
-                    likely_logs=logs,
-                )
+                yield prompt.answer(prompt.given, ids, logs)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Tokens [rows, longest]. What pads a row comes after it, so that nothing looks at it."""
@@ -239,11 +207,10 @@ class LocalTarget:
         if not prompts:
             return
         taken = list(free[: len(prompts)])
-        lengths = [len(prompt.tokens) for prompt in prompts]
         for slot, prompt in zip(taken, prompts, strict=True):
             self._writing[slot] = _Writing(prompt)
         padded = self._padded([prompt.tokens for prompt in prompts])
-        ends = torch.tensor(lengths, device=padded.device) - 1
+        ends = torch.tensor([len(prompt.tokens) for prompt in prompts], device=padded.device) - 1
         with room.filling(taken):
             hidden = self._model.base_model(input_ids=padded, slots=room, use_cache=False)[0]
         room.positions[taken] = ends + 1
@@ -274,7 +241,8 @@ class LocalTarget:
             if writing.tokens[-1] in self._eos or len(writing.tokens) >= self._new_tokens:
                 self._writing[slot] = None
                 room.positions[slot] = 0
-                yield writing.answer()
+                tokens, ids, logs = tuple(writing.tokens), writing.likely_ids, writing.likely_logs
+                yield writing.prompt.answer(tokens, np.stack(ids), np.stack(logs))
 
 
 def _likely(scores: Tensor) -> tuple[NDArray[np.int32], NDArray[np.float16]]:

@@ -1,4 +1,4 @@
-"""The training loop: AdamW, warm-up and cosine decay, bf16 autocast, on CPU and CUDA; it can be interrupted."""
+"""The training loop: AdamW, warm-up and cosine decay, bf16 where that is fast; it can be interrupted."""
 
 import logging
 import math
@@ -54,6 +54,11 @@ class Training:
     losses: list[float] = field(default_factory=list)
 
 
+def has_fast_bfloat16(device: str) -> bool:
+    """True if this type of device multiplies 16 bits fast: many processors emulate them, ten times slower."""
+    return device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def train(
     model: torch.nn.Module,
     draw: Callable[[int], _Batch],
@@ -68,15 +73,25 @@ def train(
 
     With a `checkpoint` file the run goes on from there if it exists, and is written to it now and then.
     """
-    optimiser = _optimiser(model, plan)
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": plan.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=True)
+    is_half_precision = has_fast_bfloat16(device)
     run = Training()
     if checkpoint is not None and checkpoint.is_file():
-        run = _resume(checkpoint, model, optimiser, device)
+        state = torch.load(checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        run = Training(state["steps"], state["minutes"], state["losses"])
     last_s = written_s = time.monotonic()
     while (progress := plan.progress(run.steps, run.minutes)) < 1:
         for group in optimiser.param_groups:
             group["lr"] = plan.rate_at(run.steps, progress)
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=is_half_precision):
             loss = loss_of(model, draw(run.steps))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         torch.nn.utils.clip_grad_norm_(model.parameters(), MOST_GRADIENT_NORM)
@@ -95,25 +110,8 @@ def train(
     return run
 
 
-def _optimiser(model: torch.nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": plan.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
 def _write(file: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, run: Training) -> None:
     partial = file.with_suffix(".partial")
     state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
     torch.save({**state, "steps": run.steps, "minutes": run.minutes, "losses": run.losses}, partial)
     partial.rename(file)
-
-
-def _resume(file: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: str) -> Training:
-    state = torch.load(file, map_location=device, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
-    return Training(state["steps"], state["minutes"], state["losses"])

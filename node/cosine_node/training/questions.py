@@ -1,4 +1,7 @@
-"""Questions to a target: conversations cut before an answer, or openings of plain texts, from JSON lines."""
+"""Questions to a target, from JSON lines: conversations cut before an answer, or openings of plain texts.
+
+As prompts they are in tokens: to be answered by the target, or to be read with the answer that somebody else gave.
+"""
 
 import json
 import lzma
@@ -8,7 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_node.training.answers import TargetPrompt
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
 
 Message = Mapping[str, str]
 
@@ -20,6 +26,8 @@ HELD_OUT_EVERY: Final = 20
 """Where no file is held out, one question of so many is."""
 OPENING_CHARACTERS: Final = 240
 """About 50 tokens of a plain text, enough to show its kind."""
+TEMPERATURE: Final = 0.8
+"""Half of the answers are sampled at it, the others are greedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,53 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
         by_domain.setdefault(question.domain, []).append(question)
     ranked = [(place, name, question) for name, own in by_domain.items() for place, question in enumerate(own)]
     return [question for _, _, question in sorted(ranked, key=lambda item: item[:2])]
+
+
+def prompts_of(
+    questions: Sequence[Question], codec: TextCodec, *, answers: int, longest_prompt: int, is_asked_twice: bool
+) -> list[TargetPrompt]:
+    """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
+
+    Questions of more than `longest_prompt` tokens are passed over.
+    """
+    found: list[TargetPrompt] = []
+    for question in in_turns(questions):
+        if len(found) >= answers:
+            break
+        asked = question.asked
+        tokens = codec.encode(asked) if isinstance(asked, str) else codec.encode_chat(asked)
+        if not 0 < len(tokens) <= longest_prompt:
+            continue
+        sampled = Sampling(temperature=TEMPERATURE, seed=question.number)
+        ways = [Sampling(), sampled] if is_asked_twice else [sampled if question.number % 2 else Sampling()]
+        found += [TargetPrompt(question.number, question.domain, tokens, way) for way in ways]
+    return found
+
+
+def readings_of(
+    questions: Sequence[Question], codec: TextCodec, *, readings: int, longest_prompt: int, longest_answer: int
+) -> list[TargetPrompt]:
+    """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
+    found: list[TargetPrompt] = []
+    for question in in_turns(questions):
+        if len(found) >= readings:
+            break
+        if not question.follows:
+            continue
+        asked = question.asked
+        if isinstance(asked, str):
+            prompt, whole = codec.encode(asked), codec.encode(asked + question.follows)
+        else:
+            prompt = codec.encode_chat(asked)
+            whole = codec.encode_chat([*asked, {"role": "assistant", "content": question.follows}])
+        # The last tokens of a prompt may be others once more text follows.
+        common = next(
+            (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(prompt)
+        )
+        given = whole[common : common + longest_answer]
+        if 0 < common <= longest_prompt and given:
+            found.append(TargetPrompt(question.number, question.domain, whole[:common], Sampling(), given))
+    return found
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,12 @@
 """Answers on disk, and the vocabulary that is made of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cosine_node.training.answers import SHARD_ANSWERS, AnswerStore, most_frequent
+from cosine_node.training.answers import SHARD_ANSWERS, Answer, AnswerStore, TargetPrompt, ask_all, most_frequent
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.training.samples import answer
@@ -27,23 +28,36 @@ def test_answers_are_read_as_they_were_added(tmp_path: Path) -> None:
         assert np.array_equal(found.likely_logs, one.likely_logs)
 
 
-def test_answers_of_which_only_the_text_is_known_are_kept_too(tmp_path: Path) -> None:
-    store = AnswerStore(tmp_path)
-    store.add(answer((4, 5, 6)))
-    store.flush()
-    assert store.read()[0].likely_ids.shape == (3, 0)
-
-
-def test_a_full_file_is_written_at_once(tmp_path: Path) -> None:
-    store = AnswerStore(tmp_path)
-    for _ in range(SHARD_ANSWERS + 1):
-        store.add(answer((4,)))
-    assert len(AnswerStore(tmp_path).read()) == SHARD_ANSWERS
-
-
-def test_nothing_is_written_for_no_answers(tmp_path: Path) -> None:
+def test_a_full_file_is_written_at_once_and_none_for_no_answers(tmp_path: Path) -> None:
     AnswerStore(tmp_path / "none").flush()
     assert not (tmp_path / "none").exists()
+    store = AnswerStore(tmp_path)
+    for _ in range(SHARD_ANSWERS + 1):
+        store.add(answer((4, 5, 6)))
+    read = AnswerStore(tmp_path).read()
+    assert len(read) == SHARD_ANSWERS and read[0].likely_ids.shape == (3, 0)
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    prompts = [TargetPrompt(number, "a", (number,), Sampling(seed=number)) for number in range(20)]
+    nothing = np.zeros((1, 0))
+    asked: list[TargetPrompt] = []
+
+    def until(lasts: int) -> list[Answer]:
+        def ask(missing: Iterator[TargetPrompt]) -> Iterator[Answer]:
+            for prompt in missing:
+                if len(asked) == lasts:
+                    raise ConnectionError
+                asked.append(prompt)
+                yield prompt.answer((7,), nothing.astype(np.int32), nothing.astype(np.float16))
+
+        return ask_all(prompts, tmp_path, ask, lambda _: None)
+
+    with pytest.raises(ConnectionError):
+        until(7)
+    answers = until(99)
+    assert asked == prompts and {one.question for one in answers} == set(range(20))
+    assert len(until(0)) == 20
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -55,15 +69,10 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_frequent_tokens_are_known_in_rising_order() -> None:
     answers = [answer((40, 9, 40, 9, 40)), answer((9, 77), prompt=(40,))]
     assert most_frequent(answers, tokens=2, shares={}).target_ids == (9, 40)
-
-
-def test_tokens_that_were_likely_count_by_their_probability() -> None:
+    assert most_frequent([answer((4, 5), prompt=(1,))], tokens=100, shares={}).target_ids == (1, 4, 5)
+    # Those that were likely count by their probability.
     likely = [[(9, 0.6), (50, 0.4)], [(9, 0.5), (60, 0.001)]]
     assert most_frequent([answer((9, 9), prompt=(), likely=likely)], tokens=2, shares={}).target_ids == (9, 50)
-
-
-def test_no_token_is_known_that_was_never_seen() -> None:
-    assert most_frequent([answer((4, 5), prompt=(1,))], tokens=100, shares={}).target_ids == (1, 4, 5)
 
 
 def test_domains_count_by_their_shares() -> None:

@@ -7,21 +7,14 @@ import transformers as tf
 from torch import Tensor
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.base import Row
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.training.distilling import (
-    Batch,
-    DraftAgreement,
-    Example,
-    ExampleMix,
-    agreement_by_domain,
-    agreement_of,
-    distillation_loss,
-)
+from cosine_node.training.distilling import Batch, Example, ExampleMix, distillation_loss, right_choices
 from cosine_protocol.request import Sampling
 from tests.node.training.samples import answer
 
 KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
+PROMPT = (1, 2, 3)
 
 
 class Fixed(torch.nn.Module):
@@ -58,11 +51,7 @@ def test_the_loss_is_the_cross_entropy_with_known_tokens_and_all_others_as_one()
     loss = distillation_loss(model, batch_of([(40, 0.5), (99, 0.2), (41, 0.1)], tokens=(40,)))
     others = logs[[0, 1, 2, 5]].logsumexp(-1)
     assert loss.item() == pytest.approx(-(0.5 * logs[3] + 0.1 * logs[4] + 0.4 * others).item(), abs=1e-3)
-
-
-def test_of_a_text_alone_the_loss_is_the_cross_entropy_with_its_tokens() -> None:
-    model = Fixed([1.0, 0.5, -1.0, 2.0, 0.0, 0.25])
-    logs = torch.tensor([1.0, 0.5, -1.0, 2.0, 0.0, 0.25]).log_softmax(-1)
+    # Of a text alone, with its tokens.
     loss = distillation_loss(model, batch_of(tokens=(40, 99)))
     unknown = logs[[0, 1, 2, 3, 4, 5]].logsumexp(-1)
     assert loss.item() == pytest.approx(-(logs[3] + unknown).item() / 2, abs=1e-5)
@@ -105,35 +94,22 @@ VOCAB = 32
 
 
 def written(sampling: Sampling, tokens: int = 40) -> tuple[int, ...]:
-    """The tokens of a scripted target after the prompt of `answer`."""
+    """The tokens of a scripted target after a prompt."""
     engine = ScriptedEngine(vocab_tokens=VOCAB)
     sequence = engine.open(sampling=sampling, prompt_tokens=3)
-    (result,) = engine.forward([Row.chain(sequence, (1, 2, 3), scored_from=2)])
+    (result,) = engine.forward([Row.chain(sequence, PROMPT, scored_from=2)])
     engine.keep(sequence, (0, 1, 2))
     found = [result.choices[0].token]
     while len(found) < tokens:
-        (result,) = engine.forward([Row(sequence, (found[-1],), (0,), (PREFIX,))])
+        (result,) = engine.forward([Row.chain(sequence, found[-1:])])
         engine.keep(sequence, (0,))
         found.append(result.choices[0].token)
     return tuple(found)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)])
-def test_the_target_guesses_all_of_its_own_tokens(sampling: Sampling) -> None:
-    engine = ScriptedEngine(vocab_tokens=VOCAB)
-    assert agreement_of(engine, answer(written(sampling), sampling=sampling)) == DraftAgreement(40, 40)
-    assert engine.open_sequences == 0
-
-
-def test_a_worse_drafter_guesses_some() -> None:
-    drafter = ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.5)
-    found = agreement_of(drafter, answer(written(Sampling())))
-    assert 5 < found.right < 35
-
-
-def test_domains_are_told_apart() -> None:
-    right, wrong = answer(written(Sampling()), domain="a"), answer((31,) * 20, domain="b")
-    found = agreement_by_domain(ScriptedEngine(vocab_tokens=VOCAB), [right, wrong, right])
-    assert found["a"] == DraftAgreement(80, 80)
-    assert found["b"].tokens == 20
-    assert found["b"].share < 0.5
+def test_the_target_guesses_all_of_its_own_tokens_and_a_worse_drafter_some(sampling: Sampling) -> None:
+    target, worse = ScriptedEngine(vocab_tokens=VOCAB), ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.5)
+    assert right_choices(target, PROMPT, written(sampling), sampling) == 40
+    assert target.open_sequences == 0
+    assert 5 < right_choices(worse, PROMPT, written(sampling), sampling) < 35

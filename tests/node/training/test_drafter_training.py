@@ -2,12 +2,10 @@
 
 import json
 import random
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cosine_node import zoo
 from cosine_node.cli import main
@@ -18,13 +16,7 @@ from cosine_node.training.card import agreement_table
 from cosine_node.training.drafter_training import measured_agreement
 from cosine_protocol.records import Role
 
-SMALL = "--answers 96 --held-out 8 --new-tokens 24 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
-
-
-@pytest.fixture(autouse=True)
-def _in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many processors emulate bfloat16, at a tenth of the speed."""
-    monkeypatch.setattr(torch, "autocast", lambda *_: nullcontext())
+SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +57,7 @@ def test_the_agreement_rises(work: Path, tmp_path: Path, capsys: pytest.CaptureF
     for temperature in ("0", "0.8"):
         before, after = (record["agreement"]["texts"][temperature] for record in (first, better))
         assert after["drafter"] > before["drafter"] + 0.1
-        assert after["tokens"] == before["tokens"] > 100
+        assert after["tokens"] == before["tokens"] > 40
     assert better["agreement"]["texts"]["0"]["drafter"] > 0.5
 
     again = trained(work, tmp_path / "again", capsys, "--steps", "20", "--init", str(tmp_path / "better"))
@@ -96,7 +88,6 @@ def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytes
 def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "target.txt").write_text("zoo:other", "utf-8")
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n', "utf-8")
     given = ["--texts", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
     assert "zoo:other" in refused(given, capsys)
 

@@ -1,3 +1,5 @@
+"""The training loop: its rate and budgets, its numerics, and that an interruption changes nothing."""
+
 from pathlib import Path
 
 import pytest
@@ -27,23 +29,30 @@ class Interrupted(Exception):
     """Stands for whatever ends a training early."""
 
 
-def test_the_rate_warms_up_and_decays() -> None:
-    plan = Plan(learning_rate=1.0, warmup_steps=10, weight_decay=0)
+def test_the_rate_warms_up_and_decays_and_the_first_budget_that_is_used_up_ends_a_run() -> None:
+    plan = Plan(learning_rate=1.0, warmup_steps=10, weight_decay=0, budget_steps=10, budget_minutes=4)
     assert plan.rate_at(0, 0.0) == pytest.approx(0.1)
     assert plan.rate_at(10, 0.0) == pytest.approx(1.0)
     assert plan.rate_at(10, 1.0) == pytest.approx(0.03)
 
-
-def test_the_first_budget_that_is_used_up_ends_a_run() -> None:
-    plan = Plan(learning_rate=1.0, warmup_steps=1, weight_decay=0, budget_steps=10, budget_minutes=4)
     assert plan.progress(5, 1) == 0.5
     assert plan.progress(5, 3) == 0.75
 
 
-def test_the_loss_falls() -> None:
-    run = train(model(), draw, loss_of, PLAN, device="cpu")
-    assert run.steps == 30
-    assert run.losses[-1] < 0.2 * run.losses[0]
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_the_loss_falls_in_bfloat16_where_the_processor_multiplies_it_fast(
+    is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: is_fast)
+    numerics = set()
+
+    def noted(trained: torch.nn.Module, batch: Tensor) -> Tensor:
+        numerics.add(trained(batch).dtype)
+        return loss_of(trained, batch)
+
+    run = train(model(), draw, noted, PLAN, device="cpu")
+    assert run.steps == 30 and run.losses[-1] < 0.2 * run.losses[0]
+    assert numerics == {torch.bfloat16 if is_fast else torch.float32}
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

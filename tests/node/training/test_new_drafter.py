@@ -1,3 +1,5 @@
+"""A drafter before its training: layers and tokens of its target, a small model, what another has learned."""
+
 from typing import Any
 
 import pytest
@@ -5,7 +7,7 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.training.new_drafter import adopt, drafter_of
+from cosine_node.training.new_drafter import Shape, adopt, drafter_of
 from cosine_protocol.errors import UsageError
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB
 
@@ -28,15 +30,12 @@ def test_all_layers_and_tokens_are_the_target_itself(name: str) -> None:
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_as_many_tokens_as_the_targets_are_still_told_apart() -> None:
-    model = target("Llama")
-    vocabulary = DraftVocabulary(tuple(range(1, VOCAB)))
-    rows = drafter_of(model, layers=(0,), vocabulary=vocabulary).get_input_embeddings().weight
-    assert torch.equal(rows[:-1], model.get_input_embeddings().weight[1:])
-
-
 def test_some_layers_and_tokens_are_taken() -> None:
     model = target("Llama")
+    # As many tokens as the target's are still told apart.
+    most = DraftVocabulary(tuple(range(1, VOCAB)))
+    rows = drafter_of(model, layers=(0,), vocabulary=most).get_input_embeddings().weight
+    assert torch.equal(rows[:-1], model.get_input_embeddings().weight[1:])
     drafter = drafter_of(model, layers=(-1,), vocabulary=SOME)
     assert drafter.config.num_hidden_layers == 1
     taken, given = drafter.model.layers[0].mlp.up_proj.weight, model.model.layers[1].mlp.up_proj.weight
@@ -46,10 +45,15 @@ def test_some_layers_and_tokens_are_taken() -> None:
     assert torch.allclose(rows[-1], all_rows.mean(0))
 
 
-@pytest.mark.parametrize("layers", [(), (2,), (-3,), (0, 7)])
-def test_layers_that_the_target_does_not_have_are_refused(layers: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="--layers"):
-        drafter_of(target("Llama"), layers=layers, vocabulary=SOME)
+def test_layers_that_the_target_does_not_have_are_refused() -> None:
+    for layers in ((), (2,), (-3,), (0, 7)):
+        with pytest.raises(UsageError, match="--layers"):
+            drafter_of(target("Llama"), layers=layers, vocabulary=SOME)
+
+
+def test_a_small_width_has_one_head_and_some_feed_forward() -> None:
+    shape = Shape(layers=1, width=8, vocabulary_size=4, context_tokens=16)
+    assert (shape.heads, shape.feed_forward_width) == (1, 32)
 
 
 def test_a_drafter_adopts_what_another_learned_and_keeps_tokens_that_are_new_to_it() -> None:

@@ -1,10 +1,22 @@
+"""Questions of JSON lines, and the prompts that are made of them."""
+
 import json
 import lzma
 from pathlib import Path
 
 import pytest
 
-from cosine_node.training.questions import OPENING_CHARACTERS, Question, in_turns, read_questions
+from cosine_node.training.answers import TargetPrompt
+from cosine_node.training.questions import (
+    OPENING_CHARACTERS,
+    TEMPERATURE,
+    Question,
+    in_turns,
+    prompts_of,
+    read_questions,
+    readings_of,
+)
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import UsageError
 
 CHAT = [
@@ -38,23 +50,6 @@ def test_a_conversation_that_waits_for_its_answer_is_asked_whole(tmp_path: Path)
     assert question == Question("own", tuple(CHAT[:1]), is_held_out=question.is_held_out)
 
 
-def test_of_a_text_the_opening_is_asked(tmp_path: Path) -> None:
-    (short, *_), (long, *_) = (
-        [read_questions(write(tmp_path / "a.jsonl", {"text": text}))[0].asked] for text in ("one two", "word " * 99)
-    )
-    assert short == "one two"
-    assert isinstance(long, str)
-    assert len(long) <= OPENING_CHARACTERS
-    assert long.endswith("word")
-
-
-def test_the_rest_of_a_text_follows(tmp_path: Path) -> None:
-    text = "word " * 99
-    (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
-    assert isinstance(question.asked, str)
-    assert question.asked + question.follows == text
-
-
 def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
     write(tmp_path / "a.train.jsonl", *chats(9))
     write(tmp_path / "a.dev.jsonl", {"text": "held out"})
@@ -64,12 +59,9 @@ def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
 
 
 def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path / "a.jsonl", *chats(400)))
+    questions = read_questions(write(tmp_path / "a.jsonl", *chats(400), *chats(3)))
+    assert len(questions) == 400, "what is asked twice counts once"
     assert 5 < sum(question.is_held_out for question in questions) < 40
-
-
-def test_a_question_that_is_asked_twice_counts_once(tmp_path: Path) -> None:
-    assert len(read_questions(write(tmp_path / "a.jsonl", *chats(3), *chats(3)))) == 3
 
 
 def test_domains_take_turns() -> None:
@@ -77,25 +69,65 @@ def test_domains_take_turns() -> None:
     assert [question.domain for question in in_turns(questions)] == ["a", "b", "a", "a"]
 
 
-@pytest.mark.parametrize("line", ["[1]", "{", '"text"'])
-def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / "a.jsonl").write_text(line, "utf-8")
-    with pytest.raises(UsageError, match=r"a\.jsonl"):
+def test_of_a_text_the_opening_is_asked_and_the_rest_follows(tmp_path: Path) -> None:
+    for text in ("one two", "word " * 99):
+        (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
+        assert isinstance(question.asked, str) and question.asked + question.follows == text
+        assert len(question.asked) <= OPENING_CHARACTERS and question.asked.endswith(("two", "word"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        *((line, r"a\.jsonl") for line in ("[1]", "{", '"text"')),
+        *((line, "no question") for line in ("{}", '{"messages": []}', '{"messages": "x"}', '{"text": 3}')),
+        (json.dumps({"messages": [CHAT[1]]}), "no question"),
+    ],
+)
+def test_lines_without_a_question_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content, "utf-8")
+    with pytest.raises(UsageError, match=reason):
         read_questions(tmp_path)
 
 
-@pytest.mark.parametrize("record", [{}, {"messages": []}, {"messages": "x"}, {"messages": [CHAT[1]]}, {"text": 3}])
-def test_texts_without_a_question_are_refused(tmp_path: Path, record: object) -> None:
-    with pytest.raises(UsageError, match="no question"):
-        read_questions(write(tmp_path / "a.jsonl", record))
-
-
-def test_a_folder_without_texts_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_texts_and_a_damaged_archive_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No texts"):
         read_questions(tmp_path)
-
-
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.xz").write_bytes(b"not compressed")
     with pytest.raises(UsageError, match="cannot be read"):
         read_questions(tmp_path)
+
+
+class Letters(TextCodec):
+    """A token for each letter, and no files."""
+
+    def __init__(self) -> None:
+        pass
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+
+def asked(count: int, *, is_asked_twice: bool = False, longest: int = 99) -> list[TargetPrompt]:
+    questions = [Question("a", f"question {number}") for number in range(20)]
+    return prompts_of(questions, Letters(), answers=count, longest_prompt=longest, is_asked_twice=is_asked_twice)
+
+
+def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_both_ways() -> None:
+    assert {prompt.sampling.temperature for prompt in asked(20)} == {0, TEMPERATURE}
+    assert len({prompt.question for prompt in asked(20)}) == 20
+    prompts = asked(10, is_asked_twice=True)
+    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
+
+
+def test_long_questions_are_passed_over() -> None:
+    assert {len(prompt.tokens) for prompt in asked(20, longest=10)} == {10}
+    assert asked(20, longest=9) == []
+
+
+def test_what_follows_a_question_is_read_up_to_a_length() -> None:
+    questions = [Question("a", "one", " two three"), Question("a", "nothing follows")]
+    (reading,) = readings_of(questions, Letters(), readings=9, longest_prompt=9, longest_answer=4)
+    assert ("".join(map(chr, reading.tokens)), "".join(map(chr, reading.given))) == ("one", " two")
+    assert readings_of(questions, Letters(), readings=9, longest_prompt=2, longest_answer=4) == []
+    assert readings_of(questions, Letters(), readings=0, longest_prompt=9, longest_answer=4) == []
