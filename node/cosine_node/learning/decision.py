@@ -61,9 +61,9 @@ def standard_error(before: Acceptance, after: Acceptance) -> float:
     return math.sqrt(pooled * (1 - pooled) * (1 / before.tokens + 1 / after.tokens))
 
 
-def is_due(*, new_tokens: int, held_out_tokens: int, least_tokens: int = NEW_TOKENS) -> bool:
+def is_due(*, new_tokens: int, held_out_tokens: int) -> bool:
     """True if there is enough to learn from, and enough to measure by."""
-    return new_tokens >= least_tokens and held_out_tokens >= HELD_OUT_TOKENS
+    return new_tokens >= NEW_TOKENS and held_out_tokens >= HELD_OUT_TOKENS
 
 
 def goes_live(*, before: Acceptance, after: Acceptance) -> bool:

@@ -1,6 +1,6 @@
 """The likelihood of the project's prompts to a drafter, domain by domain: what it may say that it is good at."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -23,17 +23,13 @@ def domain_nll(drafter: Engine, codec: TextCodec, domains: Iterable[str] = zoo.D
     """The mean negative log-likelihood of a token of the prompts of each domain, in nats."""
     means = {}
     for domain in domains:
-        prompts = [_tokens(codec, prompt) for prompt in zoo.prompts(domain)]
-        nlls = [(_nll(drafter, tokens), len(tokens) - 1) for tokens in prompts if _fits(drafter, tokens)]
-        if nlls:
-            means[domain] = sum(nll * tokens for nll, tokens in nlls) / sum(tokens for _, tokens in nlls)
+        prompts = (_tokens(codec, prompt) for prompt in zoo.prompts(domain))
+        fits = range(2, drafter.context_tokens)
+        read = [tokens for tokens in prompts if len(tokens) in fits and max(tokens) < drafter.vocab_tokens]
+        if read:
+            total = sum(_nll(drafter, tokens) * (len(tokens) - 1) for tokens in read)
+            means[domain] = total / sum(len(tokens) - 1 for tokens in read)
     return means
-
-
-def own_and_foreign(nll: Mapping[str, float], own: str) -> tuple[float, float]:
-    """The least and the greatest factor between the negative log-likelihood of other domains and that of one."""
-    factors = [value / nll[own] for domain, value in nll.items() if domain != own]
-    return min(factors), max(factors)
 
 
 def _tokens(codec: TextCodec, prompt: zoo.Prompt) -> tuple[int, ...]:
@@ -42,10 +38,6 @@ def _tokens(codec: TextCodec, prompt: zoo.Prompt) -> tuple[int, ...]:
     except PromptRefused:
         # A target without a template for chats reads what is said in them.
         return codec.encode("\n\n".join(message.content for message in prompt.messages))
-
-
-def _fits(drafter: Engine, tokens: tuple[int, ...]) -> bool:
-    return 2 <= len(tokens) < drafter.context_tokens and max(tokens) < drafter.vocab_tokens
 
 
 def _nll(drafter: Engine, tokens: tuple[int, ...]) -> float:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from platformdirs import user_state_dir
 
-from cosine_node.learning.decision import NEW_TOKENS
 from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_node.learning.versions import SHIPPED, LiveVersion
 from cosine_p2p.storage.state_file import StateFile
@@ -54,7 +53,7 @@ class LearnerHome:
 
     `shipped` is the folder of the model as its volunteer named it, `kind` the type of its weights if that is a GGUF
     file, `target` the folder of the target's tokenizer, `expertise` the domains that the volunteer announces. The
-    streams take `max_bytes` at most; a round begins when `round_tokens` are new.
+    streams take `max_bytes` at most.
     """
 
     folder: Path
@@ -64,7 +63,6 @@ class LearnerHome:
     target: Path
     expertise: tuple[str, ...]
     max_bytes: int = DEFAULT_BYTES
-    round_tokens: int = NEW_TOKENS
 
     def name_of(self, live: LiveVersion) -> str:
         """The model's name as a record tells it."""

@@ -5,7 +5,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.learning.child import (
-    COMMAND,
     ChildFailed,
     Comparison,
     ComparisonOrder,
@@ -73,7 +72,6 @@ class Learner:
         load: Callable[[Path], Engine],
         *,
         target_digest: bytes | None = None,
-        command: Sequence[str] = COMMAND,
     ) -> None:
         self.records = StreamRecords(self.keep, target_digest=target_digest)
         self.engine = ReplaceableEngine(shipped, on_open=self._make_room)
@@ -85,7 +83,7 @@ class Learner:
         self._store = StreamStore(home.folder, max_bytes=home.max_bytes)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streams")
         self._waiting = 0
-        self._child = LearningChild(home.folder, command=command)
+        self._child = LearningChild(home.folder)
         self._service: DrafterService | None = None
         self._on_switch: Callable[[], None] | None = None
         self._live_from = self._since_earlier = Acceptance()
@@ -96,12 +94,8 @@ class Learner:
         self._has_news = True
         self._busy_at_s = 0.0
         self.live = LiveVersion(SHIPPED)
-        self._restore()
-
-    def _restore(self) -> None:
-        """Serve the version that the last run has left, if it is whole and can be loaded."""
+        # The version that the last run has left serves, if it is whole and can be loaded.
         word, version = self._versions.live()
-        told = LearnerNow.read(self._home.folder)
         # A version above the live one was not decided about when the last run ended.
         for number in self._versions.all():
             if number > word.number:
@@ -112,7 +106,7 @@ class Learner:
                 self.live = word
             except UsageError as error:
                 LOG.warning("what was learned cannot be loaded (%s); the model as shipped serves", error)
-        if told.version == self.live.number:
+        if (told := LearnerNow.read(home.folder)).version == self.live.number:
             self._since_earlier = told.live_since
 
     @property
@@ -139,7 +133,6 @@ class Learner:
             version=self.live.number,
             live_since=self.live_since,
             new_tokens=self._new_tokens,
-            round_tokens=self._home.round_tokens,
         )
 
     def attach(self, service: DrafterService, on_switch: Callable[[], None]) -> None:
@@ -150,12 +143,12 @@ class Learner:
         """Keep a stream that the target has verified, soon."""
         if self._waiting < MAX_WAITING:
             self._waiting += 1
-            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, stream)
-            writing.add_done_callback(self._written)
 
-    def _write(self, stream: VerifiedStream) -> KeptStreams:
-        self._store.add(stream)
-        return self._store.kept()
+            def write() -> KeptStreams:
+                self._store.add(stream)
+                return self._store.kept()
+
+            asyncio.get_running_loop().run_in_executor(self._writer, write).add_done_callback(self._written)
 
     def _written(self, writing: "asyncio.Future[KeptStreams]") -> None:
         self._waiting -= 1
@@ -173,26 +166,27 @@ class Learner:
 
     async def run(self, emit: Emit) -> None:
         """Learn until cancelled. Nothing that goes wrong here ends the drafter."""
-        beside = [asyncio.ensure_future(work) for work in (self._pace(), self._tell())]
-        failures = 0
         try:
-            self.kept = await self._in_writer(self._store.kept)
-            while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                try:
-                    await self._look(emit)
-                    failures, self._doing = 0, Activity.WAITING
-                except (ChildFailed, UsageError, DamagedVersion, OSError, sqlite3.Error) as error:
-                    failures, self._doing = failures + 1, Activity.FAILED
-                    LOG.warning("nothing is learned: %s; trying again in %g s", error, pause_s(failures))
-                    await asyncio.sleep(pause_s(failures))
+            async with asyncio.TaskGroup() as group:
+                for work in (self._pace(), self._tell(), self._learn_in_turns(emit)):
+                    group.create_task(work)
         except Exception:  # The task's boundary: drafting goes on without learning.
             LOG.exception("learning has ended")
             await asyncio.Event().wait()
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _learn_in_turns(self, emit: Emit) -> None:
+        """Look, and look again; after each failure the pause before is longer."""
+        failures = 0
+        self.kept = await self._in_writer(self._store.kept)
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look(emit)
+                failures, self._doing = 0, Activity.WAITING
+            except (ChildFailed, UsageError, DamagedVersion, OSError, sqlite3.Error) as error:
+                failures, self._doing = failures + 1, Activity.FAILED
+                LOG.warning("nothing is learned: %s; trying again in %g s", error, pause_s(failures))
+                await asyncio.sleep(pause_s(failures))
 
     def close(self) -> None:
         """Write what waits, and use the store no more."""
@@ -240,11 +234,7 @@ class Learner:
             # The store was damaged and begun anew: its numbers too.
             self.state.seen = self.state.switched_at = 0
         self._new_tokens = await self._in_writer(lambda: self._store.tokens_after(self.state.seen))
-        if is_due(
-            new_tokens=self._new_tokens,
-            held_out_tokens=self.kept.held_out_tokens,
-            least_tokens=self._home.round_tokens,
-        ):
+        if is_due(new_tokens=self._new_tokens, held_out_tokens=self.kept.held_out_tokens):
             # Also after a failure.
             self._has_news = True
             await self._learn(emit)
@@ -255,11 +245,10 @@ class Learner:
         state, newest = self.state, self.kept.newest
         state.begun = 1 + max(state.begun, self.live.number, *self._versions.all(), 0)
         state.write(self._home.folder)
-        base = self._folder_of(self.live.number)
         order = RoundOrder(
             folder=str(self._home.folder),
             number=state.begun,
-            base=str(base),
+            base=str(self._folder_of(self.live.number)),
             shipped=str(self._home.shipped),
             kind=self._home.kind,
             target=str(self._home.target),
@@ -274,7 +263,25 @@ class Learner:
         verdict = "it will serve" if is_live else "it has forgotten" if is_better else "that may be chance"
         if not is_live:
             await asyncio.to_thread(self._versions.drop, order.number)
-        emit("learned", self._round_fields(outcome, verdict) | {"goes_live": is_live})
+        before, after = outcome.before, outcome.after
+        fields: dict[str, object] = {
+            "model": self.model_name,
+            "trained_tokens": outcome.trained_tokens,
+            "steps": outcome.steps,
+            "seconds": round(outcome.seconds, 1),
+            "held_out_tokens": after.tokens,
+            "acceptance_before": round(before.share, 4),
+            "acceptance_after": round(after.share, 4),
+            "nll_before": {domain: round(nll, 3) for domain, nll in outcome.nll_before.items()},
+            "nll_after": {domain: round(nll, 3) for domain, nll in outcome.nll.items()},
+            "said": (
+                f"has learned from {outcome.trained_tokens} tokens in {outcome.seconds:.0f} s: right at "
+                f"{100 * after.share:.1f} % of {after.tokens} held-out tokens, before at "
+                f"{100 * before.share:.1f} %; {verdict}"
+            ),
+            "goes_live": is_live,
+        }
+        emit("learned", fields)
         if not is_live:
             return
         found = await asyncio.to_thread(self._versions.find, order.number)
@@ -283,7 +290,7 @@ class Learner:
         word = LiveVersion(found.number, found.digest, added)
         state.earlier, state.earlier_expertise = self.live.number, self.live.expertise
         state.switched_at = newest
-        state.before, state.after = outcome.before, outcome.after
+        state.before, state.after = before, after
         state.live_before = state.expected = self.live_since
         await self._serve(word)
         emit("switched", self._switch_fields())
@@ -318,7 +325,20 @@ class Learner:
         await self._serve(word)
         # It is never put live again.
         await asyncio.to_thread(self._versions.drop, worse)
-        emit("rolled_back", self._switch_fields() | _comparison_fields(answer, worse=worse))
+        live, earlier = answer.live, answer.earlier
+        fields = {
+            "from_version": worse,
+            "compared_tokens": live.tokens,
+            "acceptance_earlier": round(earlier.share, 4),
+            "acceptance_live": round(live.share, 4),
+            "said": (
+                f"version {worse} was right at {100 * live.share:.1f} % of {live.tokens} tokens that came since, "
+                f"where this would have been at {100 * earlier.share:.1f} %"
+                if live.tokens
+                else f"version {worse} was right less often than expected, and no text was kept to compare them on"
+            ),
+        }
+        emit("rolled_back", self._switch_fields() | fields)
 
     async def _serve(self, word: LiveVersion) -> None:
         """Serve with a version from the next request on, and after whatever end of the process.
@@ -364,42 +384,6 @@ class Learner:
     async def _in_writer(self, read: Callable[[], _Read]) -> _Read:
         return await asyncio.get_running_loop().run_in_executor(self._writer, read)
 
-    def _round_fields(self, outcome: RoundOutcome, verdict: str) -> dict[str, object]:
-        before, after = outcome.before, outcome.after
-        return {
-            "model": self.model_name,
-            "trained_tokens": outcome.trained_tokens,
-            "steps": outcome.steps,
-            "seconds": round(outcome.seconds, 1),
-            "held_out_tokens": after.tokens,
-            "acceptance_before": round(before.share, 4),
-            "acceptance_after": round(after.share, 4),
-            "nll_before": {domain: round(nll, 3) for domain, nll in outcome.nll_before.items()},
-            "nll_after": {domain: round(nll, 3) for domain, nll in outcome.nll.items()},
-            "said": (
-                f"has learned from {outcome.trained_tokens} tokens in {outcome.seconds:.0f} s: right at "
-                f"{100 * after.share:.1f} % of {after.tokens} held-out tokens, before at "
-                f"{100 * before.share:.1f} %; {verdict}"
-            ),
-        }
-
     def _switch_fields(self) -> dict[str, object]:
         fields = {"model": self.model_name, "version": self.live.number, "digest": self.live.digest}
         return fields | {"expertise": list(self.expertise)}
-
-
-def _comparison_fields(answer: Comparison, *, worse: int) -> dict[str, object]:
-    """Of the event that a version went back."""
-    live, earlier = answer.live, answer.earlier
-    return {
-        "from_version": worse,
-        "compared_tokens": live.tokens,
-        "acceptance_earlier": round(earlier.share, 4),
-        "acceptance_live": round(live.share, 4),
-        "said": (
-            f"version {worse} was right at {100 * live.share:.1f} % of {live.tokens} tokens that came since, where "
-            f"this would have been at {100 * earlier.share:.1f} %"
-            if live.tokens
-            else f"version {worse} was right less often than expected, and no text was kept to compare them on"
-        ),
-    }

@@ -5,7 +5,7 @@ Nothing of it goes over the network: of other people's drafters only their recor
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -41,14 +41,13 @@ class Activity(StrEnum):
 class LearnerNow:
     """What a learner is doing, and how right the version `version` has been since it serves, in all requests.
 
-    `new_tokens` are those of kept texts that it has not learned from; a round takes `round_tokens`.
+    `new_tokens` are those of kept texts that it has not learned from.
     """
 
     activity: Activity = Activity.WAITING
     version: int = SHIPPED
     live_since: Acceptance = field(default_factory=Acceptance)
     new_tokens: int = 0
-    round_tokens: int = NEW_TOKENS
 
     @classmethod
     def read(cls, folder: Path) -> "LearnerNow":
@@ -59,15 +58,10 @@ class LearnerNow:
                 "version": int(version),
                 "live_since": {"right": int(right), "tokens": int(tokens)},
                 "new_tokens": int(new_tokens),
-                "round_tokens": int(round_tokens),
             } if activity in set(Activity) and 0 <= right <= tokens:
-                return cls(
-                    activity=Activity(activity),
-                    version=version,
-                    live_since=Acceptance(right, tokens),
-                    new_tokens=new_tokens,
-                    round_tokens=round_tokens,
-                )
+                live_since = Acceptance(right, tokens)
+                activity = Activity(activity)
+                return cls(activity=activity, version=version, live_since=live_since, new_tokens=new_tokens)
         return cls()
 
     def write(self, folder: Path) -> None:
@@ -90,8 +84,13 @@ class LearnerReport:
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """The same for people: names, and a few words for each."""
-        state, kept, live = self.state, self.kept, self.live
-        yield "does", self._doing()
+        state, kept, live, now = self.state, self.kept, self.live, self.now
+        does = str(now.activity)
+        if now.activity is Activity.WAITING:
+            does += f": has {now.new_tokens:,} of the {NEW_TOKENS:,} new tokens that a round takes"
+            if kept.held_out_tokens < HELD_OUT_TOKENS:
+                does += f", and {kept.held_out_tokens:,} of the {HELD_OUT_TOKENS:,} to measure it by"
+        yield "does", does
         digest = f" ({live.digest[:DIGEST_CHARACTERS]})" if live.digest else ""
         yield "serves", "the model as it came" if live.number == SHIPPED else f"version {live.number}{digest}"
         if live.number != SHIPPED and state.after.tokens:
@@ -100,28 +99,16 @@ class LearnerReport:
                 f"right at {_percent(state.before)} of {_count(state.after.tokens, 'token')} before its round, "
                 f"at {_percent(state.after)} after",
             )
-        yield "live", self._live()
+        before, since = state.live_before, now.live_since
+        told = f"right at {_percent(since)} of {_count(since.tokens, 'token')} since it serves"
+        if not since.tokens:
+            told = "nothing drafted since it serves"
+        yield "live", f"{told}, at {_percent(before)} of {before.tokens:,} before" if before.tokens else told
         texts, clients = _count(kept.streams, "text"), _count(kept.clients, "client")
         yield "keeps", f"{texts} of {clients}, {_count(kept.tokens, 'token')}, {kept.disk_bytes / 1e6:.1f} MB"
         versions = ", ".join(map(str, self.versions)) or "none"
         back = _count(state.rollbacks, "version")
         yield "has learned", f"{_count(state.rounds, 'round')}, {back} taken back, versions on disk: {versions}"
-
-    def _doing(self) -> str:
-        if self.now.activity is not Activity.WAITING:
-            return self.now.activity
-        lacks = f"has {self.now.new_tokens:,} of the {self.now.round_tokens:,} new tokens that a round takes"
-        if self.kept.held_out_tokens < HELD_OUT_TOKENS:
-            lacks += f", and {self.kept.held_out_tokens:,} of the {HELD_OUT_TOKENS:,} to measure it by"
-        return f"{self.now.activity}: {lacks}"
-
-    def _live(self) -> str:
-        """How often first choices were right in requests."""
-        before, since = self.state.live_before, self.now.live_since
-        told = f"right at {_percent(since)} of {_count(since.tokens, 'token')} since it serves"
-        if not since.tokens:
-            told = "nothing drafted since it serves"
-        return f"{told}, at {_percent(before)} of {before.tokens:,} before" if before.tokens else told
 
     def as_object(self) -> dict[str, Any]:
         """The same for machines. Shares are fractions; those `live` count all requests, whoever they are of."""
@@ -172,12 +159,11 @@ def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
             versions=tuple(versions.all()),
             kept=kept,
             state=LearningState.read(home),
-            now=LearnerNow(
+            now=replace(
+                now,
                 activity=now.activity if is_running(home) else Activity.ABSENT,
                 version=live.number,
                 live_since=now.live_since if now.version == live.number else Acceptance(),
-                new_tokens=now.new_tokens,
-                round_tokens=now.round_tokens,
             ),
         )
 

@@ -91,16 +91,26 @@ class StreamStore:
         self._log_bytes = max_bytes // LOG_SHARE
         # Twice the log: SQLite lets it grow by a transaction before it is cut.
         self._pages = (max_bytes - 2 * self._log_bytes) // PAGE_BYTES
-        self._connection = self._open_or_begin()
+        try:
+            self._connection = self._open()
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in DAMAGE:
+                raise OSError(f"{self._file} cannot be used: {error}") from None
+            self._connection = self._begin_anew(error)
 
     def add(self, stream: VerifiedStream) -> bool:
         """Keep a stream; False where that cannot be: it is too large, or the disk is full."""
         row = _row_of(stream)
-        need_pages = _pages_of(row)
+        # At most: its bytes on pages of their own, and a split of each tree.
+        row_bytes = sum(len(value) if isinstance(value, str | bytes) else 9 for value in row)
+        need_pages = row_bytes // (PAGE_BYTES - 4) + 8
         if need_pages > self._pages // STREAM_SHARE:
             return False
         try:
-            is_kept = self._add(row, need_pages)
+            # A full log is held by a reader that was stopped: SQLite cannot cut what is still being read.
+            is_kept = not self._log_is_full()
+            if is_kept:
+                self._insert(row, need_pages)
         except sqlite3.OperationalError as error:
             if not self._cannot_write and error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 LOG.warning(
@@ -108,10 +118,8 @@ class StreamStore:
                 )
                 self._cannot_write = True
         except sqlite3.DatabaseError as error:
-            LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
             self._connection.close()
-            _move_aside(self._file)
-            self._connection = self._open_or_begin()
+            self._connection = self._begin_anew(error)
         else:
             self._cannot_write = False
             return is_kept
@@ -129,10 +137,7 @@ class StreamStore:
     def close(self) -> None:
         self._connection.close()
 
-    def _add(self, row: tuple[str | bytes | int, ...], need_pages: int) -> bool:
-        if self._log_is_full():
-            # A reader that was stopped holds it: SQLite cannot cut what is still being read.
-            return False
+    def _insert(self, row: tuple[str | bytes | int, ...], need_pages: int) -> None:
         with self._connection:
             self._connection.execute("DELETE FROM streams WHERE client = ? AND digest = ?", row[:2])
             while self._used_pages() + need_pages > self._pages and self._drop_one():
@@ -142,7 +147,6 @@ class StreamStore:
                 " failed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
-        return True
 
     def _drop_one(self) -> bool:
         """Delete the oldest stream of the client with most bytes; False if there is none."""
@@ -164,15 +168,13 @@ class StreamStore:
         (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         return int(pages) - int(free)
 
-    def _open_or_begin(self) -> sqlite3.Connection:
-        try:
-            return self._open()
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in DAMAGE:
-                raise OSError(f"{self._file} cannot be used: {error}") from None
-            LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
-            _move_aside(self._file)
-            return self._open()
+    def _begin_anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        """Keep a damaged file under another name, instead of one from before, without the logs of it."""
+        LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
+        for left in _files_of(self._file)[1:]:
+            left.unlink(missing_ok=True)
+        os.replace(self._file, self._file.with_name(f"{NAME}.damaged"))
+        return self._open()
 
     def _open(self) -> sqlite3.Connection:
         # Created here, so that nobody else can ever read it.
@@ -209,10 +211,10 @@ class StreamStore:
         return connection
 
 
-def fair_part(streams: Sequence[VerifiedStream], *, always_tokens: int = ALWAYS_TOKENS) -> list[VerifiedStream]:
+def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
     """The streams of which no client has more than a quarter of the tokens, or its share where there are fewer.
 
-    Of a client with more, and with more than `always_tokens`, the oldest are left out, never its last one.
+    Of a client with more, and with more than `ALWAYS_TOKENS`, the oldest are left out, never its last one.
     """
     numbers: defaultdict[str, deque[int]] = defaultdict(deque)
     tokens: defaultdict[str, int] = defaultdict(int)
@@ -224,7 +226,7 @@ def fair_part(streams: Sequence[VerifiedStream], *, always_tokens: int = ALWAYS_
     left_out: set[int] = set()
     largest = [(-tokens[client], client) for client, own in numbers.items() if len(own) > 1]
     heapq.heapify(largest)
-    while largest and -largest[0][0] > max(most * all_tokens, always_tokens):
+    while largest and -largest[0][0] > max(most * all_tokens, ALWAYS_TOKENS):
         count, client = heapq.heappop(largest)
         number = numbers[client].popleft()
         left_out.add(number)
@@ -342,18 +344,5 @@ def _unpacked(data: bytes) -> tuple[int, ...]:
     return tuple(array("i", data))
 
 
-def _pages_of(row: tuple[str | bytes | int, ...]) -> int:
-    """Pages that a row may need at most: its bytes on pages of their own, and a split of each tree."""
-    size = sum(len(value) if isinstance(value, str | bytes) else 9 for value in row)
-    return size // (PAGE_BYTES - 4) + 8
-
-
 def _files_of(file: Path) -> tuple[Path, ...]:
     return file, file.with_name(f"{NAME}-wal"), file.with_name(f"{NAME}-shm")
-
-
-def _move_aside(file: Path) -> None:
-    """Keep a damaged file under another name, instead of one from before, without the logs of it."""
-    for left in _files_of(file)[1:]:
-        left.unlink(missing_ok=True)
-    os.replace(file, file.with_name(f"{NAME}.damaged"))

@@ -62,13 +62,13 @@ class Versions:
         """The numbers of the versions that are there, whole or not, the oldest first."""
         return sorted(int(path.name) for path in self._paths() if path.name.isdecimal())
 
-    def path(self, number: int) -> Path:
-        """The folder of a version, whole or not."""
-        return self._path(number)
+    def path(self, number: int, suffix: str = "") -> Path:
+        """The folder of a version, whole or not; with a suffix one on its way in or out."""
+        return self._folder / VERSIONS / f"{number:04d}{suffix}"
 
     def find(self, number: int) -> WeightVersion:
         """A version by its number. Raises `DamagedVersion` if it is not whole or not there."""
-        folder = self._path(number)
+        folder = self.path(number)
         manifest = _read_object(folder / MANIFEST)
         try:
             digests = _digests(folder)
@@ -111,7 +111,7 @@ class Versions:
     def begin(self, number: int) -> Path:
         """An empty folder to write a version into; those that were never finished are deleted."""
         self.drop_unfinished()
-        folder = self._path(number, PARTIAL)
+        folder = self.path(number, PARTIAL)
         folder.mkdir(mode=0o700, parents=True)
         return folder
 
@@ -123,7 +123,7 @@ class Versions:
 
     def finish(self, number: int) -> WeightVersion:
         """Give the version that was begun its name, once all of it is on disk."""
-        partial, folder = self._path(number, PARTIAL), self._path(number)
+        partial, folder = self.path(number, PARTIAL), self.path(number)
         digests = _digests(partial)
         for name in digests:
             _sync(partial / name)
@@ -152,9 +152,9 @@ class Versions:
 
     def drop(self, number: int) -> None:
         """Delete a version: first its name, so that no part of it is ever taken for it."""
-        path = self._path(number)
+        path = self.path(number)
         if path.exists():
-            gone = self._path(number, f".dropped{PARTIAL}")
+            gone = self.path(number, f".dropped{PARTIAL}")
             shutil.rmtree(gone, ignore_errors=True)
             os.rename(path, gone)
             shutil.rmtree(gone)
@@ -167,9 +167,6 @@ class Versions:
     def _paths(self) -> Iterator[Path]:
         folder = self._folder / VERSIONS
         return iter(sorted(folder.iterdir()) if folder.is_dir() else ())
-
-    def _path(self, number: int, suffix: str = "") -> Path:
-        return self._folder / VERSIONS / f"{number:04d}{suffix}"
 
 
 def _digests(folder: Path) -> dict[str, str]:

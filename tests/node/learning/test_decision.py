@@ -32,51 +32,49 @@ from cosine_node.learning.decision import (
 from cosine_protocol.limits import MAX_EXPERTISE
 
 NONE = Acceptance()
-
-
-@st.composite
-def acceptances(draw: st.DrawFn) -> Acceptance:
-    tokens = draw(st.integers(0, 5000))
-    return Acceptance(draw(st.integers(0, tokens)), tokens)
-
-
-def test_the_error_is_that_of_independent_draws() -> None:
-    assert standard_error(Acceptance(50, 100), Acceptance(50, 100)) == pytest.approx(math.sqrt(0.25 * 2 / 100))
-    assert standard_error(NONE, Acceptance(50, 100)) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("new_tokens", "held_out_tokens", "due"),
-    [
-        (NEW_TOKENS, HELD_OUT_TOKENS, True),
-        (NEW_TOKENS - 1, HELD_OUT_TOKENS, False),
-        (NEW_TOKENS, HELD_OUT_TOKENS - 1, False),
-    ],
+ACCEPTANCES = st.integers(0, 5000).flatmap(
+    lambda tokens: st.integers(0, tokens).map(lambda right: Acceptance(right, tokens))
 )
-def test_a_round_needs_texts_to_learn_from_and_to_measure_by(
-    new_tokens: int, held_out_tokens: int, due: bool
+
+
+def test_a_round_needs_texts_to_learn_from_and_to_measure_by() -> None:
+    assert is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS)
+    assert not is_due(new_tokens=NEW_TOKENS - 1, held_out_tokens=HELD_OUT_TOKENS)
+    assert not is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS - 1)
+
+
+def test_weights_go_live_where_they_are_better_by_more_than_the_error_of_independent_draws() -> None:
+    half = Acceptance(50, 100)
+    assert standard_error(half, half) == pytest.approx(math.sqrt(0.25 * 2 / 100))
+    for right, is_live in ((530, True), (520, False), (470, False)):
+        assert goes_live(before=Acceptance(500, 1000), after=Acceptance(right, 1000)) is is_live
+    assert not goes_live(before=NONE, after=NONE) and not goes_live(before=half, after=NONE)
+
+
+@given(ACCEPTANCES, ACCEPTANCES)
+def test_no_weights_go_live_that_are_not_better_and_only_a_fall_is_suspect(
+    one: Acceptance, other: Acceptance
 ) -> None:
-    assert is_due(new_tokens=new_tokens, held_out_tokens=held_out_tokens) is due
+    if goes_live(before=one, after=other):
+        assert other.share > one.share
+        assert not goes_live(before=other, after=one)
+    if is_suspect(before=one, since=other):
+        assert other.tokens >= LIVE_TOKENS
+        assert one.share - other.share > ERRORS_DOWN * standard_error(one, other)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "live"),
-    [
-        (Acceptance(500, 1000), Acceptance(530, 1000), True),
-        (Acceptance(500, 1000), Acceptance(520, 1000), False),
-        (Acceptance(500, 1000), Acceptance(470, 1000), False),
-        (NONE, NONE, False),
-    ],
-)
-def test_weights_go_live_where_they_are_better(before: Acceptance, after: Acceptance, live: bool) -> None:
-    assert goes_live(before=before, after=after) is live
+def test_a_real_fall_is_suspect_and_chance_hardly_ever() -> None:
+    assert is_suspect(before=Acceptance(1200, 2000), since=Acceptance(250, 500))
+    assert not is_suspect(before=Acceptance(1200, 2000), since=Acceptance(24, 499))
+    rng = Random(5)
+    draws = [Acceptance(sum(rng.random() < 0.6 for _ in range(600)), 600) for _ in range(1001)]
+    assert sum(is_suspect(before=one, since=other) for one, other in pairwise(draws)) <= 6
 
 
-@given(acceptances(), acceptances())
-def test_no_weights_go_live_that_are_not_better(before: Acceptance, after: Acceptance) -> None:
-    if goes_live(before=before, after=after):
-        assert after.share > before.share
-        assert not goes_live(before=after, after=before)
+def test_the_worse_of_two_goes_back() -> None:
+    for earlier, live, is_back in ((60, 50, True), (50, 60, False), (50, 50, False)):
+        assert goes_back(earlier=Acceptance(earlier, 100), live=Acceptance(live, 100)) is is_back
+    assert goes_back(earlier=NONE, live=NONE)
 
 
 @pytest.mark.parametrize(
@@ -95,44 +93,10 @@ def test_weights_that_forgot_an_announced_domain_are_told(
     assert keeps_expertise(announced, before={"code": 3.0, "math": 4.0}, after=after, factor=1.1) is keeps
 
 
-@given(acceptances(), acceptances())
-def test_only_a_fall_is_suspect(before: Acceptance, since: Acceptance) -> None:
-    if is_suspect(before=before, since=since):
-        assert since.share < before.share
-        assert since.tokens >= LIVE_TOKENS
-        assert before.share - since.share > ERRORS_DOWN * standard_error(before, since)
-
-
-def test_chance_is_hardly_ever_suspect() -> None:
-    rng = Random(5)
-    draws = [Acceptance(sum(rng.random() < 0.6 for _ in range(600)), 600) for _ in range(1001)]
-    suspects = sum(is_suspect(before=one, since=other) for one, other in pairwise(draws))
-    assert suspects <= 6
-
-
-def test_a_real_fall_is_suspect() -> None:
-    assert is_suspect(before=Acceptance(1200, 2000), since=Acceptance(250, 500))
-    assert not is_suspect(before=Acceptance(1200, 2000), since=Acceptance(24, 499))
-
-
-@pytest.mark.parametrize(
-    ("earlier", "live", "back"),
-    [
-        (Acceptance(60, 100), Acceptance(50, 100), True),
-        (Acceptance(50, 100), Acceptance(60, 100), False),
-        (Acceptance(50, 100), Acceptance(50, 100), False),
-        (NONE, NONE, True),
-    ],
-)
-def test_the_worse_of_two_goes_back(earlier: Acceptance, live: Acceptance, back: bool) -> None:
-    assert goes_back(earlier=earlier, live=live) is back
-
-
 def test_pauses_double_up_to_an_hour() -> None:
     pauses = [pause_s(deaths) for deaths in range(1, 100)]
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE_S
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE_S
 
 
 def test_domains_that_have_come_near_are_announced_too() -> None:
@@ -148,24 +112,14 @@ def test_announced_domains_stay_within_what_a_record_holds(announced: list[str],
     nll = {name: 1.0 + number for number, name in enumerate("abcdefghijklmnopqrstu")}
     refreshed = refreshed_expertise(announced, nll, factor=factor)
     assert refreshed[: len(announced)] == tuple(announced)
-    assert len(refreshed) <= MAX_EXPERTISE
-    assert len(set(refreshed)) == len(refreshed)
+    assert len(set(refreshed)) == len(refreshed) <= MAX_EXPERTISE
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_its_state_comes_back_as_it_was_and_what_is_damaged_of_it_as_at_first(tmp_path: Path) -> None:
     state = LearningState(rounds=3, seen=17, earlier_expertise=("math",), before=Acceptance(5, 10))
     state.write(tmp_path)
     assert LearningState.read(tmp_path) == state
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        json.dumps({"rounds": -1, "seen": "7", "before": {"right": 9, "tokens": 3}, "write": 5, "unknown": 1}),
-    ],
-)
-def test_what_is_damaged_is_as_at_first(tmp_path: Path, text: str) -> None:
-    (tmp_path / NAME).write_text(text)
-    assert LearningState.read(tmp_path) == LearningState()
+    wrong = {"rounds": -1, "seen": "7", "before": {"right": 9, "tokens": 3}, "write": 5, "unknown": 1}
+    for text in ("", "[]", json.dumps(wrong)):
+        (tmp_path / NAME).write_text(text)
+        assert LearningState.read(tmp_path) == LearningState()

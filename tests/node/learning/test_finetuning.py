@@ -3,9 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch
@@ -13,37 +16,41 @@ from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.learning import finetuning
 from cosine_node.learning.finetuning import (
+    LEAST_GUESSES,
     LEAST_TIMES,
     MOST_TOKENS,
     Experience,
     RoundSettings,
     acceptance_along,
-    drafter_in,
+    doubted_clients,
     grown,
     in_earlier_ids,
     train_round,
 )
 from cosine_node.learning.streams import VerifiedStream
+from cosine_node.training.distilling import drafter_in
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.learning.streams import stream
 
 VOCAB_TOKENS = 512
 SETTINGS = RoundSettings(
-    vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0, learning_rate=1e-2, own_weight=0.5, own_texts=8, own_tokens=16
+    vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0, learning_rate=1e-2, own_weight=0.5, own_texts=4, own_tokens=8
 )
+ONE_EPOCH = replace(SETTINGS, epochs=1.0)
 REFUSED = 41
 WORD = 400
 """A token that the drafter of a vocabulary of its own does not know."""
+KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
 
 
-def written(folder: Path, *, vocab_tokens: int) -> Path:
-    """A folder with a drafter that knows nothing yet."""
+def model_of(vocab_tokens: int) -> Any:
+    """A drafter that knows nothing yet."""
     torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=vocab_tokens,
         hidden_size=32,
-        intermediate_size=64,
+        intermediate_size=32,
         num_hidden_layers=1,
         num_attention_heads=1,
         num_key_value_heads=1,
@@ -52,36 +59,30 @@ def written(folder: Path, *, vocab_tokens: int) -> Path:
         bos_token_id=None,
         eos_token_id=None,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("base"), vocab_tokens=VOCAB_TOKENS)
+    folder = tmp_path_factory.mktemp("base")
+    model_of(VOCAB_TOKENS).save_pretrained(folder)
+    return folder
+
+
+def told(tokens: tuple[int, ...], client: str = "c", **others: Any) -> VerifiedStream:
+    """A text of which the drafter guessed nothing, unless told otherwise."""
+    fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens), "failed": ()} | others
+    return VerifiedStream(client=client, sampling=Sampling(), tokens=tokens, **fields)
 
 
 def recited(count: int, *, first: int = 0) -> list[VerifiedStream]:
     """Texts of a target that goes on counting, from somewhere, as no drafter expects."""
-    made = []
-    for number in range(first, first + count):
-        start = 300 + Random(number).randrange(60)
-        tokens = tuple(300 + (start + step) % 60 for step in range(28))
-        made.append(
-            VerifiedStream(
-                client="c",
-                sampling=Sampling(),
-                prompt=tokens[:4],
-                tokens=tokens[4:],
-                guesses=(NO_GUESS,) * 24,
-                failed=(),
-            )
-        )
-    return made
+    starts = [Random(number).randrange(60) for number in range(first, first + count)]
+    return [told(tuple(300 + (start + step) % 60 for step in range(24))) for start in starts]
 
 
 def test_it_gets_better_at_what_it_has_learned(tmp_path: Path, base: Path) -> None:
-    learned, held_out = recited(48), recited(12, first=100)
+    learned, held_out = recited(48), recited(6, first=100)
     report = train_round(base, learned, held_out, tmp_path, SETTINGS, shipped=base)
     assert report.before.tokens == report.after.tokens == sum(len(one.tokens) for one in held_out)
     assert report.after.share > report.before.share + 0.1
@@ -89,47 +90,39 @@ def test_it_gets_better_at_what_it_has_learned(tmp_path: Path, base: Path) -> No
     assert (report.steps, report.trained_tokens) == (36, 6 * 48 * 24)
     # Of what was not refused, unguided experience says nothing.
     unguided = replace(SETTINGS, experience=Experience.UNGUIDED)
-    assert (
-        train_round(base, learned, held_out, tmp_path / "u", unguided, shipped=base).after.share
-        < report.after.share
-    )
+    other = train_round(base, learned, held_out, tmp_path / "u", unguided, shipped=base)
+    assert other.after.share < report.after.share
 
 
 def test_the_same_seed_makes_the_same_weights(tmp_path: Path, base: Path) -> None:
-    learned, settings = recited(16), replace(SETTINGS, epochs=1.0)
     for name in ("one", "other"):
-        train_round(base, learned, learned[:2], tmp_path / name, settings, shipped=base)
+        train_round(base, recited(8), recited(1), tmp_path / name, ONE_EPOCH, shipped=base)
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other"))
-    assert one == other
-    assert one != (base / "model.safetensors").read_bytes()
+    assert one == other != (base / "model.safetensors").read_bytes()
 
 
 def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_path: Path) -> None:
     known = DraftVocabulary(tuple(range(256)))
-    base, out = written(tmp_path / "base", vocab_tokens=known.reserved_id + 1), tmp_path / "out"
+    base, out = tmp_path / "base", tmp_path / "out"
+    model_of(known.reserved_id + 1).save_pretrained(base)
     known.write(base)
     learned = [stream(seed=seed) for seed in range(8)]
     learned += [replace(one, tokens=(WORD, *one.tokens[1:])) for one in learned[:4]]
-    report = train_round(base, learned, learned, out, replace(SETTINGS, epochs=1.0), shipped=base)
+    report = train_round(base, learned, learned, out, ONE_EPOCH, shipped=base)
     vocabulary = DraftVocabulary.read(out)
-    assert vocabulary is not None
-    assert vocabulary.target_ids == (*known.target_ids, WORD)
+    assert vocabulary is not None and vocabulary.target_ids == (*known.target_ids, WORD)
     assert report.after.tokens == sum(len(one.tokens) for one in learned)
 
 
-def test_texts_of_any_length_are_learned_from(tmp_path: Path, base: Path) -> None:
-    texts = [
-        stream(prompt=1, tokens=8, seed=1),
-        stream(prompt=3000, tokens=40, seed=2),
-        stream(prompt=40, tokens=3000, seed=3),
-    ]
-    report = train_round(base, texts, texts, tmp_path, replace(SETTINGS, epochs=1.0), shipped=base)
+def test_texts_of_any_length_are_learned_from_and_many_less_often(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = ((1, 8), (3000, 40), (40, 3000))
+    texts = [stream(prompt=prompt, tokens=tokens, seed=tokens) for prompt, tokens in lengths]
+    report = train_round(base, texts, texts, tmp_path, ONE_EPOCH, shipped=base)
     assert report.before.tokens == 8, "what does not fit into the context measures nothing"
-
-
-def test_many_texts_are_gone_over_less_often(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetuning, "MOST_TOKENS", 2 * 8 * 24)
-    report = train_round(base, recited(8), [], tmp_path, SETTINGS, shipped=base)
+    report = train_round(base, recited(8), [], tmp_path / "many", SETTINGS, shipped=base)
     assert report.trained_tokens == 2 * 8 * 24
 
 
@@ -139,89 +132,78 @@ def test_without_texts_there_is_no_round(tmp_path: Path, base: Path) -> None:
             train_round(base, texts, [], tmp_path, SETTINGS, shipped=base)
 
 
-def refused_stream(seed: int) -> VerifiedStream:
-    """A text after whose fourth token the drafter was sure of a token that the target refused."""
-    rng = Random(seed)
-    tokens = tuple(rng.randrange(300, 360) for _ in range(12))
-    return VerifiedStream(
-        client="c",
-        sampling=Sampling(),
-        prompt=tokens[:4],
-        tokens=tokens,
-        guesses=(NO_GUESS,) * 4 + (REFUSED,) + (NO_GUESS,) * 7,
-        failed=(FailedBranch(4, (REFUSED, 3), 0.9),),
-    )
-
-
-def chance_of_refused(folder: Path, streams: list[VerifiedStream]) -> float:
-    """The mean probability of the refused token where it was refused."""
-    model = load_model(str(folder), dtype=torch.float32)
-    chances = []
-    for one in streams:
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([one.prompt + one.tokens[:4]])).logits[0, -1]
-        chances.append(float(logits.softmax(-1)[REFUSED]))
-    return sum(chances) / len(chances)
-
-
-@pytest.mark.parametrize("experience", [Experience.UNGUIDED, Experience.BOTH])
-def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path, experience: Experience) -> None:
-    streams = [refused_stream(seed) for seed in range(16)]
+def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path) -> None:
+    streams = []
+    for seed in range(16):
+        tokens = tuple(Random(seed).choices(range(300, 360), k=12))
+        guesses = (NO_GUESS,) * 4 + (REFUSED,) + (NO_GUESS,) * 7
+        streams.append(told(tokens, guesses=guesses, failed=(FailedBranch(4, (REFUSED, 3), 0.9),)))
     sure, short = tmp_path / "sure", replace(SETTINGS, own_weight=0.0)
     train_round(base, [replace(one, tokens=(REFUSED,) * 12) for one in streams], [], sure, short, shipped=base)
-    for weight in (0.0, 20.0):
-        settings = replace(short, epochs=1.0, experience=experience, refused_weight=weight)
-        train_round(sure, streams, [], tmp_path / str(weight), settings, shipped=base)
-    heard, ignored = (chance_of_refused(tmp_path / str(weight), streams) for weight in (20.0, 0.0))
-    assert heard < ignored
+
+    def chance_of_refused(refused_weight: float) -> float:
+        settings = replace(short, epochs=1.0, experience=Experience.BOTH, refused_weight=refused_weight)
+        train_round(sure, streams, [], tmp_path / str(refused_weight), settings, shipped=base)
+        model = load_model(str(tmp_path / str(refused_weight)), dtype=torch.float32)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([one.prompt + one.tokens[:4] for one in streams])).logits
+        return float(logits[:, -1].softmax(-1)[:, REFUSED].mean())
+
+    assert chance_of_refused(20.0) < chance_of_refused(0.0)
 
 
-KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
-
-
-@pytest.fixture
-def model() -> LlamaForCausalLM:
-    torch.manual_seed(4)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=KNOWN.reserved_id + 1,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    ).eval()
-
-
-def test_tokens_that_come_often_are_learned_and_others_are_not(model: LlamaForCausalLM) -> None:
-    often, rare = (7,) * LEAST_TIMES, (9,) * (LEAST_TIMES - 1)
+def test_tokens_that_come_often_are_learned_and_others_are_not() -> None:
+    model, often, rare = model_of(KNOWN.reserved_id + 1), (7,) * LEAST_TIMES, (9,) * (LEAST_TIMES - 1)
     larger = grown(model, KNOWN, [(*often, 2, 3), rare])
-    assert larger is not None
-    assert larger.vocabulary.target_ids == (2, 3, 5, 7, 8, 13)
+    assert larger is not None and larger[1].target_ids == (2, 3, 5, 7, 8, 13)
     assert grown(model, KNOWN, [rare, (2, 3, 5)]) is None
 
 
 @torch.no_grad()
-def test_what_was_known_is_judged_as_before(model: LlamaForCausalLM) -> None:
+def test_what_was_known_is_judged_as_before() -> None:
+    model = model_of(KNOWN.reserved_id + 1)
     larger = grown(model, KNOWN, [(7, 1) * LEAST_TIMES])
     assert larger is not None
-    text = (5, 2, 13, 8)
+    taught, vocabulary = larger
     before, after = (
-        one(input_ids=torch.tensor([ids.own_tokens(text)])).logits
-        for one, ids in ((model, KNOWN), (larger.model.eval(), larger.vocabulary))
+        one(input_ids=torch.tensor([ids.own_tokens((5, 2, 13, 8))])).logits
+        for one, ids in ((model, KNOWN), (taught.eval(), vocabulary))
     )
-    places = torch.tensor(larger.vocabulary.own_tokens(KNOWN.target_ids))
+    places = torch.tensor(vocabulary.own_tokens(KNOWN.target_ids))
     torch.testing.assert_close(after[..., places], before[..., : KNOWN.reserved_id])
     # The two new ones begin as likely as the reserved id.
     reserved = before[..., KNOWN.reserved_id, None].expand(-1, -1, 3)
-    new = [larger.vocabulary.own_tokens((token,))[0] for token in (1, 7)]
-    torch.testing.assert_close(after[..., [*new, larger.vocabulary.reserved_id]], reserved)
+    torch.testing.assert_close(after[..., [*vocabulary.own_tokens((1, 7)), vocabulary.reserved_id]], reserved)
 
 
 def test_in_earlier_ids_all_that_is_new_joins_the_reserved_id() -> None:
-    logs = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]).log()
-    joined = in_earlier_ids(logs, torch.tensor([0, 2])).exp()
+    joined = in_earlier_ids(torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]).log(), torch.tensor([0, 2])).exp()
     torch.testing.assert_close(joined, torch.tensor([0.1, 0.3, 0.6]))
+
+
+def guessed(client: str, share: float, *, tokens: int = 400, seed: int = 0) -> VerifiedStream:
+    """A text of common and rare tokens, of which the drafter guessed a share right; else it guessed any of them."""
+    rng = Random(seed)
+    common = [*([1] * 30), *([2] * 20), *range(3, 200)]
+    said = tuple(rng.choice(common) for _ in range(tokens))
+    return told(said, client, guesses=tuple(t if rng.random() < share else rng.choice(common) for t in said))
+
+
+@pytest.mark.parametrize(("share", "is_doubted"), [(0.0, True), (0.02, True), (0.1, False)])
+def test_a_client_that_sends_garbage_is_left_out_and_one_of_a_new_domain_is_not(
+    share: float, is_doubted: bool
+) -> None:
+    doubted = doubted_clients([guessed("honest", 0.3), guessed("other", share, seed=1)])
+    assert doubted == ({"other"} if is_doubted else set())
+
+
+def test_tokens_without_a_guess_say_nothing() -> None:
+    assert doubted_clients([told((5,) * 400)]) == frozenset()
+
+
+@given(st.integers(0, LEAST_GUESSES - 1), st.floats(0.3, 1), st.integers(0, 1 << 30))
+def test_of_few_guesses_nothing_follows_and_whoever_is_guessed_often_is_believed(
+    few: int, share: float, seed: int
+) -> None:
+    texts = [guessed("short", 0.0, tokens=few, seed=seed), guessed("guessed", share, seed=seed)]
+    assert doubted_clients(texts) == frozenset()

@@ -4,8 +4,7 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
+from cosine_node.learning import child, decision, learner_report
 from cosine_node.learning import learner as module
-from cosine_node.learning import learner_report
 from cosine_node.learning.decision import LIVE_TOKENS, Acceptance
 from cosine_node.learning.home import LearnerHome
 from cosine_node.learning.learner import MAX_WAITING, Learner
@@ -36,11 +35,32 @@ BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))
 
 
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few texts are enough for a round, which a child that learns nothing answers; nobody waits long."""
+    monkeypatch.setattr(decision, "NEW_TOKENS", 500)
+    monkeypatch.setattr(child, "COMMAND", (sys.executable, str(scripted_child.__file__)))
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(module, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "QUIET_S", 0.2)
+
+
+def scripted(seed: int) -> ScriptedEngine:
+    return ScriptedEngine(model_seed=seed, vocab_tokens=64)
+
+
 def load(folder: Path) -> ScriptedEngine:
     seed = folder / "seed"
     if not seed.exists():
         raise UsageError(f"{folder} has no weights")
-    return ScriptedEngine(model_seed=int(seed.read_text()), vocab_tokens=64)
+    return scripted(int(seed.read_text()))
+
+
+def text_of(engine: Any) -> list[int]:
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+    (result,) = engine.forward([Row.chain(sequence, [1, 2, 3, 4, 5, 6, 7, 8])])
+    engine.release(sequence)
+    return [choice.token for choice in result.choices]
 
 
 class Drafter:
@@ -48,22 +68,15 @@ class Drafter:
 
     def __init__(self, folder: Path, **script: Any) -> None:
         self.folder = folder / "home"
-        self.shipped = folder / "shipped"
-        for place in (self.folder, self.shipped):
+        shipped = folder / "shipped"
+        for place in (self.folder, shipped):
             place.mkdir(exist_ok=True)
-        (self.shipped / "seed").write_text("0")
+        (shipped / "seed").write_text("0")
         self.tell(**script)
         home = LearnerHome(
-            folder=self.folder,
-            model_name="m",
-            shipped=self.shipped,
-            kind=None,
-            target=folder,
-            expertise=("code",),
-            round_tokens=500,
+            folder=self.folder, model_name="m", shipped=shipped, kind=None, target=folder, expertise=("code",)
         )
-        command = (sys.executable, str(scripted_child.__file__))
-        self.learner = Learner(home, load(self.shipped), load, command=command)
+        self.learner = Learner(home, load(shipped), load)
         self.service = DrafterService(
             engine=self.learner.engine,
             runner=InlineRunner(self.learner.engine, CURVE),
@@ -82,16 +95,20 @@ class Drafter:
     def tell(self, **script: Any) -> None:
         (self.folder / SCRIPT).write_text(json.dumps(script))
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
-        try:
-            yield
-        finally:
-            for task in loops:
-                task.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
-            self.learner.close()
+    def play(self, scene: Callable[[], Awaitable[None]]) -> None:
+        """Run it as long as the scene lasts."""
+
+        async def run() -> None:
+            loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
+            try:
+                await scene()
+            finally:
+                for task in loops:
+                    task.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+                self.learner.close()
+
+        asyncio.run(run())
 
     def keep(self, first: int = 0) -> None:
         for seed in range(first, first + 60):
@@ -113,36 +130,24 @@ class Drafter:
         assert found == name, (found, fields)
         return fields
 
+    async def learn(self) -> dict[str, object]:
+        """Keep texts, and let it learn from them what then serves."""
+        self.keep()
+        await self.event("learned")
+        return await self.event("switched")
+
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110  # what is waited for is no event of a loop
-            await asyncio.sleep(0.02)
-
-
-def scripted(seed: int) -> ScriptedEngine:
-    return ScriptedEngine(model_seed=seed, vocab_tokens=64)
-
-
-def text_of(engine: Any) -> list[int]:
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-    (result,) = engine.forward([Row.chain(sequence, [1, 2, 3, 4, 5, 6, 7, 8])])
-    engine.release(sequence)
-    return [choice.token for choice in result.choices]
-
-
-def play(drafter: Drafter, scene: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with drafter.running():
-            await scene()
-
-    asyncio.run(run())
+            await asyncio.sleep(0.01)
 
 
 def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path, **BETTER, nll={"code": 2.0, "math": 2.1, "medical": 4.0})
 
     async def scene() -> None:
+        drafter.accept(600, 1000)
         drafter.keep()
         learned = await drafter.event("learned")
         assert (learned["goes_live"], learned["acceptance_before"], learned["acceptance_after"]) == (True, 0.5, 0.6)
@@ -150,12 +155,25 @@ def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tm
         assert switched["expertise"] == ["code", "math"]
         assert drafter.switches == [switched["model"]] and drafter.switches[0].startswith("m+learned-1-")
         assert drafter.serves() == 1
+        assert drafter.learner.live_since == Acceptance()
+        drafter.accept(30, 40)
 
-    play(drafter, scene)
+    drafter.play(scene)
     again = Drafter(tmp_path)
     assert (again.serves(), again.learner.model_name) == (1, drafter.switches[0])
     assert again.learner.expertise == ("code", "math")
+    # What it accepted since the switch outlasts the process.
+    again.accept(3, 4)
+    assert (again.learner.live_since, again.learner.state.live_before) == (
+        Acceptance(33, 44),
+        Acceptance(600, 1000),
+    )
     again.learner.close()
+    # The counts of a version say nothing of another one.
+    LearnerNow(version=7, live_since=Acceptance(1, 2)).write(again.folder)
+    other = Drafter(tmp_path)
+    assert other.learner.live_since == Acceptance()
+    other.learner.close()
 
 
 def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
@@ -164,7 +182,7 @@ def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
     async def scene() -> None:
         drafter.keep()
         assert (await drafter.event("learned"))["goes_live"] is False
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.1)
         assert (drafter.serves(), drafter.events, drafter.switches) == (0, [], [])
         # What was learned from is not new any more; the next round has the next number.
         drafter.tell(**BETTER)
@@ -172,7 +190,7 @@ def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
         await drafter.event("learned")
         assert (await drafter.event("switched"))["version"] == 2
 
-    play(drafter, scene)
+    drafter.play(scene)
     assert Versions(drafter.folder).all() == [2]
 
 
@@ -185,7 +203,7 @@ def test_weights_that_forgot_what_they_are_announced_for_do_not_serve(tmp_path: 
         assert learned["goes_live"] is False and str(learned["said"]).endswith("it has forgotten")
         assert Versions(drafter.folder).all() == []
 
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 @pytest.mark.parametrize("earlier_is_better", [True, False])
@@ -194,9 +212,7 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
 
     async def scene() -> None:
         drafter.accept(600, 1000)
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
+        await drafter.learn()
         drafter.tell(earlier=600 if earlier_is_better else 400, live=500)
         await until(lambda: not drafter.learner._waiting)
         # A text that may still go on is there to compare them on, too.
@@ -207,12 +223,8 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
             back = await drafter.event("rolled_back")
             assert (back["version"], back["from_version"], back["model"]) == (SHIPPED, 1, "m")
             assert drafter.switches[-1] == "m"
-            assert (back["acceptance_earlier"], back["acceptance_live"], back["compared_tokens"]) == (
-                0.6,
-                0.5,
-                1000,
-            )
-            assert "right at 50.0 % of 1000 tokens" in str(back["said"])
+            shares = (back["acceptance_earlier"], back["acceptance_live"], back["compared_tokens"])
+            assert shares == (0.6, 0.5, 1000) and "right at 50.0 % of 1000 tokens" in str(back["said"])
         else:
             await until(lambda: drafter.learner.state.expected.tokens == LIVE_TOKENS)
             assert drafter.learner.state.live_before == Acceptance(600, 1000), "what is shown stays"
@@ -220,28 +232,30 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
         assert drafter.learner.state.rollbacks == earlier_is_better
         assert drafter.learner.kept.streams == known + 1
 
-    play(drafter, scene)
+    drafter.play(scene)
     assert Versions(drafter.folder).all() == ([] if earlier_is_better else [1])
     again = Drafter(tmp_path)
     assert again.serves() == (0 if earlier_is_better else 1)
     again.learner.close()
 
 
-def test_as_good_as_before_nothing_is_compared(tmp_path: Path) -> None:
+def test_as_good_as_before_nothing_is_compared_and_what_is_forgotten_serves_no_more(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path, **BETTER)
 
     async def scene() -> None:
         drafter.accept(600, 1000)
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
+        await drafter.learn()
         # A comparison would end in failure, and take the version back never.
         drafter.tell(die=True)
         drafter.accept(LIVE_TOKENS * 55 // 100, LIVE_TOKENS)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         assert (drafter.serves(), drafter.learner.state.rollbacks) == (1, 0)
+        assert drafter.learner.now.activity is Activity.WAITING
+        Versions(drafter.folder).forget()
+        await until(lambda: drafter.switches[-1] == "m")
+        assert drafter.serves() == 0
 
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 def test_a_child_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,34 +270,30 @@ def test_a_child_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.
 
     async def scene() -> None:
         drafter.keep()
-        await until(lambda: not (max(pauses, default=0) < 3))
+        await until(lambda: max(pauses, default=0) >= 3)
         drafter.tell(**BETTER)
         await drafter.event("learned")
         await drafter.event("switched")
         assert drafter.serves() == drafter.learner.live.number > 1
 
-    play(drafter, scene)
+    drafter.play(scene)
 
 
-def test_a_request_stops_the_child_and_two_quiet_seconds_let_it_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "QUIET_S", 0.5)
+def test_a_request_stops_the_child_and_a_quiet_while_lets_it_go_on(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path, **BETTER)
-    child = drafter.learner._child
 
     async def scene() -> None:
         sequence = drafter.learner.engine.open(sampling=Sampling(), prompt_tokens=1)
-        assert child.is_paused, "at once"
+        assert drafter.learner._child.is_paused, "at once"
         drafter.keep()
-        await asyncio.sleep(1.5)
-        assert child.is_paused and not drafter.events
         await until(lambda: LearnerNow.read(drafter.folder).activity is Activity.STOPPED)
+        await asyncio.sleep(0.4)
+        assert drafter.learner._child.is_paused and not drafter.events
         drafter.learner.engine.release(sequence)
         await drafter.event("learned")
-        assert not child.is_paused
+        assert not drafter.learner._child.is_paused
 
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 def test_a_request_that_never_ends_gives_way_to_better_weights(
@@ -292,7 +302,6 @@ def test_a_request_that_never_ends_gives_way_to_better_weights(
     monkeypatch.setattr(module, "PATIENCE_S", 0.3)
     drafter = Drafter(tmp_path, **BETTER)
     set_aside: list[bool] = []
-
     sequences: list[int] = []
 
     def emit(event: str, fields: dict[str, object]) -> None:
@@ -307,14 +316,12 @@ def test_a_request_that_never_ends_gives_way_to_better_weights(
             drafter.learner.engine.release(sequences.pop())
 
     async def scene() -> None:
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
+        await drafter.learn()
         assert (drafter.serves(), set_aside) == (1, [True, False])
 
     monkeypatch.setattr(drafter, "emit", emit)
     monkeypatch.setattr(drafter.service, "set_aside", let_go)
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,57 +338,30 @@ def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatc
         await until(lambda: LearnerNow.read(drafter.folder).activity is Activity.FAILED)
         assert (drafter.serves(), drafter.switches, drafter.learner.live.number) == (0, [], SHIPPED)
 
-    play(drafter, scene)
+    drafter.play(scene)
     again = Drafter(tmp_path)
     assert (again.serves(), Versions(again.folder).all()) == (0, [])
     again.learner.close()
 
 
-def test_what_it_accepted_since_the_switch_outlasts_the_process(tmp_path: Path) -> None:
-    drafter = Drafter(tmp_path, **BETTER)
+def test_an_error_that_nobody_expects_ends_learning_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    drafter = Drafter(tmp_path)
 
     async def scene() -> None:
-        drafter.accept(600, 1000)
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
-        assert drafter.learner.live_since == Acceptance()
-        drafter.accept(30, 40)
+        monkeypatch.setattr(drafter.learner, "_look", None)
+        learning = asyncio.ensure_future(drafter.learner.run(drafter.emit))
+        await until(lambda: "learning has ended" in caplog.text)
+        assert not learning.done()
+        learning.cancel()
 
-    play(drafter, scene)
-    again = Drafter(tmp_path)
-    again.accept(3, 4)
-    assert again.learner.live_since == Acceptance(33, 44)
-    assert again.learner.state.live_before == Acceptance(600, 1000)
-    again.learner.close()
-    # The counts of a version say nothing of another one.
-    LearnerNow(version=7, live_since=Acceptance(1, 2)).write(again.folder)
-    other = Drafter(tmp_path)
-    assert other.learner.live_since == Acceptance()
-    other.learner.close()
-
-
-def test_weights_that_were_forgotten_serve_no_more(tmp_path: Path) -> None:
-    drafter = Drafter(tmp_path, **BETTER)
-
-    async def scene() -> None:
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
-        Versions(drafter.folder).forget()
-        await until(lambda: drafter.switches[-1] == "m")
-        assert drafter.serves() == 0
-
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 def test_without_a_client_that_shares_nothing_is_kept(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path)
-
-    async def scene() -> None:
-        await asyncio.sleep(1)
-
-    play(drafter, scene)
+    drafter.play(lambda: asyncio.sleep(0.3))
     assert drafter.learner.kept.streams == 0
     names = {file.name for file in drafter.folder.rglob("*")} - {SCRIPT}
     assert names <= {NAME, f"{NAME}-wal", f"{NAME}-shm", learner_report.NAME, LOCK}, "an empty store"
@@ -395,35 +375,31 @@ def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
         for seed in range(10 * MAX_WAITING):
             drafter.learner.keep(stream(seed=seed))
         assert drafter.learner._waiting == MAX_WAITING
-        await until(lambda: not (drafter.learner._waiting))
+        await until(lambda: not drafter.learner._waiting)
         assert drafter.learner.kept.streams == MAX_WAITING
 
-    play(drafter, scene)
+    drafter.play(scene)
 
 
 def test_nothing_that_waits_for_a_disk_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = Drafter(tmp_path, **BETTER)
+    drafter, names = Drafter(tmp_path, **BETTER), ("find", "switch", "keep_newest", "drop")
     by_thread: set[tuple[str, bool]] = set()
 
-    def noted(name: str) -> None:
-        method = getattr(Versions, name)
-
-        def note(self: Versions, *arguments: Any, **named: Any) -> Any:
+    def note(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any, **named: Any) -> Any:
             by_thread.add((name, threading.current_thread() is threading.main_thread()))
-            return method(self, *arguments, **named)
+            return method(*arguments, **named)
 
-        monkeypatch.setattr(Versions, name, note)
+        return noting
 
     async def scene() -> None:
-        for name in ("find", "switch", "keep_newest", "drop"):
-            noted(name)
-        drafter.keep()
-        await drafter.event("learned")
-        await drafter.event("switched")
+        for name in names:
+            monkeypatch.setattr(Versions, name, note(name, getattr(Versions, name)))
+        await drafter.learn()
         drafter.tell(before=500, after=500)
         drafter.keep(100)
         await drafter.event("learned")
         await until(lambda: any(name == "drop" for name, _ in by_thread))
 
-    play(drafter, scene)
-    assert by_thread == {(name, False) for name in ("find", "switch", "keep_newest", "drop")}
+    drafter.play(scene)
+    assert by_thread == {(name, False) for name in names}

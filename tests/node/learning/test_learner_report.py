@@ -1,13 +1,15 @@
-"""What other programs of the user read of a learner, whether it runs or not."""
+"""The folder of a learner: whose it is, and what other programs of the user read there, whether it runs or not."""
 
 import json
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_node.learning.decision import Acceptance, LearningState
-from cosine_node.learning.home import write_about
+from cosine_node.learning.home import LearnedName, LearnerHome, find_homes, home_folder, write_about
 from cosine_node.learning.learner_report import (
     NAME,
     Activity,
@@ -19,11 +21,64 @@ from cosine_node.learning.learner_report import (
     reports_by_peer,
 )
 from cosine_node.learning.stream_store import StreamStore
-from cosine_node.learning.versions import LiveVersion, Versions
+from cosine_node.learning.versions import SHIPPED, LiveVersion, Versions
+from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
 from tests.node.learning.streams import stream
 from tests.node.learning.test_versions import make
 
 NOW = LearnerNow(activity=Activity.LEARNING, version=3, live_since=Acceptance(90, 150), new_tokens=1200)
+
+
+def folder_of(
+    model: str = "zoo:draft-code", peer: str = "peer", content: bytes = b"c", target: bytes = b"t"
+) -> Path:
+    return home_folder(peer_id=peer, model_name=model, content_digest=content * 32, target_digest=target * 32)
+
+
+def test_each_identity_model_and_target_has_a_folder_of_its_own_among_all() -> None:
+    folders = [folder_of(), folder_of("m"), folder_of(peer="x"), folder_of(content=b"x"), folder_of(target=b"x")]
+    folders.append(folder_of("../../" + "ä/" * 300))
+    assert len(set(folders)) == 6 and folder_of() == folders[0]
+    assert {folder.parent for folder in folders} == {folders[0].parent}
+    assert folders[0].name.startswith("zoo-draft-code-") and max(len(folder.name) for folder in folders) < 64
+
+
+def test_only_folders_of_learners_are_found(tmp_path: Path) -> None:
+    assert list(find_homes(tmp_path / "nowhere")) == []
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").write_text("")
+    write_about(tmp_path / "mine", peer_id="p", model_name="m", target_name="t")
+    assert list(find_homes(tmp_path)) == [(tmp_path / "mine", {"peer_id": "p", "model": "m", "target": "t"})]
+
+
+def test_a_record_tells_the_version_and_the_domains_added() -> None:
+    here, own = Path(), ("code", "math")
+    home = LearnerHome(folder=here, model_name="m", shipped=here, kind=None, target=here, expertise=own)
+    live = LiveVersion(2, "ab" * 32, ("medical", "code"))
+    assert (home.name_of(live), home.announced(live)) == ("m+learned-2-abababab", ("code", "math", "medical"))
+    assert (home.name_of(LiveVersion(SHIPPED)), home.announced(LiveVersion(SHIPPED))) == ("m", own)
+    assert len(home.announced(LiveVersion(1, "", tuple(map(str, range(30)))))) == MAX_EXPERTISE
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(1, 10**6))
+def test_a_learned_name_fits_a_record_and_is_read_as_it_was_told(model: str, number: int) -> None:
+    told = str(LearnedName(model, number, "1a2b3c4d"))
+    assert len(told.encode()) <= MAX_NAME_BYTES and told.endswith(f"+learned-{number}-1a2b3c4d")
+    read = LearnedName.of(told)
+    assert read is not None and (read.number, read.digest) == (number, "1a2b3c4d")
+    assert model.startswith(read.model) and str(read) == told
+
+
+@given(st.text(max_size=80))
+def test_whatever_a_peer_calls_itself_is_read(name: str) -> None:
+    read = LearnedName.of(name)
+    assert read is None or name.startswith(read.model)
+
+
+def test_other_names_were_not_learned() -> None:
+    endings = ("+learned-0-1a2b3c4d", "+learned-1-1A2B3C4D", "+learned-1-1a2b3c4d ", "")
+    for name in (*(f"m{ending}" for ending in endings), "+learned-1-1a2b3c4d"):
+        assert LearnedName.of(name) is None
 
 
 @pytest.fixture
@@ -37,13 +92,8 @@ def home(tmp_path: Path) -> Path:
     versions = Versions(folder)
     make(versions, 2)
     versions.switch(LiveVersion(3, make(versions, 3).digest))
-    LearningState(
-        rounds=4,
-        rollbacks=1,
-        before=Acceptance(412, 1000),
-        after=Acceptance(520, 1000),
-        live_before=Acceptance(44, 100),
-    ).write(folder)
+    before, after, live_before = Acceptance(412, 1000), Acceptance(520, 1000), Acceptance(44, 100)
+    LearningState(rounds=4, rollbacks=1, before=before, after=after, live_before=live_before).write(folder)
     NOW.write(folder)
     return folder
 
@@ -56,22 +106,20 @@ def report_of(home: Path) -> LearnerReport:
 def test_people_read_what_it_serves_how_right_it_is_and_what_it_does(home: Path) -> None:
     with hold(home):
         facts = dict(report_of(home).facts())
-    digest = Versions(home).find(3).digest
+    assert facts.pop("keeps").startswith("6 texts of 2 clients, 120 tokens, ")
     assert facts == {
         "does": "learning",
-        "serves": f"version 3 ({digest[:8]})",
+        "serves": f"version 3 ({Versions(home).find(3).digest[:8]})",
         "held out": "right at 41.2 % of 1,000 tokens before its round, at 52.0 % after",
         "live": "right at 60.0 % of 150 tokens since it serves, at 44.0 % of 100 before",
-        "keeps": facts["keeps"],
         "has learned": "4 rounds, 1 version taken back, versions on disk: 2, 3",
     }
-    assert facts["keeps"].startswith("6 texts of 2 clients, 120 tokens, ")
 
 
-def test_one_that_does_not_run_says_so_and_what_it_was(home: Path) -> None:
-    facts = dict(report_of(home).facts())
-    assert facts["does"] == "not running"
-    assert facts["live"].startswith("right at 60.0 % of 150 tokens")
+def test_machines_read_the_same_also_of_one_that_does_not_run(home: Path) -> None:
+    told = json.loads(json.dumps(report_of(home).as_object()))
+    assert (told["live"], told["versions"], told["rollbacks"], told["doing"]) == (3, [2, 3], 1, "not running")
+    assert (told["live_acceptance_before"], told["live_acceptance_since"]) == (0.44, 0.6)
 
 
 def test_what_is_counted_of_another_version_is_not_of_this_one(home: Path) -> None:
@@ -83,45 +131,25 @@ def test_what_is_counted_of_another_version_is_not_of_this_one(home: Path) -> No
 
 def test_what_a_round_lacks_is_said(home: Path) -> None:
     LearnerNow(activity=Activity.WAITING, new_tokens=1200).write(home)
+    lacks = "has 1,200 of the 2,000 new tokens that a round takes, and 0 of the 200 to measure it by"
     with hold(home):
-        does = dict(report_of(home).facts())["does"]
-    assert does == (
-        "waiting for texts: has 1,200 of the 2,000 new tokens that a round takes, and 0 of the 200 to measure it by"
-    )
-
-
-def test_machines_read_the_same(home: Path) -> None:
-    told = json.loads(json.dumps(report_of(home).as_object()))
-    assert (told["live"], told["versions"], told["rollbacks"], told["doing"]) == (3, [2, 3], 1, "not running")
-    assert (told["live_acceptance_before"], told["live_acceptance_since"]) == (0.44, 0.6)
+        assert dict(report_of(home).facts())["does"] == f"waiting for texts: {lacks}"
 
 
 def test_of_several_learners_of_an_identity_the_one_that_runs_counts(home: Path) -> None:
     for name in ("before", "other"):
         write_about(home.parent / name, peer_id="12D3mine", model_name=name, target_name="zoo:target")
-    with hold(home):
-        assert reports_by_peer(home.parent)["12D3mine"].model == "zoo:draft-code"
-    with hold(home.parent / "before"):
-        assert reports_by_peer(home.parent)["12D3mine"].model == "before"
+    for folder, model in ((home, "zoo:draft-code"), (home.parent / "before", "before")):
+        with hold(folder), hold(folder):
+            assert is_running(folder)
+            assert reports_by_peer(home.parent)["12D3mine"].model == model
+        assert not is_running(folder)
 
 
-def test_it_runs_as_long_as_it_holds_its_folder(tmp_path: Path) -> None:
-    assert not is_running(tmp_path)
-    with hold(tmp_path), hold(tmp_path):
-        assert is_running(tmp_path)
-    assert not is_running(tmp_path)
-
-
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_what_it_does_comes_back_as_it_was_and_what_is_damaged_as_at_the_beginning(tmp_path: Path) -> None:
     NOW.write(tmp_path)
     assert LearnerNow.read(tmp_path) == NOW
-
-
-@pytest.mark.parametrize(
-    "change", [{"activity": "flying"}, {"live_since": {"right": 3, "tokens": 2}}, {"version": "3"}]
-)
-def test_what_is_damaged_is_as_at_the_beginning(tmp_path: Path, change: dict[str, object]) -> None:
-    NOW.write(tmp_path)
-    file = tmp_path / NAME
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    assert LearnerNow.read(tmp_path) == LearnerNow()
+    written = json.loads((tmp_path / NAME).read_text())
+    for change in ({"activity": "flying"}, {"live_since": {"right": 3, "tokens": 2}}, {"version": "3"}):
+        (tmp_path / NAME).write_text(json.dumps(written | change))
+        assert LearnerNow.read(tmp_path) == LearnerNow()

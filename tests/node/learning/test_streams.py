@@ -36,16 +36,14 @@ def followed(records: StreamRecords, request: Request = REQUEST, *, d_0: bytes =
     return record
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_told_in_which_order_the_stream_is_the_text_with_the_first_guess_of_each_token(
     seed: int,
 ) -> None:
     rng = random.Random(seed)
-    text = [rng.randrange(50) for _ in range(rng.randrange(0, 40))]
+    text = [rng.randrange(50) for _ in range(rng.randrange(1, 40))]
     record, known, guesses, failed = StreamRecord(REQUEST), 0, {}, {}
     for _ in range(150):
-        if not text:
-            break
         position = rng.choice([rng.randrange(len(text)), min(known, len(text) - 1)])
         guess = rng.choice([NO_GUESS, text[position], rng.randrange(50)])
         is_wrong = guess not in (NO_GUESS, text[position])
@@ -59,13 +57,11 @@ def test_whatever_is_told_in_which_order_the_stream_is_the_text_with_the_first_g
             if branch is not None:
                 failed[position] = branch
     stream = record.stream()
-    if known < MIN_TOKENS:
-        assert stream is None, f"seed {seed}"
-        return
-    assert stream is not None, f"seed {seed}"
-    assert stream.tokens == tuple(text[:known]), f"seed {seed}"
-    assert stream.guesses == tuple(guesses.get(position, NO_GUESS) for position in range(known)), f"seed {seed}"
-    assert stream.failed == tuple(failed[position] for position in sorted(failed)), f"seed {seed}"
+    assert (stream is not None) == (known >= MIN_TOKENS)
+    if stream is not None:
+        assert stream.tokens == tuple(text[:known])
+        assert stream.guesses == tuple(guesses.get(position, NO_GUESS) for position in range(known))
+        assert stream.failed == tuple(failed[position] for position in sorted(failed))
 
 
 def test_a_client_that_tells_two_texts_of_one_request_teaches_nothing() -> None:
