@@ -7,13 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
-from cosine_node.serving.discover_service import DiscoverService, ReadCell
+from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -66,6 +66,34 @@ class NodeService(Protocol):
     async def drain(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A node's way into a network: its transport and identity, and the options that it came with."""
+
+    transport: HivemindTransport
+    identity: Identity
+    network: NetworkOptions
+
+    def directory(self) -> DhtDirectory:
+        """The directory of the network, as the node sees and signs it."""
+        return DhtDirectory(
+            self.transport,
+            self.identity,
+            network=self.network.access.network,
+            opener=self.transport.opener,
+            membership=self.transport.config.gate.membership,
+        )
+
+    async def read_cell(self, cell: str) -> Sequence[bytes]:
+        """The records in one cell of the DHT, for those who take no part in it."""
+        return list((await self.transport.read([cell])).get(cell, {}).values())
+
+    async def ready_fields(self, role: str) -> dict[str, object]:
+        """The fields of the event of a node that can be reached."""
+        maddrs = list(await self.transport.visible_maddrs())
+        return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs}
+
+
 async def join(
     network: NetworkOptions,
     claimed: ClaimedIdentity,
@@ -74,37 +102,12 @@ async def join(
     stack: AsyncExitStack,
     *,
     is_relay: bool = False,
-) -> HivemindTransport:
-    """A transport that has joined the network, until the stack is left. Raises `UsageError` and `PeerLost`."""
+) -> Joined:
+    """A node's way into the network, until the stack is left. Raises `UsageError` and `PeerLost`."""
     emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
     transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=is_relay))
     stack.push_async_callback(transport.close)
-    return transport
-
-
-def directory_over(transport: HivemindTransport, identity: Identity, network: NetworkOptions) -> DhtDirectory:
-    """The directory of a network, as a node sees and signs it."""
-    return DhtDirectory(
-        transport,
-        identity,
-        network=network.access.network,
-        opener=transport.opener,
-        membership=transport.config.gate.membership,
-    )
-
-
-async def ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
-    """The fields of the event of a node that can be reached."""
-    return {"peer_id": transport.peer_id, "role": role, "maddrs": list(await transport.visible_maddrs())}
-
-
-def cell_reader(transport: HivemindTransport) -> ReadCell:
-    """Reads one cell of the DHT, for those who take no part in it."""
-
-    async def read(cell: str) -> Sequence[bytes]:
-        return list((await transport.read([cell])).get(cell, {}).values())
-
-    return read
+    return Joined(transport, claimed.identity, network)
 
 
 class AnnouncedNode(ABC):
@@ -114,9 +117,7 @@ class AnnouncedNode(ABC):
 
     def __init__(
         self,
-        transport: HivemindTransport,
-        identity: Identity,
-        network: NetworkOptions,
+        joined: Joined,
         *,
         role: Role,
         model_name: str,
@@ -125,7 +126,8 @@ class AnnouncedNode(ABC):
         tokenizer_folder: Path,
         speed: PassSpeed,
     ) -> None:
-        self._transport = transport
+        self._joined = joined
+        self._transport = joined.transport
         self._role = role
         self._model_name = model_name
         self._target_name = target_name
@@ -133,17 +135,14 @@ class AnnouncedNode(ABC):
         self._tokenizer_folder = tokenizer_folder
         self._speed = speed
         self._addresses: tuple[str, ...] = ()
-        self._network_name = network.access.network
-        self._is_alone = not network.initial_peers
-        self._gate = transport.config.gate
-        self._directory = directory_over(transport, identity, network)
+        self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
-            transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
+            joined.transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
         )
         names = tuple(dict.fromkeys((target_name, facts.digest().hex())))
-        self._announcer = Announcer(self._directory, identity, self._describe, names)
-        transport.on_restart(self._announcer.restarted)
+        self._announcer = Announcer(self._directory, joined.identity, self._describe, names)
+        joined.transport.on_restart(self._announcer.restarted)
 
     @property
     def coordinate(self) -> NetworkCoordinate:
@@ -179,11 +178,15 @@ class AnnouncedNode(ABC):
 
         The node answers streams and is in the directory before anybody is told that it is ready.
         """
+
+        def describe() -> tuple[bytes, int, int]:
+            return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
+
         emit("announcing", {"target": self._target_name})
         files = TokenizerFiles.read(self._tokenizer_folder)
         handlers = self._handlers() | {
-            DISCOVER: DiscoverService(cell_reader(self._transport), files).handle,
-            STATUS: StatusService(self._describe_status, vivaldi=self._vivaldi).handle,
+            DISCOVER: DiscoverService(self._joined.read_cell, files).handle,
+            STATUS: StatusService(describe, vivaldi=self._vivaldi).handle,
         }
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s()))
@@ -191,9 +194,9 @@ class AnnouncedNode(ABC):
         # A record that nobody took is offered again later.
         await self._announcer.announce()
         emit("announced", self._announced_fields())
-        emit("ready", await ready_fields(self._transport, self._role) | self._ready_fields())
-        if self._is_alone:
-            emit("alone", {"network": self._network_name})
+        emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
+        if not self._joined.network.initial_peers:
+            emit("alone", {"network": self._joined.network.access.network})
         await self._work(emit, stop)
         emit("stopped", self._summary())
 
@@ -287,10 +290,7 @@ class AnnouncedNode(ABC):
             "issued_at_s": 0.0,
             "lifetime_s": 0.0,
             "generation_defaults": self._facts.generation_defaults,
-            "certificate": self._gate.certificate or None,
+            "certificate": self._transport.config.gate.certificate or None,
             "coordinate": self._vivaldi.coordinate,
         }
         return NodeRecord(**described | self._record_fields())
-
-    def _describe_status(self) -> tuple[bytes, int, int]:
-        return self._announcer.latest or b"", self.service.requests, self.service.progress.steps

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -27,14 +28,12 @@ GOODBYE_TIMEOUT_S: Final = 3.0
 STATUS_KEY: Final = "status"
 """The key `latest` is signed for: it travels in `Status`, not in the DHT."""
 
-Sleep = Callable[[float], Awaitable[None]]
-
 
 class Announcer:
     """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
 
-    `clock` gives Unix seconds, `sleep` waits seconds. Run it with `run`; call `changed` when load or addresses
-    change, or the transport is back; end with `stop`. `is_stored` tells how the last announcement went.
+    `clock` gives Unix seconds. Run it with `run`; call `changed` when load or addresses change, or the transport is
+    back; end with `stop`. `is_stored` tells how the last announcement went.
     """
 
     def __init__(
@@ -44,10 +43,7 @@ class Announcer:
         describe: Callable[[], NodeRecord],
         names: Sequence[str],
         *,
-        lifetime_s: float = LIFETIME_S,
-        min_interval_s: float = MIN_INTERVAL_S,
         clock: Callable[[], float] = time.time,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.latest: bytes | None = None
         self.is_stored: bool | None = None
@@ -55,10 +51,7 @@ class Announcer:
         self._identity = identity
         self._describe = describe
         self._names = tuple(names)
-        self._lifetime_s = lifetime_s
-        self._min_interval_s = min_interval_s
         self._clock = clock
-        self._sleep = sleep
         self._sequence = 0
         self._has_changed = asyncio.Event()
         self._announced: NodeRecord | None = None
@@ -72,47 +65,11 @@ class Announcer:
         self._announced = None
         self._has_changed.set()
 
-    async def announce(self) -> bool:
+    async def announce(self, *, lifetime_s: float = LIFETIME_S) -> bool:
         """Announce now; False, with a log line, if nobody took the record."""
-        return await self._announce(self._describe(), self._lifetime_s)
-
-    async def run(self) -> None:
-        """Announce until cancelled."""
-        while True:
-            self._has_changed.clear()
-            is_stored = await self.announce()
-            await self._sleep(self._min_interval_s)
-            wait_s = self._lifetime_s / 3 if is_stored else RETRY_S
-            await self._wait_for_change(max(0.0, wait_s - self._min_interval_s))
-
-    async def stop(self) -> None:
-        """Replace the record by one that lapses in a second."""
-        try:
-            async with asyncio.timeout(GOODBYE_TIMEOUT_S):
-                await self._announce(self._describe(), GOODBYE_LIFETIME_S)
-        except TimeoutError:
-            LOG.debug("the goodbye could not be announced in time")
-
-    async def _wait_for_change(self, wait_s: float) -> None:
-        """Return after `wait_s`, or earlier once the record has really changed."""
-        renewal = asyncio.ensure_future(self._sleep(wait_s))
-        try:
-            while not renewal.done():
-                change = asyncio.ensure_future(self._has_changed.wait())
-                await asyncio.wait([renewal, change], return_when=asyncio.FIRST_COMPLETED)
-                change.cancel()
-                if self._has_changed.is_set() and (
-                    self._announced is None or _undated(self._describe()) != _undated(self._announced)
-                ):
-                    return
-                self._has_changed.clear()
-        finally:
-            renewal.cancel()
-
-    async def _announce(self, described: NodeRecord, lifetime_s: float) -> bool:
         now_s = self._clock()
         self._sequence = max(self._sequence + 1, int(now_s * 1000))
-        record = replace(described, sequence=self._sequence, issued_at_s=float(now_s), lifetime_s=float(lifetime_s))
+        record = replace(self._describe(), sequence=self._sequence, issued_at_s=float(now_s), lifetime_s=lifetime_s)
         self.latest = seal_record(record, self._identity, key=STATUS_KEY)
         self._announced = record
         try:
@@ -128,7 +85,32 @@ class Announcer:
         self.is_stored = True
         return True
 
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            self._has_changed.clear()
+            is_stored = await self.announce()
+            await asyncio.sleep(MIN_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout((LIFETIME_S / 3 if is_stored else RETRY_S) - MIN_INTERVAL_S):
+                    while not self._differs():
+                        self._has_changed.clear()
+                        await self._has_changed.wait()
 
-def _undated(record: NodeRecord) -> NodeRecord:
-    """A record without what changes with each announcement; its place can wait until it is renewed."""
-    return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0, coordinate=None)
+    def _differs(self) -> bool:
+        """True if the record has really changed; a node's place can wait until it is renewed."""
+        if not self._has_changed.is_set():
+            return False
+        now, before = (
+            record and replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0, coordinate=None)
+            for record in (self._describe(), self._announced)
+        )
+        return now != before
+
+    async def stop(self) -> None:
+        """Replace the record by one that lapses in a second."""
+        try:
+            async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+                await self.announce(lifetime_s=GOODBYE_LIFETIME_S)
+        except TimeoutError:
+            LOG.debug("the goodbye could not be announced in time")

@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serving_budget
@@ -14,7 +13,6 @@ from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 ReadCell = Callable[[str], Awaitable[Sequence[bytes]]]
@@ -46,7 +44,8 @@ class DiscoverService:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read_records = RecentCells(read_records, clock)
+        self._read_records = read_records
+        self._cells: Remembered[str, asyncio.Future[Sequence[bytes]]] = Remembered(MAX_CELLS, forgotten_s=REUSE_S)
         self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
         self._clock = clock
         self._reads = serving_budget()
@@ -66,7 +65,7 @@ class DiscoverService:
 
     async def _answer(self, question: m.Message, peer_id: str) -> m.Message:
         match question:
-            case AskFile():
+            case m.AskFile():
                 return self._file_piece(question)
             case m.AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
                 return m.Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
@@ -75,17 +74,27 @@ class DiscoverService:
             case _:
                 raise RemoteProtocolError(f"{type(question).__name__} is no question")
 
-    def _file_piece(self, question: AskFile) -> m.Message:
+    def _file_piece(self, question: m.AskFile) -> m.Message:
         if self._files is None or question.tokenizer_digest != self._digest:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.files.get(question.name, b"")
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
-        return FilePiece(question.number, len(data), piece)
+        return m.FilePiece(question.number, len(data), piece)
+
+    async def read_cell(self, cell: str) -> Sequence[bytes]:
+        """The signed records in a cell, one answer for all who ask within `REUSE_S`. Raises what reading raises."""
+        now_s = self._clock()
+        reading = self._cells.get(cell, now_s)
+        if reading is None or (reading.done() and (reading.cancelled() or reading.exception() is not None)):
+            reading = asyncio.ensure_future(self._read_records(cell))
+            self._cells.note(cell, reading, now_s)
+        # Whoever asked first may give up; others wait for the same answer.
+        return await asyncio.shield(reading)
 
     async def _records(self, question: m.AskRecords) -> m.Message:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                records = await self._read_records(question.key)
+                records = await self.read_cell(question.key)
         except (CosineError, TimeoutError):
             return m.Error(question.number, ErrorCode.INTERNAL, "the directory did not answer", None)
         sent: list[bytes] = []
@@ -93,34 +102,3 @@ class DiscoverService:
             if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
                 sent.append(record)
         return m.Records(question.number, tuple(sent))
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    records: "asyncio.Task[Sequence[bytes]]"
-    began_s: float
-
-
-class RecentCells:
-    """A `ReadCell` over another, whose answers all who ask within `REUSE_S` share. `clock` gives seconds."""
-
-    def __init__(self, read: ReadCell, clock: Callable[[], float]) -> None:
-        self._read = read
-        self._clock = clock
-        self._reads: OrderedDict[str, _Read] = OrderedDict()
-
-    async def __call__(self, cell: str) -> Sequence[bytes]:
-        """The signed records in a cell. Raises what reading raises."""
-        now_s = self._clock()
-        known = self._reads.get(cell)
-        if known is None or now_s - known.began_s > REUSE_S or _has_failed(known.records):
-            known = self._reads[cell] = _Read(asyncio.ensure_future(self._read(cell)), now_s)
-            self._reads.move_to_end(cell)
-            if len(self._reads) > MAX_CELLS:
-                self._reads.popitem(last=False)
-        # Whoever asked first may give up; others wait for the same answer.
-        return await asyncio.shield(known.records)
-
-
-def _has_failed(read: "asyncio.Task[Sequence[bytes]]") -> bool:
-    return read.done() and (read.cancelled() or read.exception() is not None)

@@ -15,7 +15,7 @@ from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, load_served, read_names
-from cosine_node.serving.announced_node import directory_over, join
+from cosine_node.serving.announced_node import join
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.chain_engine import ChainEngine
@@ -80,9 +80,8 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         load = partial(load_served, role=Role.DRAFTER, emit=emit)
         home = await asyncio.to_thread(load, options.home) if options.home else None
         gate = network.access.gate(claimed.identity.peer_id)
-        transport = await join(network, claimed, gate, emit, stack)
-        directory = directory_over(transport, claimed.identity, network)
-        source = ChainSource(transport, directory, model.needs(requests=options.max_requests))
+        joined = await join(network, claimed, gate, emit, stack)
+        source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
         stack.push_async_callback(source.close)
         looking = asyncio.ensure_future(source.run())
         stack.callback(looking.cancel)
@@ -97,7 +96,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 new_pool=partial(PagePool, tokens=source.pool_tokens),
                 opened=chains.opened(chain),
             )
-            node = VerifierNode(transport, claimed.identity, served, network, options, home=home, chain=runner)
+            node = VerifierNode(joined, served, options, home=home, chain=runner)
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)

@@ -14,7 +14,7 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
-from cosine_node.serving.announced_node import AnnouncedNode, cell_reader, join, ready_fields
+from cosine_node.serving.announced_node import AnnouncedNode, Joined, join
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
@@ -26,7 +26,6 @@ from cosine_node.verifier.service import VerifierService
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT
-from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedNode
     from cosine_node.stages.chain_runner import ChainRunner
 
-Service = VerifierService | DrafterService
-
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a node that only keeps the DHT and relays, until `stop` is set."""
@@ -46,9 +43,9 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
         gate = network.access.gate(claimed.identity.peer_id)
-        transport = await join(network, claimed, gate, emit, stack, is_relay=True)
-        await transport.serve(DISCOVER, DiscoverService(cell_reader(transport)).handle)
-        emit("ready", await ready_fields(transport, "bootstrap"))
+        joined = await join(network, claimed, gate, emit, stack, is_relay=True)
+        await joined.transport.serve(DISCOVER, DiscoverService(joined.read_cell).handle)
+        emit("ready", await joined.ready_fields("bootstrap"))
         await stop.wait()
 
 
@@ -87,12 +84,14 @@ async def run_nodes(
         nodes: list[RunningNode] = []
         parts = zip(claims, gates, served, homes, learners, options, strict=True)
         for claimed, gate, one, home, learner, each in parts:
-            transport = await join(network, claimed, gate, emit, stack)
-            shared = (transport, claimed.identity, one, network, each)
-            is_verifier = each.role is Role.VERIFIER
-            nodes.append(VerifierNode(*shared, home=home) if is_verifier else DrafterNode(*shared, learner=learner))
+            joined = await join(network, claimed, gate, emit, stack)
+            if each.role is Role.VERIFIER:
+                nodes.append(VerifierNode(joined, one, each, home=home))
+            else:
+                nodes.append(DrafterNode(joined, one, each, learner=learner))
             # Nodes that begin a network begin the same one.
-            network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
+            peers = network.initial_peers or await joined.transport.visible_maddrs()
+            network = replace(network, initial_peers=peers)
         stack.enter_context(observing(network, nodes))
         await together([node.live(emit, stop) for node in nodes], stop)
 
@@ -122,14 +121,12 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
 class RunningNode(AnnouncedNode):
     """A verifier or drafter that runs: its engine loop and its record. Subclasses make its service."""
 
-    service: Service
+    service: VerifierService | DrafterService
 
     def __init__(
         self,
-        transport: HivemindTransport,
-        identity: Identity,
+        joined: Joined,
         served: ServedModel,
-        network: NetworkOptions,
         options: NodeOptions,
         *,
         chain: "ChainRunner | None" = None,
@@ -138,9 +135,7 @@ class RunningNode(AnnouncedNode):
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(
-            transport,
-            identity,
-            network,
+            joined,
             role=options.role,
             model_name=served.model_name,
             target_name=served.target_name,
@@ -154,6 +149,7 @@ class RunningNode(AnnouncedNode):
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # Passes over a chain follow each other as fast as its slowest stage takes them.
         self._pass_curve = curve if chain is None else chain.pace.slowest
+        self._emulated = options.emulation.name if options.emulation else ""
         if options.emulation:
             # An emulated device is as fast as its name says.
             self._runner = PacedRunner(ThreadRunner(served.engine), curve)
@@ -173,7 +169,7 @@ class RunningNode(AnnouncedNode):
     def _summary(self) -> dict[str, object]:
         fields = super()._summary()
         if isinstance(self._runner, PacedRunner):
-            fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
+            fields |= {"late_passes": self._runner.late_passes, "emulated": self._emulated}
         return fields
 
     def observed(self) -> "ObservedNode":
@@ -202,11 +198,8 @@ class RunningNode(AnnouncedNode):
             "learns": None,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
-            "emulated": self._record_emulation(),
+            "emulated": self._emulated,
         }
-
-    def _record_emulation(self) -> str:
-        return self._options.emulation.name if self._options.emulation else ""
 
 
 class VerifierNode(RunningNode):
@@ -216,16 +209,14 @@ class VerifierNode(RunningNode):
 
     def __init__(
         self,
-        transport: HivemindTransport,
-        identity: Identity,
+        joined: Joined,
         served: ServedModel,
-        network: NetworkOptions,
         options: NodeOptions,
         *,
         home: ServedModel | None = None,
         chain: "ChainRunner | None" = None,
     ) -> None:
-        super().__init__(transport, identity, served, network, options, chain=chain)
+        super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None
         if home is not None:
             # As fast as it is or, emulated, as its profile says.
@@ -237,7 +228,7 @@ class VerifierNode(RunningNode):
             self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve)
         coordinator = None
         if options.max_coordinated:
-            coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
+            coordinator = RequestCoordinator(joined.transport, most_requests=options.max_coordinated)
         self.service = VerifierService(
             config=VerifierConfig(
                 target_digest=served.facts.digest(),
@@ -248,7 +239,7 @@ class VerifierNode(RunningNode):
             engine=served.engine,
             runner=self._runner,
             curve=self._pass_curve,
-            identity=identity,
+            identity=joined.identity,
             wait_for_work=self._wait_for_work,
             home=self._home,
             coordinator=coordinator,
@@ -275,10 +266,8 @@ class DrafterNode(RunningNode):
 
     def __init__(
         self,
-        transport: HivemindTransport,
-        identity: Identity,
+        joined: Joined,
         served: ServedModel,
-        network: NetworkOptions,
         options: NodeOptions,
         *,
         learner: "Learner | None" = None,
@@ -286,7 +275,7 @@ class DrafterNode(RunningNode):
         """A `learner` has an engine of its own: that of the weights that serve."""
         if learner is not None:
             served = replace(served, engine=learner.engine, model_name=learner.model_name)
-        super().__init__(transport, identity, served, network, options)
+        super().__init__(joined, served, options)
         self._learner = learner
         self._expertise = options.expertise if learner is None else learner.expertise
         self.service = DrafterService(
@@ -294,9 +283,9 @@ class DrafterNode(RunningNode):
             engine=served.engine,
             runner=self._runner,
             curve=self._pass_curve,
-            identity=identity,
+            identity=joined.identity,
             wait_for_work=self._wait_for_work,
-            receipts=ledger_of(identity.peer_id, self._expertise),
+            receipts=ledger_of(joined.identity.peer_id, self._expertise),
             observer=learner.records if learner is not None else None,
         )
         if learner is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.models.model import MEASURE_S, ModelNames, fetch, read_names
 from cosine_node.passes.runner import PassSpeed
-from cosine_node.serving.announced_node import AnnouncedNode, directory_over, join
+from cosine_node.serving.announced_node import AnnouncedNode, Joined, join
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.host import StageHost
@@ -18,9 +18,7 @@ from cosine_p2p.request.offload import Threads
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT
-from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.errors import CosineError
-from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange
@@ -46,15 +44,13 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         draft = await asyncio.to_thread(StageDraft, source, folder)
         names = await asyncio.to_thread(read_names, source.model, source.target, folder)
         gate = network.access.gate(claimed.identity.peer_id)
-        transport = await join(network, claimed, gate, emit, stack)
-        layers = draft.named or draft.choose(
-            await _held_by_others(transport, claimed.identity, network, names, draft)
-        )
+        joined = await join(network, claimed, gate, emit, stack)
+        layers = draft.named or draft.choose(await _held_by_others(joined, names, draft))
         emit("loading", {"model": f"layers {layers} of {layers.layers} of {names.model_name}"})
         loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
-        node = StageNode(transport, claimed.identity, network, loaded, names)
+        node = StageNode(joined, loaded, names)
         stack.callback(node.threads.close)
         if network.metrics_port is not None:
             from cosine_node.metrics.node import serving_metrics, stage_registry
@@ -64,16 +60,10 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         await node.live(emit, stop)
 
 
-async def _held_by_others(
-    transport: HivemindTransport,
-    identity: Identity,
-    network: NetworkOptions,
-    names: ModelNames,
-    draft: StageDraft,
-) -> list[LayerRange]:
+async def _held_by_others(joined: Joined, names: ModelNames, draft: StageDraft) -> list[LayerRange]:
     """The layers that other stages hold, as far as they are found."""
     try:
-        found = await directory_over(transport, identity, network).find(Role.STAGE, names.facts.digest().hex())
+        found = await joined.directory().find(Role.STAGE, names.facts.digest().hex())
     except CosineError:
         return []
     return [
@@ -82,7 +72,7 @@ async def _held_by_others(
         if record.stage is not None
         and record.target_digest == names.facts.digest()
         and record.numerics == draft.numerics
-        and record.peer_id != identity.peer_id
+        and record.peer_id != joined.identity.peer_id
     ]
 
 
@@ -91,21 +81,12 @@ class StageNode(AnnouncedNode):
 
     service: StageService
 
-    def __init__(
-        self,
-        transport: HivemindTransport,
-        identity: Identity,
-        network: NetworkOptions,
-        loaded: LoadedStage,
-        names: ModelNames,
-    ) -> None:
+    def __init__(self, joined: Joined, loaded: LoadedStage, names: ModelNames) -> None:
         self._loaded = loaded
         self._names = names
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
         super().__init__(
-            transport,
-            identity,
-            network,
+            joined,
             role=Role.STAGE,
             model_name=names.model_name,
             target_name=names.target_name,
@@ -116,7 +97,7 @@ class StageNode(AnnouncedNode):
         self.threads = Threads("engine", 1)
         self.service = StageService(
             StageHost(loaded.model),
-            transport=transport,
+            transport=joined.transport,
             target_digest=names.facts.digest(),
             offload=self.threads,
             pass_s=speed.pass_s,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +14,12 @@ from cosine_node.serving.discover_service import (
     QUESTION_RATE,
     REUSE_S,
     DiscoverService,
-    RecentCells,
 )
-from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 FILES = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000, "vocab.txt": b"a"})
@@ -45,43 +43,23 @@ async def ask(service: DiscoverService, *questions: m.Message) -> list[m.Message
     return answers
 
 
-def test_files_travel_from_service_to_client(tmp_path: Path) -> None:
-    async def run() -> TokenizerFiles:
-        network = MemoryNetwork()
-        server, client = network.join("server"), network.join("client")
-        await server.serve(DISCOVER, DiscoverService(no_records, FILES).handle)
-        fetched = await fetch_tokenizer_files(client, "server", FILES.digest, cache=TokenizerCache(tmp_path))
-        await client.close()
-        await server.close()
-        return fetched
-
-    assert asyncio.run(run()).files == FILES.files
-
-
 def test_pieces_are_bounded_and_absent_files_are_empty() -> None:
     service = DiscoverService(no_records, FILES)
     answers = asyncio.run(
         ask(
             service,
-            AskFile(1, FILES.digest, "tokenizer.json", 0),
-            AskFile(2, FILES.digest, "tokenizer.json", 767_999),
-            AskFile(3, FILES.digest, "tokenizer.json", limits.MAX_FILE_BYTES),
-            AskFile(4, FILES.digest, "../identity", 0),
+            m.AskFile(1, FILES.digest, "tokenizer.json", 0),
+            m.AskFile(2, FILES.digest, "tokenizer.json", 767_999),
+            m.AskFile(3, FILES.digest, "tokenizer.json", limits.MAX_FILE_BYTES),
+            m.AskFile(4, FILES.digest, "../identity", 0),
         )
     )
-    assert answers[0] == FilePiece(1, 768_000, FILES.files["tokenizer.json"][: limits.MAX_CHUNK_BYTES])
+    assert answers[0] == m.FilePiece(1, 768_000, FILES.files["tokenizer.json"][: limits.MAX_CHUNK_BYTES])
     assert answers[1:] == [
-        FilePiece(2, 768_000, b"\xff"),
-        FilePiece(3, 768_000, b""),
-        FilePiece(4, 0, b""),
+        m.FilePiece(2, 768_000, b"\xff"),
+        m.FilePiece(3, 768_000, b""),
+        m.FilePiece(4, 0, b""),
     ]
-
-
-def test_another_digest_is_refused() -> None:
-    for service in (DiscoverService(no_records, FILES), DiscoverService(no_records)):
-        (answer,) = asyncio.run(ask(service, AskFile(1, b"\0" * 32, "tokenizer.json", 0)))
-        assert isinstance(answer, m.Error)
-        assert (answer.number, answer.code) == (1, ErrorCode.WRONG_TOKENIZER)
 
 
 def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
@@ -91,25 +69,33 @@ def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
     return read
 
 
-def test_records_come_verbatim() -> None:
+def test_records_come_verbatim_and_no_more_than_allowed() -> None:
     (answer,) = asyncio.run(ask(DiscoverService(records_of(b"one", b"two")), m.AskRecords(7, "cell")))
     assert answer == m.Records(7, (b"one", b"two", b"cell"))
-
-
-def test_more_records_than_allowed_are_cut() -> None:
     service = DiscoverService(records_of(bytes(5000), *[b"r"] * 100))
     (answer,) = asyncio.run(ask(service, m.AskRecords(7, "cell")))
     assert isinstance(answer, m.Records)
     assert len(answer.records) == limits.MAX_CELL_OWNERS - 1
 
 
-def test_a_directory_that_fails_is_an_error() -> None:
-    async def fail(key: str) -> Sequence[bytes]:
-        raise PeerLost("dht", "down")
+async def fail(key: str) -> Sequence[bytes]:
+    raise PeerLost("dht", "down")
 
-    (answer,) = asyncio.run(ask(DiscoverService(fail), m.AskRecords(7, "cell")))
+
+@pytest.mark.parametrize(
+    ("service", "question", "code"),
+    [
+        (DiscoverService(no_records, FILES), m.AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
+        (DiscoverService(no_records), m.AskFile(1, b"\0" * 32, "vocab.txt", 0), ErrorCode.WRONG_TOKENIZER),
+        (DiscoverService(fail), m.AskRecords(1, "cell"), ErrorCode.INTERNAL),
+        (DiscoverService(no_records), m.FilePiece(0, 0, b""), ErrorCode.MALFORMED),
+    ],
+    ids=["another tokenizer", "no tokenizer", "no directory", "no question"],
+)
+def test_what_cannot_be_answered_is_an_error(service: DiscoverService, question: Any, code: ErrorCode) -> None:
+    (answer,) = asyncio.run(ask(service, question))
     assert isinstance(answer, m.Error)
-    assert (answer.number, answer.code) == (7, ErrorCode.INTERNAL)
+    assert (answer.number, answer.code) == (question.number, code)
 
 
 def test_whoever_asks_without_end_is_refused_and_others_are_answered() -> None:
@@ -123,18 +109,13 @@ def test_whoever_asks_without_end_is_refused_and_others_are_answered() -> None:
     assert not service._budget.is_silenced("another", now_s=0.0)
 
 
-def test_what_is_no_question_ends_the_stream() -> None:
-    (answer,) = asyncio.run(ask(DiscoverService(no_records), FilePiece(1, 0, b"")))
-    assert isinstance(answer, m.Error)
-    assert (answer.number, answer.code) == (0, ErrorCode.MALFORMED)
-
-
 class Dht:
     """Takes a second for each look-up."""
 
     def __init__(self) -> None:
         self.reads: list[str] = []
         self.is_down = False
+        self.service = DiscoverService(self.read, clock=asyncio.get_running_loop().time)
 
     async def read(self, cell: str) -> Sequence[bytes]:
         self.reads.append(cell)
@@ -144,31 +125,20 @@ class Dht:
         return [cell.encode()]
 
 
-def test_those_who_ask_together_share_a_look_up() -> None:
+def test_those_who_ask_together_share_a_look_up_and_one_who_gives_up_takes_nothing_from_them() -> None:
     async def run() -> None:
         dht = Dht()
-        cells = RecentCells(dht.read, asyncio.get_running_loop().time)
-        answers = await asyncio.gather(*(cells("a") for _ in range(50)), cells("b"))
-        assert answers == [[b"a"]] * 50 + [[b"b"]]
-        assert dht.reads == ["a", "b"]
-        await cells("a")
+        read = dht.service.read_cell
+        leaving = asyncio.ensure_future(read("a"))
+        asking = [asyncio.ensure_future(read("a")) for _ in range(50)]
+        await asyncio.sleep(0.5)
+        leaving.cancel()
+        assert await asyncio.gather(*asking, read("b")) == [[b"a"]] * 50 + [[b"b"]]
+        await read("a")
         assert dht.reads == ["a", "b"]
         await asyncio.sleep(REUSE_S)
-        await cells("a")
+        await read("a")
         assert dht.reads == ["a", "b", "a"]
-
-    run_virtual(run())
-
-
-def test_one_who_gives_up_takes_nothing_from_the_others() -> None:
-    async def run() -> None:
-        dht = Dht()
-        cells = RecentCells(dht.read, asyncio.get_running_loop().time)
-        first, second = asyncio.ensure_future(cells("a")), asyncio.ensure_future(cells("a"))
-        await asyncio.sleep(0.5)
-        first.cancel()
-        assert await second == [b"a"]
-        assert dht.reads == ["a"]
 
     run_virtual(run())
 
@@ -177,19 +147,19 @@ def test_a_failure_is_not_kept() -> None:
     async def run() -> None:
         dht = Dht()
         dht.is_down = True
-        cells = RecentCells(dht.read, asyncio.get_running_loop().time)
         with pytest.raises(PeerLost):
-            await cells("a")
+            await dht.service.read_cell("a")
         dht.is_down = False
-        assert await cells("a") == [b"a"]
+        assert await dht.service.read_cell("a") == [b"a"]
 
     run_virtual(run())
 
 
 def test_what_is_kept_is_bounded() -> None:
     async def run() -> None:
-        cells = RecentCells(Dht().read, asyncio.get_running_loop().time)
-        await asyncio.gather(*(cells(f"{number}") for number in range(MAX_CELLS + 9)))
-        assert len(cells._reads) == MAX_CELLS
+        dht = Dht()
+        cells = [f"{number}" for number in range(MAX_CELLS + 9)]
+        await asyncio.gather(*map(dht.service.read_cell, cells))
+        assert len(dht.service._cells.items(asyncio.get_running_loop().time())) == MAX_CELLS
 
     run_virtual(run())

@@ -1,18 +1,25 @@
-"""The status service: a node's own account, as often as it is asked."""
+"""The status of a node, as often as it is asked; and how a node finds its place by asking others for theirs."""
 
 import asyncio
 from random import Random
 
 import pytest
 
-from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.links import LinkTable
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
+from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
+from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
+from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import STATUS
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 
 
 async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | None = None) -> list[m.Message]:
@@ -32,28 +39,144 @@ async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | 
     return answers
 
 
-def test_each_question_is_answered_anew() -> None:
-    first, second = run_virtual(asked(m.AskStatus(4), m.AskStatus(5), after_s=12.5))
+def test_each_question_is_answered_anew_and_an_error_ends_nothing() -> None:
+    vivaldi = Vivaldi(Random(0).random)
+    questions = (m.AskStatus(4), m.Status(1, b"", 0, 0, 0.0), m.AskStatus(5))
+    first, error, second = run_virtual(asked(*questions, after_s=12.5, vivaldi=vivaldi))
     assert isinstance(first, m.Status) and isinstance(second, m.Status)
     assert (first.number, first.record, first.requests, first.steps) == (4, b"record", 3, 0)
     assert (second.number, second.steps) == (5, 1)
     assert first.uptime_s == pytest.approx(12.5)
-
-
-def test_a_node_that_knows_its_place_tells_it() -> None:
+    assert first.coordinate == vivaldi.coordinate
+    assert isinstance(error, m.Error) and error.code == ErrorCode.MALFORMED
     (silent,) = run_virtual(asked(m.AskStatus(1)))
     assert isinstance(silent, m.Status) and silent.coordinate is None
-    vivaldi = Vivaldi(Random(0).random)
-    (answer,) = run_virtual(asked(m.AskStatus(1), vivaldi=vivaldi))
-    assert isinstance(answer, m.Status) and answer.coordinate == vivaldi.coordinate
-
-
-def test_what_is_no_question_is_an_error_and_the_stream_goes_on() -> None:
-    error, answer = run_virtual(asked(m.Status(1, b"", 0, 0, 0.0), m.AskStatus(2)))
-    assert isinstance(error, m.Error) and error.code == ErrorCode.MALFORMED
-    assert isinstance(answer, m.Status)
 
 
 def test_a_message_of_another_protocol_ends_the_stream() -> None:
     with pytest.raises(PeerLost):
         run_virtual(asked(m.Cancel(1), m.AskStatus(1)))
+
+
+OWN, DRAFTER, VERIFIER, OLD = map(identity_of, (1, 2, 3, 4))
+
+
+class Fixed(Vivaldi):
+    """A peer that is sure to be at one place."""
+
+    def __init__(self, place: NetworkCoordinate) -> None:
+        super().__init__(Random(0).random)
+        self.place = place
+
+    @property
+    def coordinate(self) -> NetworkCoordinate:
+        return self.place
+
+
+class Scene:
+    """A node among others, 30 ms and 80 ms away."""
+
+    def __init__(self) -> None:
+        one_ways_s = {DRAFTER.peer_id: 0.015, VERIFIER.peer_id: 0.04}
+        self.network = MemoryNetwork(routes=LinkTable(seed=0, one_ways_s=one_ways_s).route)
+        self.directory = MemoryDirectory()
+        self.vivaldi = Vivaldi(Random(1).random)
+        self.own = self.network.join(OWN.peer_id)
+        self.surroundings = Surroundings(self.own, self.directory, self.vivaldi, target=TARGET, rng=Random(2))
+        self.asked = 0
+        self._others: list[MemoryTransport] = []
+
+    async def add(self, record: NodeRecord, vivaldi: Vivaldi | None = None) -> None:
+        status = StatusService(lambda: (b"", 0, 0), vivaldi=vivaldi)
+
+        async def counted(stream: Stream) -> None:
+            self.asked += 1
+            await status.handle(stream)
+
+        await self.serve(record, counted)
+
+    async def serve(self, record: NodeRecord, handler: StreamHandler) -> None:
+        transport = self.network.join(record.peer_id)
+        self._others.append(transport)
+        await transport.serve(STATUS, handler)
+        await self.directory.announce(record, [TARGET])
+
+    async def run(self, seconds: float) -> None:
+        looking = asyncio.ensure_future(self.surroundings.run())
+        await asyncio.sleep(seconds)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+    async def close(self) -> None:
+        for transport in (self.own, *self._others):
+            await transport.close()
+
+
+def test_it_comes_to_be_as_far_from_each_as_was_measured_and_does_not_ask_itself() -> None:
+    places = (NetworkCoordinate(0, 0, 0, 0, 0), NetworkCoordinate(60_000, 0, 0, 0, 0))
+
+    async def run() -> tuple[list[float], int, int]:
+        scene = Scene()
+        await scene.directory.announce(record_of(OWN, now_s=0.0), [TARGET])
+        await scene.add(record_of(DRAFTER, now_s=0.0), Fixed(places[0]))
+        await scene.add(record_of(VERIFIER, now_s=0.0, role=Role.VERIFIER), Fixed(places[1]))
+        await scene.run(EAGER_LOOKS * EAGER_PAUSE_S)
+        rtts_s, eager = [scene.vivaldi.coordinate.rtt_s(place) for place in places], scene.asked
+        await scene.run(2 * EAGER_LOOKS * EAGER_PAUSE_S)
+        await scene.close()
+        return rtts_s, eager, scene.asked - eager
+
+    rtts_s, eager, later = run_virtual(run())
+    assert rtts_s == pytest.approx([0.03, 0.08], abs=0.004)
+    assert 0.8 * EAGER_LOOKS < eager <= 1.2 * EAGER_LOOKS
+    # Once it has looked around it asks seldom.
+    assert later < EAGER_LOOKS * (1 + 1.5 * EAGER_PAUSE_S / PAUSE_S)
+
+
+async def rude(stream: Stream) -> None:
+    await stream.write(b"\xff" * 64)
+    stream.close()
+
+
+async def mute(stream: Stream) -> None:
+    await asyncio.sleep(1e6)
+
+
+@pytest.mark.parametrize("handler", [rude, mute])
+def test_one_that_breaks_the_protocol_or_does_not_say_where_it_is_is_passed_over(
+    handler: StreamHandler,
+) -> None:
+    async def run() -> NetworkCoordinate:
+        scene = Scene()
+        await scene.serve(record_of(DRAFTER, now_s=0.0), handler)
+        await scene.add(record_of(OLD, now_s=0.0))
+        for identity in (DRAFTER, OLD, VERIFIER):  # nobody is there
+            await scene.surroundings.look_at(identity.peer_id)
+        assert scene.asked == 1
+        await scene.close()
+        return scene.vivaldi.coordinate
+
+    assert run_virtual(run()) == Vivaldi(Random(1).random).coordinate
+
+
+class Down(MemoryDirectory):
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        raise PeerLost("dht", "down")
+
+
+def test_a_directory_that_does_not_answer_is_asked_again_later() -> None:
+    async def run() -> int:
+        scene = Scene()
+        there, scene.surroundings._directory = scene.directory, Down()
+        await scene.add(record_of(DRAFTER, now_s=0.0), Fixed(NetworkCoordinate(0, 0, 0, 0, 0)))
+        looking = asyncio.ensure_future(scene.surroundings.run())
+        await asyncio.sleep(3 * EAGER_PAUSE_S)
+        assert scene.asked == 0
+        scene.surroundings._directory = there
+        await asyncio.sleep(3 * EAGER_PAUSE_S)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        await scene.close()
+        return scene.asked
+
+    assert run_virtual(run()) > 0
