@@ -22,8 +22,7 @@ from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
-from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig
-from cosine_p2p.transport.host_addresses import check_peer_addresses
+from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig, check_peer_addresses
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity

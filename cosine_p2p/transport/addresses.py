@@ -20,11 +20,6 @@ from cosine_protocol.errors import UsageError
 
 MAX_KNOWN_PEERS: Final = 16_384
 """Bounds memory: a record holds at most 4 KiB of addresses."""
-# Plain names: what an address is like, and the protocols of the multiaddr table that nodes use.
-_EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."
-_HOSTS: Final = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
-_PORTS: Final = frozenset({"tcp", "udp"})
-_DIRECT: Final = ("p2p",)
 _RELAYED: Final = ("p2p", "p2p-circuit", "p2p")
 # What a value is called where it is refused.
 _NOUNS: Final = {"ip4": "IPv4 address", "ip6": "IPv6 address", "tcp": "port", "udp": "port", "p2p": "peer id"}
@@ -49,7 +44,7 @@ class Address:
     @property
     def is_plain_tcp(self) -> bool:
         """True if nothing but a peer, or a relay before it, lies over a TCP port."""
-        is_plain = self.layers in ((), _DIRECT, _RELAYED)
+        is_plain = self.layers in ((), ("p2p",), _RELAYED)
         return is_plain and self.port_kind == "tcp" and self.host_kind != "dnsaddr"
 
     @property
@@ -100,7 +95,8 @@ def parse_address(text: str, *, needs_peer: bool = False) -> Address:
     parts = split_multiaddr(text)
     if parts[0][0] == "dnsaddr":
         parts.insert(1, ("tcp", "0"))
-    if len(parts) < 2 or parts[0][0] not in _HOSTS or parts[1][0] not in _PORTS:
+    hosts = ("ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr")
+    if len(parts) < 2 or parts[0][0] not in hosts or parts[1][0] not in ("tcp", "udp"):
         raise ValueError("it does not begin with a host and a port")
     (host_kind, host), (port_kind, port), *layers = parts
     address = Address(
@@ -131,11 +127,10 @@ def parse_initial_peers(maddrs: Iterable[str]) -> list[Address]:
         try:
             addresses.append(parse_dialable(maddr))
         except ValueError:
+            what = f"{maddr!r} is not an address a light client can dial"
             if maddr.startswith("/") and "/p2p/" not in maddr:
-                raise UsageError(f"{maddr} does not say whose address it is; write it like {_EXAMPLE}") from None
-            raise UsageError(
-                f"{maddr!r} is not an address a light client can dial; write it like {_EXAMPLE}"
-            ) from None
+                what = f"{maddr} does not say whose address it is"
+            raise UsageError(f"{what}; write it like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW...") from None
     return addresses
 
 
@@ -148,15 +143,8 @@ class AddressBook:
     def note(self, peer_id: str, maddrs: Sequence[str]) -> None:
         self._addresses.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
-    def of(self, peer_id: str) -> list[Address]:
-        """This peer's addresses that can be dialled, each once; its id at their end may be left out."""
-        return list(self._dialable(peer_id))
-
-    def maddrs_of(self, peer_id: str) -> list[str]:
-        """The same as multiaddrs that end in its id."""
-        return list(self._dialable(peer_id).values())
-
-    def _dialable(self, peer_id: str) -> dict[Address, str]:
+    def of(self, peer_id: str) -> dict[Address, str]:
+        """This peer's addresses that can be dialled, each with its multiaddr; its id at the end may be left out."""
         end = f"/p2p/{peer_id}"
         found: dict[Address, str] = {}
         for maddr in self._addresses.get(peer_id) or ():

@@ -1,14 +1,21 @@
-"""A node's settings of the network: those of `HivemindTransport`, without importing it."""
+"""A full node's settings of the network, without what runs it: are its addresses well formed, its ports free?"""
 
+import errno
+import socket
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from cosine_p2p.transport.addresses import Address, parse_address, split_multiaddr
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.errors import UsageError
 
-DEFAULT_NETWORK = "main"
+DEFAULT_NETWORK: Final = "main"
 """Networks are told apart by name; this one is everybody's."""
-DEFAULT_HOST_MADDRS = ("/ip4/0.0.0.0/tcp/0",)
+DEFAULT_HOST_MADDRS: Final = ("/ip4/0.0.0.0/tcp/0",)
 """Every interface, any free port."""
+_EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +42,80 @@ class TransportConfig:
     def is_loopback(self) -> bool:
         """True if the node can only be reached from its own machine; then no router is asked for a port."""
         return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)
+
+    def check(self) -> None:
+        """Raises `UsageError` naming the first address that is malformed, or lacks the peer id it needs."""
+        for maddr in (*self.host_maddrs, *self.announce_maddrs):
+            _split(maddr, example=_EXAMPLE)
+        for maddr in self.announce_maddrs:
+            if {("tcp", "0"), ("udp", "0")} & set(split_multiaddr(maddr)):
+                raise UsageError(f"{maddr} cannot be announced: name the port others shall dial instead of 0.")
+        check_peer_addresses((*self.initial_peers, *self.relays))
+
+
+def check_peer_addresses(maddrs: Iterable[str]) -> None:
+    """Raises `UsageError` naming the first address that is malformed or does not say whose it is."""
+    for maddr in maddrs:
+        example = f"{_EXAMPLE}/p2p/12D3KooW..."
+        if "p2p" not in dict(_split(maddr, example=example)):
+            raise UsageError(f"{maddr} does not say whose address it is; write it like {example}")
+
+
+def _split(maddr: str, *, example: str) -> list[tuple[str, str]]:
+    try:
+        return split_multiaddr(maddr)
+    except ValueError:
+        raise UsageError(f"{maddr!r} is not a multiaddr; write it like {example}") from None
+
+
+def peer_of(maddr: str) -> str:
+    """The peer id at the end of a checked address."""
+    return maddr.rsplit("/p2p/", 1)[1]
+
+
+def check_ports_free(host_maddrs: Sequence[str]) -> None:
+    """Raises `UsageError` if somebody listens there already.
+
+    p2pd sets SO_REUSEPORT, so a second one would start without complaint and steal half the connections.
+    """
+    for maddr in host_maddrs:
+        address = _parsed(maddr)
+        if address is None or address.host_kind not in ("ip4", "ip6"):
+            continue
+        family = socket.AF_INET if address.host_kind == "ip4" else socket.AF_INET6
+        kind = socket.SOCK_STREAM if address.port_kind == "tcp" else socket.SOCK_DGRAM
+        with socket.socket(family, kind) as probe:
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address.host, address.port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    what = "is in use; stop the program that listens there or choose another port"
+                else:
+                    what = f"cannot be listened on ({error.strerror}); choose an address of this machine"
+                raise UsageError(f"{maddr} {what} with --host-maddr.") from None
+
+
+def with_ports(host_maddrs: Sequence[str], visible: Sequence[str]) -> tuple[str, ...]:
+    """`host_maddrs` with each port 0 replaced by the port that was given, so that a restart keeps it."""
+    given = [address for address in map(_parsed, visible) if address and "p2p-circuit" not in address.layers]
+    kept = []
+    for maddr in host_maddrs:
+        wanted = _parsed(maddr)
+        if wanted is not None and wanted.port == 0:
+            for address in given:
+                is_same_host = wanted.host in ("0.0.0.0", "::", address.host)
+                if is_same_host and (address.host_kind, address.port_kind) == (wanted.host_kind, wanted.port_kind):
+                    maddr = maddr.replace(f"/{wanted.port_kind}/0", f"/{wanted.port_kind}/{address.port}", 1)
+                    break
+        kept.append(maddr)
+    return tuple(kept)
+
+
+def _parsed(maddr: str) -> Address | None:
+    """None for what does not begin with a host and a port, such as a Unix socket."""
+    try:
+        return parse_address(maddr)
+    except ValueError:
+        return None

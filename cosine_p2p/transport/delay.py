@@ -1,7 +1,6 @@
 """An emulated link: every byte of a stream is held back by a stated one-way delay."""
 
 import asyncio
-from collections import deque
 
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_protocol.errors import PeerLost
@@ -14,8 +13,7 @@ class DelayedStream:
         self._stream = stream
         self._one_way_s = one_way_s
         self._arriving: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        self._leaving: deque[tuple[float, bytes]] = deque()
-        self._may_leave = asyncio.Event()
+        self._leaving: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self._tasks = [asyncio.ensure_future(self._pull()), asyncio.ensure_future(self._push())]
 
     @property
@@ -32,8 +30,7 @@ class DelayedStream:
     async def write(self, data: bytes) -> None:
         if self._tasks[1].done():
             raise PeerLost(self.peer_id, "the stream is closed")
-        self._leaving.append((self._due(), data))
-        self._may_leave.set()
+        self._leaving.put_nowait((self._due(), data))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -56,12 +53,9 @@ class DelayedStream:
     async def _push(self) -> None:
         try:
             while True:
-                while self._leaving:
-                    due, data = self._leaving.popleft()
-                    await _sleep_until(due)
-                    await self._stream.write(data)
-                self._may_leave.clear()
-                await self._may_leave.wait()
+                due, data = await self._leaving.get()
+                await _sleep_until(due)
+                await self._stream.write(data)
         except PeerLost:
             return
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import FLOODED, Channel, StepCounts, serving_budget
@@ -12,7 +13,6 @@ from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import AskAudit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Link:
         await asyncio.gather(self._reader, return_exceptions=True)
         await self.channel.__aexit__(None, None, None)
 
-    async def ask(self, question: m.AskRecords | m.AskStatus | AskAudit) -> m.Message:
+    async def ask(self, question: m.AskRecords | m.AskStatus | m.AskAudit) -> m.Message:
         """The answer to a question. Raises `PeerLost`, and `PeerError` if the peer refuses."""
         delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 
@@ -215,12 +215,14 @@ class Links:
         self._on_flood = on_flood
         self._reads = serving_budget()
         self._links: dict[tuple[str, str], Link] = {}
-        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+        # A lock is gone with the last that waits for it.
+        self._opening = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def get(self, peer_id: str, protocol: str) -> Link:
         """The live link to a peer, dialled if need be. Raises `PeerLost`."""
         key = (peer_id, protocol)
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        opening = self._opening.setdefault(key, asyncio.Lock())
+        async with opening:
             link = self._links.get(key)
             if link is None or not link.is_alive:
                 if link is not None:

@@ -9,13 +9,13 @@ import logging
 from typing import Final
 
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import MAX_SENTENCE
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import HEADER_BYTES, decode, encode, encode_frame, frame_at
 from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import Member, Revoked
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +23,6 @@ GREETING_S: Final = 4.0
 """As long as a stream may be silent later."""
 LINGER_S: Final = 2.0
 """The answer needs one way, and the peer's hanging up another."""
-MAX_GREETING_BYTES: Final = limits.MAX_REVOCATIONS_BYTES + 16
-"""The longest frame before the hello: a list of revoked certificates."""
-MAX_REASON: Final = 250
-"""Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 
 
 class PeerGate:
@@ -80,9 +76,9 @@ class PeerGate:
             async with asyncio.timeout(GREETING_S):
                 self.check_denied(peer_id)
                 if self.membership is not None:
-                    await greeting.send(_presented(self.membership))
+                    told = await greeting.present(self.membership)
                     theirs = self._checked(await greeting.receive(), peer_id)
-                    await self._exchange_lists(greeting, self.membership, theirs)
+                    await self._exchange_lists(greeting, self.membership, told, theirs)
         except TimeoutError:
             stream.close()
             raise PeerLost(peer_id, f"it showed no membership within {GREETING_S:g} s") from None
@@ -104,8 +100,8 @@ class PeerGate:
                 self.check_denied(stream.peer_id)
                 if self.membership is not None:
                     theirs = self._checked(await greeting.receive(), stream.peer_id)
-                    await greeting.send(_presented(self.membership))
-                    await self._exchange_lists(greeting, self.membership, theirs)
+                    told = await greeting.present(self.membership)
+                    await self._exchange_lists(greeting, self.membership, told, theirs)
         except RemoteProtocolError as refused:
             await refuse(stream, str(refused))
             return None
@@ -114,23 +110,25 @@ class PeerGate:
             return None
         return GatedStream(stream, self, bytes(greeting.rest))
 
-    def _checked(self, message: m.Message, peer_id: str) -> Member:
+    def _checked(self, message: m.Message, peer_id: str) -> m.Member:
         """What a peer shows, if it is enough. Raises `NotAMember`."""
         if isinstance(message, m.Error):
             raise NotAMember(f"it does not admit us: {message.message}")
-        if not isinstance(message, Member):
+        if not isinstance(message, m.Member):
             raise NotAMember("no certificate was shown")
         self.check(peer_id, message.certificate)
         return message
 
-    async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, theirs: Member) -> None:
-        """Bring the one with the older list of revoked certificates up to date. Raises `NotAMember`."""
-        # What was told when we showed ours: another stream may have brought a newer list since.
-        if theirs.revocations < greeting.told_sequence:
-            await greeting.send(Revoked(ours.revocations))
-        elif theirs.revocations > greeting.told_sequence:
+    async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, told: int, theirs: m.Member) -> None:
+        """Bring the one with the older list of revoked certificates up to date. Raises `NotAMember`.
+
+        Ours is of the sequence that was `told`: another stream may have brought a newer one since.
+        """
+        if theirs.revocations < told:
+            await greeting.send(m.Revoked(ours.revocations))
+        elif theirs.revocations > told:
             newer = await greeting.receive()
-            if not isinstance(newer, Revoked):
+            if not isinstance(newer, m.Revoked):
                 raise NotAMember("the list of revoked certificates that it knows did not come")
             ours.take_revocations(newer.revocations)
             self.check_met(greeting.peer_id)
@@ -174,7 +172,7 @@ async def refuse(stream: Stream, reason: str) -> None:
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
         async with asyncio.timeout(LINGER_S):
-            error = m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_REASON], None)
+            error = m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_SENTENCE], None)
             await stream.write(encode_frame(encode(error)))
             while await stream.read():
                 pass
@@ -189,24 +187,24 @@ class _Greeting:
     def __init__(self, stream: Stream) -> None:
         self.peer_id = stream.peer_id
         self.rest = bytearray()
-        self.told_sequence = 0
         self._stream = stream
 
-    async def send(self, message: Member | Revoked) -> None:
-        if isinstance(message, Member):
-            self.told_sequence = message.revocations
+    async def present(self, membership: Membership) -> int:
+        """Show our certificate; the sequence of the list of revoked ones that we told of."""
+        told = membership.sequence
+        await self.send(m.Member(membership.certificate, told))
+        return told
+
+    async def send(self, message: m.Member | m.Revoked) -> None:
         await self._stream.write(encode_frame(encode(message)))
 
     async def receive(self) -> m.Message:
         """Raises `PeerLost`, and `RemoteProtocolError` for what is no message."""
-        while (body := frame_at(self.rest, max_bytes=MAX_GREETING_BYTES)) is None:
+        # The longest frame before the hello is a list of revoked certificates.
+        while (body := frame_at(self.rest, max_bytes=limits.MAX_REVOCATIONS_BYTES + 16)) is None:
             data = await self._stream.read()
             if not data:
                 raise PeerLost(self.peer_id, "the stream ended before it showed a membership")
             self.rest += data
         del self.rest[: HEADER_BYTES + len(body)]
         return decode(body)
-
-
-def _presented(membership: Membership) -> Member:
-    return Member(membership.certificate, membership.sequence)

@@ -27,8 +27,8 @@ from cosine_protocol.errors import CosineError, PeerLost
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role
-from tests.cosine_p2p.transport.full.test_hivemind import plant
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
+from tests.cosine_p2p.transport.full_nodes import plant
 
 TARGET: Final = "zoo:target"
 STREAMS: Final = 1

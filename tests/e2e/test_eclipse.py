@@ -17,8 +17,8 @@ from cosine_p2p import AsyncClient, Generation
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import cell_name, seal_record
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.cosine_p2p.transport.full.test_hivemind import plant
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
+from tests.cosine_p2p.transport.full_nodes import plant
 from tests.e2e.conftest import Swarm
 from tests.e2e.reference import encoded, greedy
 

@@ -14,18 +14,10 @@ from typing import Any, Final
 
 from multiaddr import Multiaddr
 
-from cosine_p2p.transport.config import TransportConfig
-from cosine_p2p.transport.full.library import (
-    P2P,
-    P2PDaemonError,
-    PeerID,
-    p2pd_pb2,
-    read_pbmsg_safe,
-    write_pbmsg,
-)
+from cosine_p2p.transport.config import TransportConfig, check_ports_free, peer_of
+from cosine_p2p.transport.full.library import P2P, P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe, write_pbmsg
 from cosine_p2p.transport.full.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
 from cosine_p2p.transport.full.sockets import make_socket_folder
-from cosine_p2p.transport.host_addresses import check_ports_free, peer_of
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
 
@@ -189,7 +181,9 @@ class Daemon:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await self._control.daemon_connector.open_connection()
                 try:
-                    error = await _ask(request, reader, writer)
+                    await write_pbmsg(writer, request)
+                    response = p2pd_pb2.Response()
+                    await read_pbmsg_safe(reader, response)
                 except BaseException:
                     writer.transport.abort()
                     raise
@@ -198,7 +192,8 @@ class Daemon:
         except (OSError, EOFError):
             reason = "the local network daemon is not running"
             raise PeerLost(peer_id, reason, retry_after_s=DIAL_AGAIN_S) from None
-        if error is not None:
+        if response.type == p2pd_pb2.Response.ERROR:
+            error = str(response.error.msg)
             writer.transport.abort()
             retry_after_s = DIAL_AGAIN_S if DIAL_BACKOFF in error else None
             raise PeerLost(peer_id, plain_reason(error), retry_after_s=retry_after_s)
@@ -222,22 +217,15 @@ async def start_daemon(config: TransportConfig, *, host_maddrs: Sequence[str], p
         for p2p in created:
             await _end(p2p)
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, P2PDaemonError | OSError | EOFError | TimeoutError):
-            raise _start_error(error, peers) from None
-        raise
-
-
-def _start_error(error: Exception, peers: Sequence[str]) -> PeerLost | UsageError:
-    text = str(error)
-    if "bootstrap peers" in text:
-        return PeerLost(
-            ", ".join(peers),
-            "no answer from there; check the address and that a node is running at it",
-        )
-    reason = text.removeprefix("Daemon failed to start: ")
-    return UsageError(
-        f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
-    )
+        if not isinstance(error, P2PDaemonError | OSError | EOFError | TimeoutError):
+            raise
+        if "bootstrap peers" in str(error):
+            reason = "no answer from there; check the address and that a node is running at it"
+            raise PeerLost(", ".join(peers), reason) from None
+        reason = str(error).removeprefix("Daemon failed to start: ")
+        raise UsageError(
+            f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
+        ) from None
 
 
 async def _listen(p2p: Any) -> None:
@@ -263,14 +251,6 @@ async def _listen(p2p: Any) -> None:
     p2p._listen_task = asyncio.create_task(serve())
 
 
-async def _ask(request: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
-    """p2pd's error text in answer to `request`, or None where it agreed."""
-    await write_pbmsg(writer, request)
-    response = p2pd_pb2.Response()
-    await read_pbmsg_safe(reader, response)
-    return str(response.error.msg) if response.type == p2pd_pb2.Response.ERROR else None
-
-
 async def _end(p2p: Any) -> None:
     control = p2p._client.control if p2p._client is not None else None
     if control is not None:
@@ -284,11 +264,9 @@ async def _end(p2p: Any) -> None:
         for task in control._handler_tasks.values():
             task.cancel()
     await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
-    if p2p._child is not None:
-        await _wait_for_end(p2p._child)
-
-
-async def _wait_for_end(child: Any) -> None:
+    child = p2p._child
+    if child is None:
+        return
     try:
         async with asyncio.timeout(END_TIMEOUT_S):
             await child.wait()

@@ -167,34 +167,26 @@ class DhtCells:
         return {owner: posting.data for owner, posting in held.items() if posting.expires_at_s >= now_s}
 
 
-@dataclass(slots=True)
-class _Batch:
-    """A call that is about to be made, or made."""
-
-    keys: list[Any]
-    call: "asyncio.Task[Any]"
-
-
 class _BatchedFinds:
     """Asks a node in one call for the keys that come up in the same turn of the loop. End it with `close`."""
 
     def __init__(self, node: Any, peer_ids: dict[int, Any]) -> None:
         self._node = node
         self._peer_ids = peer_ids
-        self._open: dict[int, _Batch] = {}
+        self._open: dict[int, tuple[list[Any], asyncio.Task[Any]]] = {}
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def ask(self, node_id: int, key: Any) -> tuple[Any, Mapping[int, Any]] | None:
         """What a node shows under a key, and its neighbours; None if it is silent."""
-        batch = self._open.get(node_id)
-        if batch is None:
+        if node_id not in self._open:
             keys: list[Any] = []
-            batch = self._open[node_id] = _Batch(keys, asyncio.create_task(self._call(node_id, keys)))
-            self._calls.add(batch.call)
-        batch.keys.append(key)
-        if len(batch.keys) == limits.MAX_FIND_KEYS:
+            self._open[node_id] = keys, asyncio.create_task(self._call(node_id, keys))
+        keys, call = self._open[node_id]
+        self._calls.add(call)
+        keys.append(key)
+        if len(keys) == limits.MAX_FIND_KEYS:
             del self._open[node_id]
-        answer = await asyncio.shield(batch.call)
+        answer = await asyncio.shield(call)
         if not answer or key not in answer:
             return None
         shown, told = answer[key]
@@ -207,8 +199,7 @@ class _BatchedFinds:
         await asyncio.gather(*self._calls, return_exceptions=True)
 
     async def _call(self, node_id: int, keys: list[Any]) -> Any:
-        batch = self._open.get(node_id)
-        if batch is not None and batch.keys is keys:
+        if node_id in self._open and self._open[node_id][0] is keys:
             del self._open[node_id]
         return await self._node._call_find_with_blacklist(self._peer_ids[node_id], keys)
 
@@ -221,8 +212,9 @@ async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> Non
     try:
         while True:
             for path in search.paths.paths:
-                for node_id in _next_nodes(search.paths, path, ASKED_AT_ONCE - list(waiting.values()).count(path)):
-                    waiting[asyncio.create_task(_ask_node(node_id, key, search, asking))] = path
+                for _ in range(ASKED_AT_ONCE - list(waiting.values()).count(path)):
+                    if (node_id := search.paths.next_node(path)) is not None:
+                        waiting[asyncio.create_task(_ask_node(node_id, key, search, asking))] = path
             if not waiting:
                 return
             if until_s == math.inf and set(search.paths.answered.values()) - set(waiting.values()):
@@ -237,14 +229,6 @@ async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> Non
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-
-
-def _next_nodes(paths: DisjointPaths, path: int, most: int) -> list[int]:
-    """The nodes to ask next on a path, at most so many."""
-    nodes: list[int] = []
-    while len(nodes) < most and (node_id := paths.next_node(path)) is not None:
-        nodes.append(node_id)
-    return nodes
 
 
 async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFinds) -> None:

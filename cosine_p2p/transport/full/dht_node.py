@@ -8,27 +8,25 @@ all the nodes near a key.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.directory.postings import PostingChecker, RecordStore
+from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.full.dht_gate import GatedHandlers, gate_calls
 from cosine_p2p.transport.full.dht_service import DhtService
 from cosine_p2p.transport.full.library import (
     DHTID,
     DHTLocalStorage,
     DHTNode,
-    DHTRecord,
     DictionaryDHTValue,
     P2PDaemonError,
     PeerID,
-    RecordValidatorBase,
     ValueWithExpiration,
     dht_pb2,
 )
-from cosine_p2p.transport.host_addresses import peer_of
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
@@ -40,41 +38,19 @@ CONTROL_TIMEOUT_S: Final = 1.0
 MIN_PATIENCE_S: Final = 0.5
 """Once one peer has answered a greeting, the others have as long again and this."""
 
-Clock = Callable[[], float]
-
-
-class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no types
-    """Refuses every value that is not a signed record of its network under its owner's subkey."""
-
-    def __init__(self, checker: PostingChecker, clock: Clock = time.time) -> None:
-        self._checker = checker
-        self._clock = clock
-
-    def validate(self, record: DHTRecord) -> bool:
-        return self._checker.accepts(
-            key=record.key,
-            subkey=record.subkey,
-            value=record.value,
-            expires_at_s=record.expiration_time,
-            now_s=self._clock(),
-        )
-
-    def merge_with(self, other: RecordValidatorBase) -> bool:
-        return isinstance(other, SignedRecordValidator)
-
 
 class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
     """A `RecordStore` as hivemind's look-ups read it: each read gives a fresh dictionary, the oldest owner first.
 
-    It takes nothing: what is stored goes through `DhtService`. And it lists nothing: hivemind would send each node
+    It takes nothing: what is stored goes through `DhtService`. Of an empty store it stands in for hivemind's cache,
+    which any peer may fill. And it lists nothing: hivemind would send each node
     that it meets all that this may be near to, which a second of new nodes could ask for without end. Owners renew
     their records in a third of their life, and a look-up asks thirty nodes.
     """
 
-    def __init__(self, store: RecordStore, clock: Clock = time.time) -> None:
+    def __init__(self, store: RecordStore) -> None:
         super().__init__()
         self._store = store
-        self._clock = clock
 
     def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
         return False
@@ -83,7 +59,7 @@ class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no ty
         return False
 
     def get(self, key: Any) -> Any:
-        postings = self._store.get(key.to_bytes(), self._clock())
+        postings = self._store.get(key.to_bytes(), time.time())
         if not postings:
             return None
         dictionary = DictionaryDHTValue()
@@ -93,16 +69,6 @@ class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no ty
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter(())
-
-
-class NoStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
-    """Stands in for hivemind's cache, which any peer may fill; it keeps nothing."""
-
-    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
-        return False
-
-    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        return False
 
 
 def node_id_of(peer_id: Any) -> Any:
@@ -130,9 +96,6 @@ def place_by_peer_id(protocol: Any) -> None:
         return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
 
     protocol.update_routing_table, protocol.call_find = update_routing_table, call_find
-    known = protocol.routing_table.uid_to_peer_id
-    for node_id in [node_id for node_id, peer_id in known.items() if node_id != node_id_of(peer_id)]:
-        del protocol.routing_table[node_id]
 
 
 async def start_dht(
@@ -148,12 +111,10 @@ async def start_dht(
 
     Raises `PeerLost` if none of `peers` answers.
     """
-    validator = SignedRecordValidator(checker)
     node = await DHTNode.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
         wait_timeout=RPC_TIMEOUT_S,
-        record_validator=validator,
         # Its own handlers would answer before the rules below hold.
         client_mode=True,
         cache_locally=False,
@@ -164,7 +125,7 @@ async def start_dht(
     )
     protocol = node.protocol
     place_by_peer_id(protocol)
-    protocol.storage, protocol.cache = ShownStorage(store), NoStorage()
+    protocol.storage, protocol.cache = ShownStorage(store), ShownStorage(RecordStore())
     # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
     protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
     gate_calls(protocol, gate)

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.directory.peer_clocks import PeerClocks
@@ -26,12 +25,8 @@ LOOK_AGAIN_S: Final = 0.2
 """p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
 BAD_VALUE_UNITS: Final = 25.0
 """What a value that fails its check costs beside the check. Honest owners store none."""
-
 BROUGHT_WITHIN_S: Final = 20.0
 """As long as the look-up may take in which an owner brings the record that it has issued before."""
-
-Addresses = Callable[[], Awaitable[Mapping[str, str]]]
-Hang = Callable[[str], Awaitable[None]]
 
 
 class OverBudget(Exception):
@@ -42,7 +37,7 @@ class DhtService:
     """The three calls of a hivemind protocol.
 
     `addresses` asks for one address of each connected peer, `hang_up` ends the connection to a peer that goes on
-    asking without a budget. `clock` gives Unix seconds, `now_s` those of a clock that never goes back.
+    asking without a budget.
     """
 
     def __init__(
@@ -51,20 +46,15 @@ class DhtService:
         *,
         checker: PostingChecker,
         store: RecordStore,
-        addresses: Addresses,
-        hang_up: Hang,
-        budget: CallBudget | None = None,
-        clock: Callable[[], float] = time.time,
-        now_s: Callable[[], float] = time.monotonic,
+        addresses: Callable[[], Awaitable[Mapping[str, str]]],
+        hang_up: Callable[[str], Awaitable[None]],
     ) -> None:
         self._protocol = protocol
         self._checker = checker
         self._store = store
         self._addresses = addresses
         self._hang_up = hang_up
-        self._budget = budget or CallBudget()
-        self._clock = clock
-        self._now_s = now_s
+        self._budget = CallBudget()
         self._clocks = PeerClocks()
         self._ranges: dict[str, str] = {}
         self._look_again_s = 0.0
@@ -110,8 +100,15 @@ class DhtService:
         until_s: float,
         in_cache: bool,
     ) -> bool:
-        now_s = self._clock()
-        note = partial(self._note_clock, address_range or owner, now_s)
+        now_s = time.time()
+
+        def note(record: NodeRecord) -> None:
+            """Compare clocks with an owner that brings a record, which it has just issued."""
+            source = address_range or owner
+            self._clocks.note(source, issued_s=record.issued_at_s, oldest_s=BROUGHT_WITHIN_S, now_s=now_s)
+            if news := self._clocks.news(now_s):
+                logger.warning("%s", news)
+
         try:
             if in_cache or subkey != subkey_bytes(owner):
                 raise RemoteProtocolError("it is not the sender's own, or for a cache")
@@ -120,19 +117,13 @@ class DhtService:
             )
         except RemoteProtocolError as error:
             logger.debug("a record that %s brought was refused: %s", owner, error)
-            self._budget.fine(owner, BAD_VALUE_UNITS, now_s=self._now_s())
+            self._budget.fine(owner, BAD_VALUE_UNITS, now_s=_now_s())
             return False
         return self._store.put(key, posting, now_s, source=address_range)
 
-    def _note_clock(self, source: str, now_s: float, record: NodeRecord) -> None:
-        """Compare clocks with an owner that brings a record, which it has just issued."""
-        self._clocks.note(source, issued_s=record.issued_at_s, oldest_s=BROUGHT_WITHIN_S, now_s=now_s)
-        if news := self._clocks.news(now_s):
-            logger.warning("%s", news)
-
     async def _spend(self, context: Any, units: float) -> str:
         """The address range of a caller that has so many units left. Raises `OverBudget`."""
-        peer_id, now_s = context.remote_id.to_base58(), self._now_s()
+        peer_id, now_s = context.remote_id.to_base58(), _now_s()
         if not self._budget.is_silenced(peer_id, now_s=now_s):
             address_range = await self._range_of(peer_id)
             if self._budget.spend(peer_id, units, address_range=address_range, now_s=now_s):
@@ -155,11 +146,15 @@ class DhtService:
         return self._ranges.setdefault(peer_id, "")
 
     async def _look(self) -> None:
-        await asyncio.sleep(max(0.0, self._look_again_s - self._now_s()))
-        self._look_again_s = self._now_s() + LOOK_AGAIN_S
+        await asyncio.sleep(max(0.0, self._look_again_s - _now_s()))
+        self._look_again_s = _now_s() + LOOK_AGAIN_S
         addresses = await self._addresses()
         known = self._ranges
         self._ranges = {peer: known.get(peer) or range_of(at) for peer, at in addresses.items()}
 
     def _looked(self, _: object) -> None:
         self._looking = None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

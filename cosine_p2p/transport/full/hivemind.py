@@ -7,13 +7,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore
 from cosine_p2p.transport.base import Stream, StreamHandler
-from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_protocol.errors import PeerLost
 
@@ -39,7 +40,14 @@ FIRST_RETRY_S: Final = 0.5
 MAX_RETRY_S: Final = 30.0
 """Pauses between restarts double up to here."""
 
-Restarted = Callable[[], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The network daemon, hivemind's DHT node on it, and the cells in that."""
+
+    daemon: "Daemon"
+    dht: Any
+    cells: "DhtCells"
 
 
 class HivemindTransport:
@@ -64,11 +72,9 @@ class HivemindTransport:
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[SocketStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_restart: list[Restarted] = []
+        self._on_restart: list[Callable[[], Awaitable[None]]] = []
         self._is_up = asyncio.Event()
-        self._daemon: Daemon | None = None
-        self._dht: Any = None
-        self._cells: DhtCells | None = None
+        self._running: _Running | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     @classmethod
@@ -77,9 +83,7 @@ class HivemindTransport:
 
         Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
         """
-        from cosine_p2p.transport.host_addresses import check_config
-
-        check_config(config)
+        config.check()
         sweep_socket_folders()
         transport = cls(config)
         try:
@@ -98,51 +102,50 @@ class HivemindTransport:
     @property
     def daemon_pid(self) -> int | None:
         """The process id of p2pd, None while it is being started again."""
-        return self._daemon.pid if self._daemon else None
+        return self._running.daemon.pid if self._running else None
 
     @property
     def open_streams(self) -> int:
         """Streams open now, dialled and accepted."""
         return len(self._streams)
 
-    def on_restart(self, callback: Restarted) -> None:
+    def on_restart(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Await `callback` each time the daemon is back."""
         self._on_restart.append(callback)
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
         self.config.gate.check_dial(peer_id)
-        daemon = await self._running(peer_id)
-        reader, writer = await daemon.open(peer_id, protocol, self.config.dial_timeout_s)
-        stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
-        return await self.config.gate.enter(stream)
+        running = await self._up(peer_id)
+        reader, writer = await running.daemon.open(peer_id, protocol, self.config.dial_timeout_s)
+        return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
-        await (await self._running(maddr)).connect(maddr, self.config.dial_timeout_s)
+        await (await self._up(maddr)).daemon.connect(maddr, self.config.dial_timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
-        if self._daemon is not None:
-            await self._daemon.serve(protocol, self._accept)
+        if self._running is not None:
+            await self._running.daemon.serve(protocol, self._accept)
 
     async def visible_maddrs(self) -> tuple[str, ...]:
         """Our full addresses, as other peers should dial them; the last known ones while the daemon is down."""
-        if self._daemon is not None:
+        if self._running is not None:
             try:
-                self._maddrs = await self._daemon.visible_maddrs()
+                self._maddrs = await self._running.daemon.visible_maddrs()
             except (OSError, EOFError, TimeoutError):
                 logger.debug("the network daemon did not tell our addresses")
         return self._maddrs
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        return await (await self._running_cells()).read(cells)
+        return await (await self._up(self.peer_id)).cells.read(cells)
 
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        running = await self._running_cells()
-        return await running.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
+        running = await self._up(self.peer_id)
+        return await running.cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
         """Leave the network: stop serving, end every stream, end the daemon."""
@@ -153,15 +156,13 @@ class HivemindTransport:
         for stream in list(self._streams):
             stream.close()
         await asyncio.sleep(0)
-        daemon, self._daemon, self._dht, self._cells = self._daemon, None, None, None
-        if daemon is not None:
-            await daemon.close()
+        await self._end_running()
 
     async def supervise(self) -> None:
         """Run until cancelled: bring the daemon back when it dies, look around now and then."""
         while True:
-            assert self._daemon is not None
-            ended = asyncio.ensure_future(self._daemon.ended())
+            assert self._running is not None
+            ended = asyncio.ensure_future(self._running.daemon.ended())
             try:
                 while not ended.done():
                     await asyncio.wait([ended], timeout=NOTE_PEERS_EVERY_S)
@@ -172,23 +173,20 @@ class HivemindTransport:
             finally:
                 ended.cancel()
 
-    async def _running(self, peer_id: str) -> "Daemon":
-        await self._wait_until_up(peer_id)
-        assert self._daemon is not None
-        return self._daemon
-
-    async def _running_cells(self) -> "DhtCells":
-        await self._wait_until_up(self.peer_id)
-        assert self._cells is not None
-        return self._cells
-
-    async def _wait_until_up(self, peer_id: str) -> None:
+    async def _up(self, peer_id: str) -> _Running:
         """Raises `PeerLost` where the daemon does not come back in the time that a dial may take."""
         try:
             async with asyncio.timeout(self.config.dial_timeout_s):
                 await self._is_up.wait()
         except TimeoutError:
             raise PeerLost(peer_id, "the local network daemon is being started again") from None
+        assert self._running is not None
+        return self._running
+
+    async def _end_running(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.daemon.close()
 
     async def _build(self, peers: Sequence[str]) -> None:
         from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
@@ -204,10 +202,9 @@ class HivemindTransport:
         from cosine_p2p.transport.full.dht_cells import DhtCells
         from cosine_p2p.transport.full.dht_node import start_dht
         from cosine_p2p.transport.full.library import PeerID
-        from cosine_p2p.transport.host_addresses import peer_of, with_ports
 
         self._is_up.clear()
-        self._daemon = self._dht = self._cells = None
+        self._running = None
         daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
@@ -228,9 +225,10 @@ class HivemindTransport:
         except BaseException:
             await daemon.close()
             raise
-        self._daemon, self._dht, self.peer_id, self._maddrs = daemon, dht, daemon.peer_id, maddrs
+        self.peer_id, self._maddrs = daemon.peer_id, maddrs
         anchors = [PeerID.from_base58(peer_of(maddr)) for maddr in self.config.initial_peers]
-        self._cells = DhtCells(dht, checker=self._checker, store=self._store, anchors=anchors)
+        cells = DhtCells(dht, checker=self._checker, store=self._store, anchors=anchors)
+        self._running = _Running(daemon, dht, cells)
         if not self.config.client_mode:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
         self._is_up.set()
@@ -238,11 +236,9 @@ class HivemindTransport:
 
     async def _rebuild(self) -> None:
         self._is_up.clear()
-        daemon, self._daemon, self._dht, self._cells = self._daemon, None, None, None
-        if daemon is not None:
-            await daemon.close()
+        await self._end_running()
         pause_s = FIRST_RETRY_S
-        while self._daemon is None:
+        while self._running is None:
             try:
                 try:
                     await self._build(list(self._known))
@@ -259,9 +255,9 @@ class HivemindTransport:
 
     async def _note_connected_peers(self) -> None:
         """Remember some connected peers for a restart; connect to the known ones again if none is left."""
-        assert self._daemon is not None
+        assert self._running is not None
         try:
-            connected = await self._daemon.connected_maddrs()
+            connected = await self._running.daemon.connected_maddrs()
         except (OSError, EOFError, TimeoutError):
             return
         self.connected_peers = len(connected)
@@ -273,10 +269,9 @@ class HivemindTransport:
 
     async def _reconnect(self, maddr: str) -> None:
         from cosine_p2p.transport.full.library import PeerID
-        from cosine_p2p.transport.host_addresses import peer_of
 
         await self.connect(maddr)
-        await self._dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
+        await (await self._up(maddr)).dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
 
     async def _await_circuit(self) -> None:
         """A node behind NAT is reachable only once a relay has given it an address."""
@@ -287,14 +282,15 @@ class HivemindTransport:
                 return
             await asyncio.sleep(0.1)
 
-    def _track(self, stream: SocketStream) -> SocketStream:
+    def _tracked(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> SocketStream:
+        stream = SocketStream(peer_id, reader, writer, self._streams.discard)
         self._streams.add(stream)
         return stream
 
     def _accept(
         self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
+        stream = self._tracked(peer_id, reader, writer)
         own = sum(known.peer_id == peer_id for known in self._streams)
         if len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
             # Who floods us shall not fill the log as well.

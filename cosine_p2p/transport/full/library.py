@@ -9,7 +9,6 @@ with imported_in_part("hivemind"):
     from hivemind.dht.node import DHTNode
     from hivemind.dht.routing import DHTID, RoutingTable
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
-    from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2P, PeerID
     from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
     from hivemind.proto import dht_pb2, p2pd_pb2
@@ -23,8 +22,8 @@ with imported_in_part("hivemind"):
         codecs.codec_by_name(codec.name)
 
 __all__ = [
-    "DHTID", "P2P", "DHTLocalStorage", "DHTNode", "DHTRecord", "DictionaryDHTValue", "MSGPackSerializer",
-    "P2PDaemonError", "PeerID", "RecordValidatorBase", "RoutingTable", "ValueWithExpiration", "dht_pb2",
+    "DHTID", "P2P", "DHTLocalStorage", "DHTNode", "DictionaryDHTValue", "MSGPackSerializer",
+    "P2PDaemonError", "PeerID", "RoutingTable", "ValueWithExpiration", "dht_pb2",
     "p2pd_pb2", "read_pbmsg_safe", "write_pbmsg",
 ]  # fmt: skip
 

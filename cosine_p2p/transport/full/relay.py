@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
@@ -65,16 +65,9 @@ ASK_TIMEOUT_S: Final = 10.0
 """The daemon is on this machine, which may be busy; beside 12 busy processes it took up to 3.3 s."""
 
 
-class _Started(Protocol):
-    async def close(self) -> None: ...
-
-
-_Daemon = TypeVar("_Daemon", bound=_Started)
-
-
 async def start_relay(
-    start: Callable[[], Awaitable[_Daemon]], ask: Callable[[_Daemon], Awaitable[int | None]]
-) -> _Daemon:
+    start: Callable[[], Awaitable["Daemon"]], ask: Callable[["Daemon"], Awaitable[int | None]]
+) -> "Daemon":
     """A daemon from `start` that, as `ask` says, lets a circuit carry enough bytes, or of which nothing is known.
 
     Raises what `start` raises. After `MAX_STARTS` the last one is taken as it is, with a warning.

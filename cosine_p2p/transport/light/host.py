@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -71,7 +72,8 @@ class LightHost:
         self._policy = policy
         self._sockets = trio.CapacityLimiter(MAX_DIALS)
         self._connections: dict[str, Connection] = {}
-        self._dialling: dict[str, trio.Lock] = {}
+        # A lock is gone with the last that waits for it.
+        self._dialling = WeakValueDictionary[str, trio.Lock]()
 
     async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> YamuxStream:
         """A stream to a peer, over the connection there is or a new one.
@@ -139,25 +141,48 @@ class LightHost:
 
     async def _connected(self, peer_id: str, addresses: Sequence[Address]) -> Connection:
         """The connection to a peer. Raises `Unreachable`."""
-        lock = self._dialling.setdefault(peer_id, trio.Lock())
-        try:
-            async with lock:
-                connection = self._live(peer_id)
-                if connection is None:
-                    connection = await _Race(self._dial).run(addresses)
-                    self._keep(peer_id, connection)
-                return connection
-        finally:
-            if not lock.statistics().tasks_waiting:
-                self._dialling.pop(peer_id, None)
+        dialling = self._dialling.setdefault(peer_id, trio.Lock())
+        async with dialling:
+            connection = self._live(peer_id)
+            if connection is None:
+                connection = await self._dial_all(addresses)
+                self._connections.pop(peer_id, None)
+                for other, old in list(self._connections.items()):
+                    if not old.is_alive or (old.is_idle and len(self._connections) >= MAX_CONNECTIONS):
+                        self._drop(other, old)
+                self._connections[peer_id] = connection
+                self._spawn(connection.run)
+            return connection
 
-    def _keep(self, peer_id: str, connection: Connection) -> None:
-        self._connections.pop(peer_id, None)
-        for other, old in list(self._connections.items()):
-            if not old.is_alive or (old.is_idle and len(self._connections) >= MAX_CONNECTIONS):
-                self._drop(other, old)
-        self._connections[peer_id] = connection
-        self._spawn(connection.run)
+    async def _dial_all(self, addresses: Sequence[Address]) -> Connection:
+        """Dial several addresses of a peer at once, relays a moment later; the first to answer counts.
+
+        Raises `Unreachable` with the reason for each address once all have failed.
+        """
+        if not addresses:
+            raise Unreachable("no address is known at which it can be dialled over TCP")
+        winners: list[Connection] = []
+        reasons: dict[str, None] = {}
+
+        async def attempt(address: Address) -> None:
+            try:
+                await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
+                connection = await self._dial(address)
+            except Exception as error:
+                logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
+                reasons[f"{_reason(error)} at {address}"] = None
+                return
+            if winners:
+                connection.end()
+            winners.append(connection)
+            race.cancel_scope.cancel()
+
+        async with trio.open_nursery() as race:
+            for address in addresses[:MAX_ATTEMPTS]:
+                race.start_soon(attempt, address)
+        if not winners:
+            raise Unreachable("; ".join(reasons))
+        return winners[0]
 
     async def _dial(self, address: Address) -> Connection:
         """Raises `OSError`, `Unreachable` for one that is not permitted, and what `secure` raises."""
@@ -199,40 +224,6 @@ class LightHost:
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
         await _ask_relay(stream, question)
         return RawConnection(NetStream(stream, None, None), True)
-
-
-class _Race:
-    """Dials several addresses of a peer at once, relays a moment later; the first to answer counts."""
-
-    def __init__(self, dial: Callable[[Address], Awaitable[Connection]]) -> None:
-        self._dial = dial
-        self._winner: Connection | None = None
-        self._reasons: dict[str, None] = {}
-
-    async def run(self, addresses: Sequence[Address]) -> Connection:
-        """Raises `Unreachable` with the reason for each address once all have failed."""
-        if not addresses:
-            raise Unreachable("no address is known at which it can be dialled over TCP")
-        async with trio.open_nursery() as nursery:
-            for address in addresses[:MAX_ATTEMPTS]:
-                nursery.start_soon(self._attempt, address, nursery.cancel_scope)
-        if self._winner is None:
-            raise Unreachable("; ".join(self._reasons))
-        return self._winner
-
-    async def _attempt(self, address: Address, race: trio.CancelScope) -> None:
-        try:
-            await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
-            connection = await self._dial(address)
-        except Exception as error:
-            logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
-            self._reasons[f"{_reason(error)} at {address}"] = None
-            return
-        if self._winner is None:
-            self._winner = connection
-            race.cancel()
-        else:
-            connection.end()
 
 
 async def _ask_relay(stream: YamuxStream, question: HopMessage) -> HopMessage:

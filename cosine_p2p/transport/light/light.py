@@ -28,8 +28,6 @@ RESOLVE_S: Final = 2.0
 """A name server that takes longer tells nothing of the network; the dial itself asks it again."""
 DRAIN_S: Final = 0.5
 """A last message gets this long to leave."""
-# Where an identity file holds the seed of its key.
-_SEED: Final = slice(4, 36)
 
 _T = TypeVar("_T")
 
@@ -56,7 +54,8 @@ class LightTransport:
         self._given = tuple(given)
         self._book = AddressBook()
         self._thread = thread
-        seed = config.identity.to_file_bytes()[_SEED]
+        # Where an identity file holds the seed of its key.
+        seed = config.identity.to_file_bytes()[4:36]
         self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
         self._streams: set[LightStream] = set()
         self._carriers: set[Carrier] = set()
@@ -84,7 +83,7 @@ class LightTransport:
     def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
         """The addresses at which a peer can be dialled, with its id at their end."""
         given = (maddr for maddr in self._config.initial_peers if maddr.endswith(f"/p2p/{peer_id}"))
-        return tuple(dict.fromkeys([*given, *self._book.maddrs_of(peer_id)]))
+        return tuple(dict.fromkeys([*given, *self._book.of(peer_id).values()]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
@@ -115,8 +114,15 @@ class LightTransport:
         """End every stream and leave, once what was written last has had a moment to go."""
         for stream in list(self._streams):
             stream.close()
+
+        async def leave() -> None:
+            with trio.move_on_after(DRAIN_S):
+                for carrier in list(self._carriers):
+                    await carrier.sent.wait()
+            self._host.end()
+
         try:
-            await self._thread.call(self._leave)
+            await self._thread.call(leave)
         except trio.RunFinishedError:
             logger.debug("the network thread had ended already")
         finally:
@@ -128,7 +134,12 @@ class LightTransport:
 
     async def _connect_to_one(self) -> None:
         """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""
-        attempts = [asyncio.ensure_future(self._connect(peer_id)) for peer_id in self.initial_peers]
+
+        async def connect(peer_id: str) -> None:
+            work = partial(self._host.connect, peer_id, self._addresses(peer_id))
+            await self._in_time(peer_id, self._thread.call(work))
+
+        attempts = [asyncio.ensure_future(connect(peer_id)) for peer_id in self.initial_peers]
         reasons = []
         try:
             for attempt in asyncio.as_completed(attempts):
@@ -142,10 +153,6 @@ class LightTransport:
             await asyncio.gather(*attempts, return_exceptions=True)
         raise PeerLost(", ".join(self._config.initial_peers), "; ".join(dict.fromkeys(reasons)))
 
-    async def _connect(self, peer_id: str) -> None:
-        work = partial(self._host.connect, peer_id, self._addresses(peer_id))
-        await self._in_time(peer_id, self._thread.call(work))
-
     async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:
         try:
             async with asyncio.timeout(self._config.dial_timeout_s + GRACE_S):
@@ -154,13 +161,6 @@ class LightTransport:
             raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
         except trio.RunFinishedError:
             raise PeerLost(peer_id, "we have left the network") from None
-
-    async def _leave(self) -> None:
-        """The trio thread's part of `close`."""
-        with trio.move_on_after(DRAIN_S):
-            for carrier in list(self._carriers):
-                await carrier.sent.wait()
-        self._host.end()
 
 
 async def _hosts_of(given: Sequence[Address]) -> list[str]:

@@ -1,20 +1,25 @@
-"""Full nodes on loopback for one test, and strangers with no rules."""
+"""Full nodes on loopback for one test, strangers with no rules, and what those try to store."""
 
 import asyncio
 import contextlib
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.identity import Identity
-from tests.cosine_p2p.samples import NETWORK
+from cosine_protocol.records import cell_name, seal_record
+from tests.cosine_p2p.samples import NETWORK, TARGET, record_of
 from tests.scenes import as_test
 
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
+ROOT: Final = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
 
 
 class Swarm:
@@ -32,9 +37,13 @@ class Swarm:
         load_identity(file)
         return file
 
-    async def node(self, **settings: Any) -> HivemindTransport:
+    async def node(self, *, gate_of: Callable[[str], PeerGate] | None = None, **settings: Any) -> HivemindTransport:
+        """A node; `gate_of` makes its gate for its peer id."""
         settings = {"initial_peers": self.boot, "host_maddrs": (HOST,), "network": NETWORK} | settings
-        transport = await HivemindTransport.start(TransportConfig(identity_file=self.identity_file(), **settings))
+        file = self.identity_file()
+        if gate_of is not None:
+            settings["gate"] = gate_of(load_identity(file).peer_id)
+        transport = await HivemindTransport.start(TransportConfig(identity_file=file, **settings))
         self.keep(transport)
         self.boot = self.boot or await transport.visible_maddrs()
         return transport
@@ -43,33 +52,24 @@ class Swarm:
         """Close a node at the end."""
         self._stack.push_async_callback(transport.close)
 
-    async def stranger(self) -> Any:
+    async def stranger(self, *, joins: bool = True, **options: Any) -> Any:
         """A DHT node of hivemind's own, with no rules; it may store what it likes where it can."""
         from cosine_p2p.transport.full.dht_node import node_id_of
         from cosine_p2p.transport.full.library import P2P, DHTNode
 
+        peers = list(self.boot)
         p2p = await P2P.create(
-            initial_peers=list(self.boot), host_maddrs=[HOST], auto_nat=False, nat_port_map=False
+            initial_peers=peers, host_maddrs=[HOST], auto_nat=False, nat_port_map=False, **options
         )
         self._stack.push_async_callback(p2p.shutdown)
-        return await DHTNode.create(p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=list(self.boot))
+        return await DHTNode.create(
+            p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=peers if joins else None
+        )
 
     async def owner(self) -> tuple[Identity, Any]:
         """A stranger with a key of ours, so that it can bring records of its own."""
-        from cosine_p2p.transport.full.dht_node import node_id_of
-        from cosine_p2p.transport.full.library import P2P, DHTNode
-
         file = self.identity_file()
-        p2p = await P2P.create(
-            initial_peers=list(self.boot),
-            host_maddrs=[HOST],
-            auto_nat=False,
-            nat_port_map=False,
-            identity_path=str(file),
-            check_if_identity_free=False,
-        )
-        self._stack.push_async_callback(p2p.shutdown)
-        node = await DHTNode.create(p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=list(self.boot))
+        node = await self.stranger(identity_path=str(file), check_if_identity_free=False)
         return load_identity(file), node
 
 
@@ -85,7 +85,44 @@ def _among_nodes(play: Callable[[Swarm], Awaitable[None]]) -> None:
         async with swarm() as made:
             await play(made)
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 110))
 
 
 in_swarm: Final = as_test(_among_nodes, given=1)
+
+
+def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
+    """A node's identity, and the directory as it reads and writes it."""
+    identity = load_identity(transport.config.identity_file)
+    network, membership = transport.config.network, transport.config.gate.membership
+    directory = DhtDirectory(transport, identity, network=network, opener=transport.opener, membership=membership)
+    return identity, directory
+
+
+def dht_of(transport: HivemindTransport) -> Any:
+    """hivemind's DHT node in a running node."""
+    assert transport._running is not None
+    return transport._running.dht
+
+
+def content(signer: Identity, cell: str = ROOT, **changes: Any) -> tuple[str, bytes]:
+    """A cell's name and a record in it, of the signer if no other `owner` is given."""
+    record = record_of(changes.pop("owner", signer), now_s=time.time(), **changes)
+    return cell, seal_record(record, signer, key=cell)
+
+
+async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool | None:
+    """True if an honest node stores this when asked directly; None where it does not answer."""
+    from cosine_p2p.transport.full.library import DHTID, MSGPackSerializer, PeerID
+
+    what = value["content"]
+    packed = MSGPackSerializer.dumps(list(what) if isinstance(what, tuple) else what)
+    answers = await stranger.protocol.call_store(
+        PeerID.from_base58(honest.peer_id),
+        keys=[DHTID.generate(source=value.get("cell", ROOT))],
+        values=[packed],
+        expiration_time=[value["expires_at_s"]],
+        subkeys=[value.get("subkey")],
+        in_cache=value.get("in_cache", False),
+    )
+    return None if answers is None else bool(answers[0])

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.transport.config import TransportConfig
-from cosine_p2p.transport.host_addresses import check_config, check_ports_free, with_ports
+from cosine_p2p.transport.config import TransportConfig, check_ports_free, with_ports
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
@@ -30,12 +29,12 @@ def config(**fields: Any) -> TransportConfig:
 )
 def test_an_address_of_no_use_is_named(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        check_config(config(**fields))
+        config(**fields).check()
 
 
 def test_good_addresses_pass() -> None:
     peers = (f"/dnsaddr/boot.example/p2p/{PEER}", f"/ip4/192.0.2.1/udp/1/quic-v1/p2p/{PEER}")
-    check_config(config(announce_maddrs=("/ip4/192.0.2.1/tcp/4001",), initial_peers=peers, relays=peers))
+    config(announce_maddrs=("/ip4/192.0.2.1/tcp/4001",), initial_peers=peers, relays=peers).check()
 
 
 @pytest.mark.network

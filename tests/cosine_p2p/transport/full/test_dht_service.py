@@ -100,7 +100,6 @@ class Service:
             store=self.store,
             addresses=self._connected,
             hang_up=self._hang_up,
-            now_s=asyncio.get_running_loop().time,
         )
 
     async def bring(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -43,7 +44,7 @@ class Daemon:
 
 def started(*granted: int | None) -> Starts:
     starts = Starts(list(granted))
-    asyncio.run(start_relay(starts.start, starts.ask))
+    asyncio.run(start_relay(cast(Any, starts.start), cast(Any, starts.ask)))
     return starts
 
 
@@ -69,7 +70,7 @@ def test_none_stays_when_asking_is_given_up() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(start_relay(starts.start, ask))
+        asyncio.run(start_relay(cast(Any, starts.start), cast(Any, ask)))
     assert starts.open == []
 
 
@@ -82,7 +83,7 @@ def test_a_daemon_that_does_not_start_is_not_tried_again() -> None:
         raise PeerLost("12D3", "no answer from there")
 
     with pytest.raises(PeerLost, match="no answer from there"):
-        asyncio.run(start_relay(start, Starts([]).ask))
+        asyncio.run(start_relay(cast(Any, start), cast(Any, Starts([]).ask)))
     assert tried == 1
 
 
