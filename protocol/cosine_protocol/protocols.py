@@ -44,7 +44,7 @@ MESSAGES: Final = MappingProxyType(
 """By protocol the messages it carries, by their tags on the wire. A tag never changes its meaning."""
 
 TAGS: Final[MappingProxyType[int, type]] = MappingProxyType(
-    {tag: cls for messages in MESSAGES.values() for tag, cls in messages.items()}
+    dict(sorted({tag: cls for messages in MESSAGES.values() for tag, cls in messages.items()}.items()))
 )
 TAG_OF: Final = MappingProxyType({cls: tag for tag, cls in TAGS.items()})
 

@@ -11,41 +11,16 @@ from hypothesis import strategies as st
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
-from cosine_protocol.messages import (
-    AuditFinding,
-    AuditVerdict,
-    Certificate,
-    Earning,
-    Mandate,
-    NetworkCoordinate,
-    Receipt,
-    Revocations,
-    SignedCertificate,
-    SignedEarning,
-    SignedMandate,
-    SignedReceipt,
-    SignedRevocations,
-    SignedTranscript,
-    Transcript,
-)
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
 
-SIGNED: Final = (m.Draft, m.Account, Mandate, SignedMandate, Transcript, SignedTranscript)
-MEMBERSHIP: Final = (Certificate, SignedCertificate, Revocations, SignedRevocations)
-RECEIPTS: Final = (Earning, SignedEarning, Receipt, SignedReceipt)
 BODIES: Final = (
-    *SIGNED,
-    *MEMBERSHIP,
-    *RECEIPTS,
-    AuditFinding,
-    AuditVerdict,
-    NetworkCoordinate,
-    NodeRecord,
-    SignedRecord,
-    StageOffer,
+    *(m.Draft, m.Account, m.Mandate, m.SignedMandate, m.Transcript, m.SignedTranscript),
+    *(m.Certificate, m.SignedCertificate, m.Revocations, m.SignedRevocations),
+    *(m.Earning, m.SignedEarning, m.Receipt, m.SignedReceipt, m.AuditFinding, m.AuditVerdict),
+    *(m.NetworkCoordinate, NodeRecord, SignedRecord, StageOffer),
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64

@@ -1,8 +1,11 @@
-"""The codec: every message survives, everything else is refused with a typed error."""
+"""The wire: every message survives on its own protocols, and all else is refused, in bounded memory."""
 
 import dataclasses
+import inspect
+import re
 import tracemalloc
-from typing import Any
+from itertools import pairwise
+from typing import Annotated, Any, get_args
 
 import msgpack
 import pytest
@@ -11,32 +14,56 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import HEADER_BYTES, decode, decode_body, encode, encode_body, encode_frame
-from cosine_protocol.errors import LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import Added, Kind, fields_of, wire_fields_of
-from cosine_protocol.identity import Identity
-from cosine_protocol.nodes import Node, NodeBlock
-from cosine_protocol.protocols import TAGS
-from cosine_protocol.stage_messages import (
-    Activations,
-    FedRow,
-    FeedPass,
-    PruneNodes,
-    Results,
-    ReusePrefix,
-    RowAnswer,
-    TokenEstimate,
+from cosine_protocol import stage_messages as s
+from cosine_protocol.codec import (
+    HEADER_BYTES,
+    FrameDecoder,
+    decode,
+    decode_body,
+    encode,
+    encode_body,
+    encode_frame,
 )
-from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
+from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
+from cosine_protocol.fields import (
+    Added,
+    Bytes,
+    Flag,
+    Items,
+    Kind,
+    Maybe,
+    Real,
+    Text,
+    Whole,
+    exactly,
+    fields_of,
+    pack_fields,
+    unpack_fields,
+    wire_fields_of,
+)
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_FRAME_BYTES
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+from cosine_protocol.protocols import (
+    DISCOVER,
+    DRAFT,
+    MESSAGES,
+    STATUS,
+    TAG_OF,
+    TAGS,
+    VERIFY,
+    VERSION,
+    check_allowed,
+    common_features,
+)
+from cosine_protocol.records import Role
+from cosine_protocol.request import Request, Sampling
+from tests.protocol.samples import request_of
+from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, blocks, least_of, of_class, raw, refused
 
-TAG_OF = {cls: tag for tag, cls in TAGS.items()}
-FIELDS = [(cls, name, kind) for cls in WIRE_CLASSES for name, kind in fields_of(cls)]
 A_NUMBER = 40_000
 A_TOKEN = 151_000
-
-
-def _name(value: Any) -> str | None:
-    return value.__name__ if isinstance(value, type) else None
+every_class = pytest.mark.parametrize("cls", WIRE_CLASSES, ids=lambda cls: cls.__name__)
 
 
 def _put(value: Any) -> bytes:
@@ -56,23 +83,12 @@ def _unchecked(value: Any) -> bytes | None:
         return None
 
 
-def _of_field(cls: type, name: str, value: Any) -> Any:
-    return dataclasses.replace(least_of(cls), **{name: value})
-
-
-@pytest.mark.parametrize("cls", WIRE_CLASSES, ids=_name)
-@settings(max_examples=25)
+@every_class
+@settings(max_examples=20)
 @given(data=st.data())
-def test_a_message_survives_the_wire(cls: type, data: st.DataObject) -> None:
+def test_a_message_survives_the_wire_and_may_have_more_fields_but_not_fewer(cls: type, data: st.DataObject) -> None:
     value = data.draw(of_class(cls))
     assert _get(cls, _put(value)) == value
-
-
-@pytest.mark.parametrize("cls", WIRE_CLASSES, ids=_name)
-@settings(max_examples=5)
-@given(data=st.data())
-def test_unknown_trailing_fields_are_ignored_and_missing_ones_are_not(cls: type, data: st.DataObject) -> None:
-    value = data.draw(of_class(cls))
     values = msgpack.unpackb(_put(value))
     added = [kind for _, kind in fields_of(cls) if isinstance(kind, Added)]
     head = [] if cls in BODIES else [TAG_OF[cls]]
@@ -82,24 +98,48 @@ def test_unknown_trailing_fields_are_ignored_and_missing_ones_are_not(cls: type,
         _get(cls, msgpack.packb([*values, *absent][: -len(added) - 1]))
 
 
+@every_class
+def test_a_field_at_its_bound_is_accepted_and_one_past_it_is_refused_on_both_ways(cls: type) -> None:
+    for name, kind in fields_of(cls):
+        for value in allowed(kind):
+            message = dataclasses.replace(least_of(cls), **{name: value})
+            assert _get(cls, _put(message)) == message
+        for value in refused(kind):
+            message = dataclasses.replace(least_of(cls), **{name: value})
+            with pytest.raises(LocalProtocolError, match=f"^{cls.__name__}: "):
+                _put(message)
+            data = _unchecked(message)
+            if data is not None:
+                with pytest.raises(MalformedMessage):
+                    _get(cls, data)
+
+
+def test_every_message_has_a_tag_and_every_dataclass_of_the_module_is_a_message_a_body_or_a_part() -> None:
+    assert set(get_args(m.Message)) == set(TAGS.values())
+    defined = {
+        cls
+        for _, cls in inspect.getmembers(m, dataclasses.is_dataclass)
+        if inspect.isclass(cls) and cls.__module__ == m.__name__
+    }
+    parts = {m.PassStats, m.Revocation}
+    assert defined == {cls for cls in WIRE_CLASSES if cls.__module__ == m.__name__} | parts
+    assert set(BODIES).isdisjoint(TAGS.values())
+
+
 def test_trailing_fields_of_a_nested_array_are_ignored_too() -> None:
     commit = least_of(m.Commit)
     values = raw(commit)
     assert decode(msgpack.packb([TAG_OF[m.Commit], *values[:-2], [*values[-2], "later"]])) == commit
 
 
-def test_unknown_tags_are_refused() -> None:
+def test_unknown_tags_and_what_is_no_array_with_a_tag_are_refused() -> None:
     for tag in (-1, *(set(range(256)) - set(TAGS)), 1 << 40):
         with pytest.raises(MalformedMessage, match=f"unknown message tag {tag}"):
             decode(msgpack.packb([tag, 1, 2, 3, 4, 5]))
-
-
-@pytest.mark.parametrize(
-    "values", [None, 2, b"\2", "Ping", [], ["2", 1], [2.0, 1], [True, 1], [None], {}, [[2], 1]]
-)
-def test_what_is_no_array_with_a_tag_is_refused(values: object) -> None:
-    with pytest.raises(MalformedMessage):
-        decode(msgpack.packb(values))
+    values: object
+    for values in (None, 2, b"\2", "Ping", [], ["2", 1], [2.0, 1], [True, 1], [None], {}, [[2], 1]):
+        with pytest.raises(MalformedMessage):
+            decode(msgpack.packb(values))
 
 
 @pytest.mark.parametrize("array", [b"\xdd\x00\x02\x00\x00", b"\xdc\x0b\x00"], ids=["of 131,072", "of 2,816"])
@@ -125,33 +165,86 @@ def test_msgpack_beyond_what_messages_need_is_refused(values: object) -> None:
         decode(msgpack.packb(values))
 
 
-@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=_name)
-def test_a_field_at_its_bound_is_accepted(cls: type, name: str, kind: Kind) -> None:
-    for value in allowed(kind):
-        message = _of_field(cls, name, value)
-        assert _get(cls, _put(message)) == message
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Whole(1), True),
+        (Whole(1), 1.0),
+        (Whole(1), "1"),
+        (Whole(1), None),
+        (Real(1.0), 1),
+        (Real(1.0), True),
+        (Real(1.0), "1"),
+        (Bytes(3), "abc"),
+        (Bytes(3), bytearray(b"abc")),
+        (exactly(3), b"ab"),
+        (Text(3), b"abc"),
+        (Items(Whole(1), 3), b"\0\1"),
+        (Items(Whole(1), 3), "01"),
+        (Items(Whole(1), 3), {0: 1}),
+        (Items(Whole(1), 3), [None]),
+        (Maybe(Whole(1)), 2),
+        (Added(Whole(1)), 2),
+        (Flag(), 1),
+        (Flag(), None),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind: Kind, value: object) -> None:
+    with pytest.raises(MalformedMessage):
+        kind.unpack(value)
 
 
-@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=_name)
-def test_a_field_past_its_bound_is_refused_on_both_ways(cls: type, name: str, kind: Kind) -> None:
-    for value in refused(kind):
-        message = _of_field(cls, name, value)
-        with pytest.raises(LocalProtocolError, match=f"^{cls.__name__}: "):
-            _put(message)
-        data = _unchecked(message)
-        if data is not None:
-            with pytest.raises(MalformedMessage):
-                _get(cls, data)
+def test_an_enum_member_and_a_whole_float_are_packed_as_what_they_mean() -> None:
+    assert type(Whole(1).pack(m.Pacing.PLAIN)) is int
+    assert type(Text(16).pack(Role.DRAFTER)) is str
+    assert type(Real(1.0).pack(1)) is float
 
 
-def test_a_draft_of_eight_nodes_is_under_200_bytes_with_its_signature() -> None:
+def test_a_class_is_built_from_an_array_only_and_an_error_names_the_field() -> None:
+    with pytest.raises(MalformedMessage, match=r"^Pong\.number: expected a whole number from 0"):
+        unpack_fields(m.Pong, [-1])
+    values: object
+    for values in (None, 3, b"\1", "1", {}, []):
+        with pytest.raises(MalformedMessage, match="Pong needs 1 fields"):
+            unpack_fields(m.Pong, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grown:
+    """A message that got a field later."""
+
+    number: Annotated[int, Whole(9)]
+    extra: Annotated[int | None, Added(Whole(9))] = None
+
+
+def test_an_added_field_may_be_absent_and_is_as_strict_as_others_once_it_is_there() -> None:
+    present: list[tuple[list[object], _Grown]]
+    present = [([3], _Grown(3)), ([3, None], _Grown(3)), ([3, 4], _Grown(3, 4)), ([3, 4, 5], _Grown(3, 4))]
+    for values, grown in present:
+        assert unpack_fields(_Grown, values) == grown
+        assert pack_fields(grown) == [value for value in values if value is not None][:2]
+    for bad in ([], [3, 10], [3, "4"], [3, True]):
+        with pytest.raises(MalformedMessage, match=r"needs 1 fields|_Grown\.extra"):
+            unpack_fields(_Grown, bad)
+
+
+def test_an_inlined_field_has_no_array_of_its_own() -> None:
+    names = [name for name, _ in wire_fields_of(Request)]
+    assert len(pack_fields(request_of())) == len(names) == len(fields_of(Request)) + len(fields_of(Sampling)) - 1
+    assert names[3:6] == ["prompt", "temperature", "top_k"]
+    values = pack_fields(request_of())
+    values[names.index("top_k")] = -1
+    with pytest.raises(MalformedMessage, match=r"^Sampling\.top_k: expected a whole number"):
+        unpack_fields(Request, values)
+    with pytest.raises(MalformedMessage, match="Request needs 14 fields"):
+        unpack_fields(Request, pack_fields(request_of())[:-1])
+
+
+def test_a_draft_with_its_signature_and_a_tree_with_its_commit_are_small() -> None:
     nodes = NodeBlock.of([Node(index - 1, A_TOKEN + index, 0.5) for index in range(8)])
     body = encode_body(m.Draft(A_NUMBER, A_NUMBER, bytes(16), A_NUMBER, nodes))
     signature = Identity.from_seed(bytes(32)).sign(kind="fragment", digest=bytes(16), body=body)
     assert len(encode_frame(encode(m.Fragment(body, signature)))) < 200
-
-
-def test_a_tree_of_sixteen_nodes_and_its_commit_are_under_300_bytes_together() -> None:
     nodes = NodeBlock.of([Node(index - 1, A_TOKEN + index, 0.5) for index in range(16)])
     tree = m.Tree(A_NUMBER, bytes(16), A_NUMBER, nodes, bytes([1] * 16))
     tokens = tuple(range(A_TOKEN, A_TOKEN + 5))
@@ -163,16 +256,115 @@ def test_a_tree_of_sixteen_nodes_and_its_commit_are_under_300_bytes_together() -
 def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
     most, names = limits.MAX_REQUEST_NUMBER, limits.MAX_FEED_TOKENS
     tokens = (limits.MAX_TOKEN_ID,) * names
-    first = FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
-    rows = (first, *[FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (limits.MAX_FEED_ROWS - 1))
-    estimates = (TokenEstimate(limits.MAX_TOKEN_ID, 0.5),) * (limits.MAX_FEED_CHOICES // names - 1)
-    answer = RowAnswer(0, tokens, bytes(limits.MARGIN_BYTES * names), (estimates,) * names, 2.5)
-    answers = (answer, *[RowAnswer(0, (), b"", (), 2.5)] * (limits.MAX_FEED_ROWS - 1))
+    first = s.FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
+    rows = (first, *[s.FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (limits.MAX_FEED_ROWS - 1))
+    estimates = (s.TokenEstimate(limits.MAX_TOKEN_ID, 0.5),) * (limits.MAX_FEED_CHOICES // names - 1)
+    answer = s.RowAnswer(0, tokens, bytes(limits.MARGIN_BYTES * names), (estimates,) * names, 2.5)
+    answers = (answer, *[s.RowAnswer(0, (), b"", (), 2.5)] * (limits.MAX_FEED_ROWS - 1))
     for message in (
-        FeedPass(most, rows, limits.MAX_ACTIVATION_BYTES),
-        Activations(bytes(limits.MAX_PART_BYTES)),
-        Results(most, answers),
-        PruneNodes(most, (most,) * limits.MAX_NAMED_NODES),
-        ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
+        s.FeedPass(most, rows, limits.MAX_ACTIVATION_BYTES),
+        s.Activations(bytes(limits.MAX_PART_BYTES)),
+        s.Results(most, answers),
+        s.PruneNodes(most, (most,) * limits.MAX_NAMED_NODES),
+        s.ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
     ):
         assert decode(encode_frame(encode(message))[HEADER_BYTES:]) == message
+
+
+@given(block=blocks())
+def test_a_block_equals_the_block_of_its_nodes_and_parents_come_first(block: NodeBlock) -> None:
+    assert NodeBlock.of(list(block)) == block
+    assert len(block) == len(list(block))
+    assert all(BASE <= node.parent < index for index, node in enumerate(block))
+
+
+def test_a_blocks_confidences_are_clamped_and_its_last_parent_fits_one_byte() -> None:
+    nodes = [Node(BASE, 1, confidence) for confidence in (-1.0, 0.0, 0.5, 1.0, 7.0)]
+    assert NodeBlock.of(nodes).confidences == bytes([0, 0, 128, 255, 255])
+    block = NodeBlock.of([Node(index - 1, index, 1.0) for index in range(MAX_BLOCK_NODES)])
+    assert block.parents[-1] == MAX_BLOCK_NODES - 1
+
+
+@pytest.mark.parametrize(
+    ("parents", "tokens", "confidences", "reason"),
+    [
+        (b"\1", (1,), b"\0", "before its parent"),
+        (b"\0\2", (1, 1), b"\0\0", "before its parent"),
+        (b"", (1,), b"\0", "differ in number"),
+        (b"\0", (), b"\0", "differ in number"),
+        (b"\0", (1,), b"", "differ in number"),
+    ],
+)
+def test_a_block_of_parts_that_disagree_or_with_a_parent_that_does_not_come_first_is_refused(
+    parents: bytes, tokens: tuple[int, ...], confidences: bytes, reason: str
+) -> None:
+    with pytest.raises(MalformedMessage, match=reason):
+        NodeBlock(parents, tokens, confidences)
+
+
+def _fed(decoder: FrameDecoder, stream: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    return [frame for begin, end in pairwise(edges) for frame in decoder.feed(stream[begin:end])]
+
+
+@given(bodies=st.lists(st.binary(max_size=40)), cuts=st.lists(st.integers(0, 1000)))
+def test_any_split_of_a_stream_yields_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(map(encode_frame, bodies))
+    for places in (cuts, list(range(len(stream)))):
+        decoder = FrameDecoder()
+        assert _fed(decoder, stream, places) == bodies
+        assert decoder.is_between_frames
+    decoder.feed(encode_frame(b"body")[:-1])
+    assert not decoder.is_between_frames
+
+
+def test_the_largest_frame_passes_both_ways_and_one_byte_more_is_our_own_error() -> None:
+    body = bytes(MAX_FRAME_BYTES)
+    assert FrameDecoder().feed(encode_frame(body)) == [body]
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_frame(body + b"\0")
+
+
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 1 << 31, (1 << 32) - 1])
+def test_an_oversized_frame_is_refused_by_its_header_alone_and_its_stream_stays_refused(length: int) -> None:
+    decoder = FrameDecoder()
+    for data in (length.to_bytes(HEADER_BYTES, "big"), encode_frame(b"good")):
+        with pytest.raises(FrameTooLarge, match=str(length)):
+            decoder.feed(data)
+
+
+def test_the_buffer_never_holds_more_than_one_frame() -> None:
+    decoder = FrameDecoder()
+    stream = encode_frame(bytes(MAX_FRAME_BYTES)) * 3
+    chunk = 60_000
+    for begin in range(0, len(stream), chunk):
+        decoder.feed(stream[begin : begin + chunk])
+        # The bound is on what stays behind, which no public name shows.
+        assert len(decoder._buffer) < MAX_FRAME_BYTES + HEADER_BYTES
+
+
+@pytest.mark.parametrize("protocol", MESSAGES)
+def test_a_message_passes_exactly_where_it_belongs(protocol: str) -> None:
+    assert re.fullmatch(r"/cosine/[a-z]+/[12]\.0\.0", protocol)
+    carried = set(MESSAGES[protocol].values())
+    assert {m.Hello, m.Ping, m.Pong, m.Error} <= carried
+    for cls in TAGS.values():
+        message = least_of(cls)
+        if cls in carried:
+            check_allowed(protocol, message)
+        else:
+            with pytest.raises(MalformedMessage, match=f"{cls.__name__} does not belong on {protocol}"):
+                check_allowed(protocol, message)
+
+
+def test_no_request_of_one_protocol_is_taken_on_another() -> None:
+    for cls, home in ((m.Open, VERIFY), (m.Start, DRAFT), (m.AskRecords, DISCOVER), (m.AskStatus, STATUS)):
+        assert [protocol for protocol, messages in MESSAGES.items() if TAG_OF[cls] in messages] == [home]
+
+
+def test_features_are_those_of_both_ends_and_another_version_is_refused() -> None:
+    hello = m.Hello(VERSION, ("a", "b"), "agent")
+    assert common_features(("b", "c"), hello) == {"b"}
+    assert common_features((), hello) == frozenset()
+    with pytest.raises(MalformedMessage, match="version 2, we speak 1"):
+        common_features((), m.Hello(VERSION + 1, (), "agent"))

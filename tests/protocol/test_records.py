@@ -7,12 +7,14 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import given
 
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_key, open_record, seal_record
 from tests.protocol.samples import (
     COORDINATE,
@@ -24,11 +26,9 @@ from tests.protocol.samples import (
     STAGE_OFFER,
     record_of,
 )
+from tests.protocol.strategies import of_class
 
 KEY = "cosine/test/verifier/someone/model/"
-LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14
-# An array of two, the header of the body, the signature with its own.
-SEAL_BYTES = 1 + 3 + 2 + limits.SIGNATURE_BYTES
 
 
 def _sealed(record: NodeRecord, signer: Identity = OWNER) -> bytes:
@@ -40,78 +40,79 @@ def _open(data: bytes, **changes: Any) -> NodeRecord:
     return open_record(data, **(where | changes))
 
 
-def test_a_sealed_record_opens_as_it_was() -> None:
-    assert _open(_sealed(record_of())) == record_of()
+def _signed(body: bytes) -> SignedRecord:
+    """Any body, signed by the owner as a record is."""
+    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
+    return SignedRecord(body, OWNER.sign(kind="record", digest=binding, body=body))
 
 
-def test_a_record_lives_from_a_minute_early_to_its_expiry() -> None:
+def test_a_sealed_record_opens_as_it_was_from_a_minute_early_to_its_expiry() -> None:
     data = _sealed(record_of())
-    for now_s in (NOW_S - limits.MAX_RECORD_SKEW_S, NOW_S + LIFETIME_S):
-        assert _open(data, now_s=now_s).expires_at_s == NOW_S + LIFETIME_S
+    for now_s in (NOW_S - limits.MAX_RECORD_SKEW_S, NOW_S, NOW_S + LIFETIME_S):
+        assert _open(data, now_s=now_s) == record_of()
+    assert record_of().expires_at_s == NOW_S + LIFETIME_S
+    signed = decode_body(SignedRecord, data)
+    assert decode_body(NodeRecord, signed.body) == record_of()
 
 
 @pytest.mark.parametrize(
-    ("now_s", "sentence"),
-    [(NOW_S - limits.MAX_RECORD_SKEW_S - 1, "issued in the future"), (NOW_S + LIFETIME_S + 1, "has expired")],
+    ("data", "changes", "error", "sentence"),
+    [
+        (_sealed(record_of()), {"now_s": NOW_S - 61}, MalformedMessage, "issued in the future"),
+        (_sealed(record_of()), {"now_s": NOW_S + LIFETIME_S + 1}, MalformedMessage, "has expired"),
+        (_sealed(record_of(), OTHER), {}, BadSignature, "does not match"),
+        (_sealed(record_of()), {"key": KEY + "a"}, BadSignature, "does not match"),
+        (_sealed(record_of()), {"owner": OTHER.peer_id}, BadSignature, "does not match"),
+        (_sealed(record_of(peer_id=OTHER.peer_id)), {}, BadSignature, "another peer"),
+        (_sealed(record_of(schema=3)), {}, MalformedMessage, "schema 3"),
+        (_sealed(record_of(role="king")), {}, MalformedMessage, "unknown role"),
+        (_sealed(record_of()) + bytes(limits.MAX_RECORD_BYTES), {}, MalformedMessage, "over the limit"),
+    ],
 )
-def test_a_record_of_another_time_is_refused(now_s: float, sentence: str) -> None:
-    with pytest.raises(MalformedMessage, match=sentence):
-        _open(_sealed(record_of()), now_s=now_s)
+def test_a_record_of_another_time_signer_key_or_kind_is_refused(
+    data: bytes, changes: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        _open(data, **changes)
 
 
-def test_a_record_may_not_live_longer_than_the_limit() -> None:
+def test_a_record_its_readers_would_refuse_is_not_sealed() -> None:
     with pytest.raises(LocalProtocolError, match=r"from 0\.0 to 900\.0"):
         _sealed(record_of(lifetime_s=limits.MAX_RECORD_TTL_S + 1))
-
-
-def test_a_forged_record_is_refused() -> None:
-    with pytest.raises(BadSignature, match="does not match"):
-        _open(_sealed(record_of(), OTHER))
-
-
-def test_a_record_under_another_key_or_owner_is_refused() -> None:
-    data = _sealed(record_of())
-    for changes in ({"key": KEY + "a"}, {"owner": OTHER.peer_id}):
-        with pytest.raises(BadSignature, match="does not match"):
-            _open(data, **changes)
-
-
-def test_a_record_about_another_peer_is_refused() -> None:
-    with pytest.raises(BadSignature, match="another peer"):
-        _open(_sealed(record_of(peer_id=OTHER.peer_id)))
-
-
-@pytest.mark.parametrize(("changes", "sentence"), [({"schema": 3}, "schema 3"), ({"role": "king"}, "unknown role")])
-def test_a_record_we_do_not_understand_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(MalformedMessage, match=sentence):
-        _open(_sealed(record_of(**changes)))
+    addresses = ("x" * limits.MAX_NAME_BYTES,) * 14
+    # An array of two, the header of the body, the signature with its own.
+    largest = limits.MAX_RECORD_BYTES - (1 + 3 + 2 + limits.SIGNATURE_BYTES)
+    records = [record_of(addresses=addresses, model="x" * padding) for padding in range(limits.MAX_NAME_BYTES)]
+    by_size = {len(encode_body(record)): record for record in records}
+    data = _sealed(by_size[largest])
+    assert len(data) == limits.MAX_RECORD_BYTES and _open(data).model
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        _sealed(by_size[largest + 1])
 
 
 def test_no_single_bit_of_a_record_may_change() -> None:
     data = _sealed(record_of())
     for index in range(len(data)):
-        tampered = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
         with pytest.raises(CosineError):
-            _open(tampered)
+            _open(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
 
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
     later = bytes([body[0], body[1], body[2] + 6]) + body[3:] + b"\xc0\xc0\xc0\xc0\xc0\x07"
-    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
-    signature = OWNER.sign(kind="record", digest=binding, body=later)
-    assert _open(encode_body(SignedRecord(later, signature))) == record_of()
+    signed = _signed(later)
+    assert _open(encode_body(signed)) == record_of()
     with pytest.raises(BadSignature):
-        _open(encode_body(SignedRecord(later[:-1] + b"\x08", signature)))
+        _open(encode_body(replace(signed, body=later[:-1] + b"\x08")))
 
 
-def test_generation_defaults_are_signed_and_a_record_may_lack_them() -> None:
-    with_defaults = record_of(generation_defaults=GENERATION_DEFAULTS)
-    assert _open(_sealed(with_defaults)) == with_defaults
-    body = encode_body(record_of())
-    assert decode_body(NodeRecord, body).generation_defaults is None
+def test_defaults_and_a_coordinate_are_signed_and_a_record_may_lack_them() -> None:
+    for added in ({"generation_defaults": GENERATION_DEFAULTS}, {"coordinate": COORDINATE}):
+        assert _open(_sealed(record_of(**added))) == record_of(**added)
+    record = decode_body(NodeRecord, encode_body(record_of()))
+    assert (record.generation_defaults, record.coordinate) == (None, None)
     # A field that is not there takes no byte.
-    assert encode_body(with_defaults)[2] == body[2] + 1
+    assert encode_body(record_of(generation_defaults=GENERATION_DEFAULTS))[2] == encode_body(record_of())[2] + 1
 
 
 @pytest.mark.parametrize(
@@ -135,10 +136,9 @@ def test_generation_defaults_are_signed_and_a_record_may_lack_them() -> None:
     ids=str,
 )
 def test_a_record_with_absurd_generation_defaults_is_refused(absurd: dict[str, Any]) -> None:
-    wire = [*pack_fields(record_of()), _wire_defaults(absurd)]
-    body = msgpack.packb(wire, use_bin_type=True)
-    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
-    signed = SignedRecord(body, OWNER.sign(kind="record", digest=binding, body=body))
+    defaults = {field.name: getattr(GENERATION_DEFAULTS, field.name) for field in fields(GENERATION_DEFAULTS)}
+    wire = [*pack_fields(record_of()), list((defaults | absurd).values())]
+    signed = _signed(msgpack.packb(wire, use_bin_type=True))
     with pytest.raises(MalformedMessage, match="generation_defaults"):
         _open(encode_body(signed))
     with pytest.raises(LocalProtocolError):
@@ -162,57 +162,31 @@ def test_a_record_with_an_absurd_coordinate_is_refused(absurd: dict[str, Any]) -
     """It costs the liar its own place in the directory."""
     place = dict(zip(("x_us", "y_us", "z_us", "height_us", "error_permille"), pack_fields(COORDINATE), strict=True))
     wire = [*pack_fields(record_of()), None, None, list((place | absurd).values())]
-    body = msgpack.packb(wire, use_bin_type=True)
-    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
-    signed = SignedRecord(body, OWNER.sign(kind="record", digest=binding, body=body))
+    signed = _signed(msgpack.packb(wire, use_bin_type=True))
     with pytest.raises(MalformedMessage, match="coordinate"):
         _open(encode_body(signed))
 
 
-def test_a_coordinate_is_signed_and_a_record_may_lack_it() -> None:
-    assert _open(_sealed(record_of(coordinate=COORDINATE))).coordinate == COORDINATE
-    assert _open(_sealed(record_of())).coordinate is None
+def test_a_distance_behaves_like_a_round_trip_time() -> None:
+    near, far = NetworkCoordinate(10_000, 0, 0, 1_000, 1), NetworkCoordinate(10_000, 30_000, 40_000, 4_000, 999)
+    assert near.rtt_s(far) == far.rtt_s(near) == pytest.approx(0.050 + 0.005)
 
 
-def _wire_defaults(changes: dict[str, Any]) -> list[object]:
-    return [
-        changes.get(field.name, getattr(GENERATION_DEFAULTS, field.name)) for field in fields(GENERATION_DEFAULTS)
-    ]
-
-
-def test_an_over_long_record_is_refused_by_its_reader() -> None:
-    with pytest.raises(MalformedMessage, match="over the limit"):
-        _open(_sealed(record_of()) + bytes(limits.MAX_RECORD_BYTES))
-
-
-def _record_with_body_of(size: int) -> NodeRecord:
-    records = (record_of(addresses=LONG_ADDRESSES, model="x" * padding) for padding in range(limits.MAX_NAME_BYTES))
-    return next(record for record in records if len(encode_body(record)) == size)
-
-
-def test_a_record_its_readers_would_refuse_is_not_sealed() -> None:
-    largest = limits.MAX_RECORD_BYTES - SEAL_BYTES
-    data = _sealed(_record_with_body_of(largest))
-    assert len(data) == limits.MAX_RECORD_BYTES
-    assert _open(data).model
-    with pytest.raises(LocalProtocolError, match="over the limit"):
-        _sealed(_record_with_body_of(largest + 1))
-
-
-def test_a_sealed_record_is_an_array_of_body_and_signature() -> None:
-    signed = decode_body(SignedRecord, _sealed(record_of()))
-    assert decode_body(NodeRecord, signed.body) == record_of()
+@given(of_class(NetworkCoordinate), of_class(NetworkCoordinate), of_class(NetworkCoordinate))
+def test_a_distance_is_finite_the_same_both_ways_and_no_detour_is_shorter(
+    one: NetworkCoordinate, other: NetworkCoordinate, third: NetworkCoordinate
+) -> None:
+    assert 0.0 <= one.rtt_s(other) < 30.0
+    assert one.rtt_s(other) == other.rtt_s(one)
+    assert one.rtt_s(other) <= one.rtt_s(third) + third.rtt_s(other) + 1e-9
 
 
 def _cell(owner: Identity, depth: int) -> str:
     return cell_key(network="test", role="verifier", target="someone/model", owner=owner.peer_id, depth=depth)
 
 
-def test_the_first_cell_is_everybodys() -> None:
+def test_the_first_cell_is_everybodys_and_deeper_ones_split_by_the_hash_of_the_public_key() -> None:
     assert _cell(OWNER, 0) == _cell(OTHER, 0) == KEY
-
-
-def test_deeper_cells_split_by_the_hash_of_the_public_key() -> None:
     assert _cell(OWNER, 3)[: len(KEY) + 2] == _cell(OWNER, 2)
     assert len(_cell(OWNER, 3)) == len(KEY) + 3
     cells = {_cell(Identity.from_seed(number.to_bytes(32, "big")), 1) for number in range(100)}

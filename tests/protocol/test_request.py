@@ -1,20 +1,28 @@
-"""Sampling parameters: what means something is accepted, the rest is explained in a sentence."""
+"""A request: which sampling means something, what its digests depend on, and the noise that its seed fixes."""
 
 import math
+import struct
+from dataclasses import fields, replace
+from itertools import pairwise, product
+from statistics import fmean, pvariance
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
-from cosine_protocol.digests import request_digest
+from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
+from cosine_protocol.noise import GAMMA, gumbel, mix64, noise_bits, position_key
 from cosine_protocol.request import MAX_SEED, Request, Sampling
-from tests.protocol.samples import request_of
-from tests.protocol.strategies import of_class
+from tests.protocol.samples import OWNER, request_of
 
 HUGE = 10**400
+SAMPLES = 20_000
+WORD_BITS = 64
 
 
 def test_the_defaults_are_greedy_and_filter_nothing() -> None:
@@ -22,48 +30,131 @@ def test_the_defaults_are_greedy_and_filter_nothing() -> None:
     assert sampling.is_greedy
     assert (sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty) == (0, 1.0, 0.0, 1.0)
     assert not Sampling(temperature=0.1).is_greedy
+    assert "15043" not in repr(request_of())
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("name", "accepted", "refused"),
     [
-        ("temperature", (-0.1, limits.MAX_TEMPERATURE * 2, HUGE)),
-        ("top_k", (-1, 2.5, limits.MAX_TOKEN_ID + 1)),
-        ("top_p", (0.0, -1.0, 1.1)),
-        ("min_p", (-0.1, 1.1)),
-        ("repetition_penalty", (0.0, -1.0, limits.MAX_REPETITION_PENALTY * 2)),
-        ("seed", (-1, 1.5, MAX_SEED + 1, HUGE)),
+        ("temperature", (0, limits.MAX_TEMPERATURE), (-0.1, limits.MAX_TEMPERATURE * 2, HUGE)),
+        ("top_k", (0, MAX_TOKEN_ID), (-1, 2.5, MAX_TOKEN_ID + 1)),
+        ("top_p", (limits.MIN_TOP_P, 1), (0.0, -1.0, 1.1)),
+        ("min_p", (0, 1), (-0.1, 1.1)),
+        (
+            "repetition_penalty",
+            (limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY),
+            (0.0, -1.0, limits.MAX_REPETITION_PENALTY * 2),
+        ),
+        ("seed", (0, MAX_SEED), (-1, 1.5, MAX_SEED + 1, HUGE)),
     ],
 )
-def test_a_value_that_means_nothing_is_refused_in_one_sentence(name: str, values: tuple[Any, ...]) -> None:
-    for value in (*values, math.nan, math.inf, -math.inf):
+def test_what_sampling_accepts_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
+    name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
+) -> None:
+    for value in accepted:
+        request = request_of(sampling=Sampling(**{name: value}))
+        assert decode_body(Request, encode_body(request)) == request
+        assert len(request_digest(request)) == DIGEST_BYTES
+    for value in (*refused, math.nan, math.inf, -math.inf):
         with pytest.raises(UsageError, match=rf"^{name} must .*\.$") as caught:
             Sampling(**{name: value})
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("temperature", (0, limits.MAX_TEMPERATURE)),
-        ("top_k", (0, limits.MAX_TOKEN_ID)),
-        ("top_p", (limits.MIN_TOP_P, 1)),
-        ("min_p", (0, 1)),
-        ("repetition_penalty", (limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY)),
-        ("seed", (0, MAX_SEED)),
-    ],
-)
-def test_what_sampling_accepts_fits_the_wire_and_the_digest(name: str, values: tuple[Any, ...]) -> None:
-    for value in values:
-        request = request_of(sampling=Sampling(**{name: value}))
-        assert decode_body(Request, encode_body(request)) == request
-        assert len(request_digest(request)) == limits.DIGEST_BYTES
+TOKENS = st.lists(st.integers(0, MAX_TOKEN_ID))
 
 
-@given(request=of_class(Request))
-def test_what_the_wire_accepts_is_a_request(request: Request) -> None:
-    assert decode_body(Request, encode_body(request)) == request
+@given(digest=st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES), first=TOKENS, second=TOKENS)
+def test_attachment_law(digest: bytes, first: list[int], second: list[int]) -> None:
+    assert roll_digest(roll_digest(digest, first), second) == roll_digest(digest, first + second)
+    assert roll_digest(digest, [*first, 5]) == extend_digest(roll_digest(digest, first), 5)
+    assert roll_digest(digest, []) == digest
 
 
-def test_the_prompt_is_not_shown_by_a_request() -> None:
-    assert "15043" not in repr(request_of())
+def test_other_tokens_or_another_order_give_another_digest() -> None:
+    d_0 = request_digest(request_of())
+    assert len({roll_digest(d_0, tokens) for tokens in ([], [5], [6], [5, 6], [6, 5], [5, 5], [0], [0, 0])}) == 8
+
+
+def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> None:
+    changes: dict[str, Any] = {
+        "target_digest": bytes(32),
+        "tokenizer_digest": bytes(32),
+        "numerics": "bfloat16",
+        "prompt": (1, 15043, 29892, 3187),
+        "eos": (2,),
+        "client": OWNER.peer_id,
+        "nonce": bytes(16),
+    }
+    of_sampling: dict[str, Any] = {
+        "temperature": 0.9,
+        "top_k": 41,
+        "top_p": 0.96,
+        "min_p": 0.06,
+        "repetition_penalty": 1.2,
+        "seed": 1,
+    }
+    assert {field.name for field in fields(Request)} == changes.keys() | {"sampling", "max_new_tokens"}
+    assert {field.name for field in fields(Sampling)} == of_sampling.keys()
+    changed = [request_of(**{name: value}) for name, value in changes.items()]
+    changed += [
+        request_of(sampling=replace(request_of().sampling, **{name: value})) for name, value in of_sampling.items()
+    ]
+    # Where one field ends and the next begins is part of the encoding.
+    changed += [request_of(prompt=(1, 15043), eos=(29892, 3186)), request_of(prompt=()), request_of(prompt=(0,))]
+    digests = {request_digest(request) for request in (request_of(), *changed)}
+    assert len(digests) == len({encode_request(request) for request in changed}) + 1 == len(changed) + 1
+    assert request_digest(request_of(max_new_tokens=1)) == request_digest(request_of())
+
+
+def test_golden() -> None:
+    assert request_digest(request_of()).hex() == "376ff5e94c4687d0ed042be72d4f64ea"
+    assert roll_digest(request_digest(request_of()), [3, 5, 8]).hex() == "40f0b9a52f0a489625fa5d04b03bd631"
+    outputs = [mix64(GAMMA * number % (1 << WORD_BITS)) for number in (1, 2, 3)]
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert noise_bits(seed=0, position=0, token=0) == 0x238275BC38FCBE91
+    assert noise_bits(seed=(1 << 64) - 1, position=131_071, token=(1 << 31) - 1) == 0x743EB8E0899BDC16
+    assert gumbel(seed=0, position=0, token=0) == -0.6807578206062317
+
+
+def _word(token: int) -> int:
+    return noise_bits(seed=7, position=3, token=token)
+
+
+def test_a_token_takes_its_output_of_the_stream_that_starts_at_the_position_key() -> None:
+    key = position_key(seed=7, position=3)
+    assert _word(4) == mix64((key + 5 * GAMMA) % (1 << WORD_BITS))
+    words = {noise_bits(seed=s, position=p, token=t) for s, p, t in product(range(20), repeat=3)}
+    assert len(words) == 20**3
+
+
+def test_noise_is_as_uniform_as_a_hash() -> None:
+    words = [_word(token) for token in range(SAMPLES)]
+    for bit in range(WORD_BITS):
+        assert fmean(word >> bit & 1 for word in words) == pytest.approx(0.5, abs=0.02)
+    counts = [0] * 256
+    for word in words:
+        counts[word >> 56] += 1
+    expected = SAMPLES / 256
+    chi_square = sum((count - expected) ** 2 / expected for count in counts)
+    # 255 degrees of freedom: five standard deviations around the mean.
+    assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("step", ["token", "position", "seed"])
+def test_neighbours_are_uncorrelated(step: str) -> None:
+    def centred(index: int) -> float:
+        where = {"seed": 7, "position": 3, "token": 11}
+        return noise_bits(**where | {step: index}) / (1 << WORD_BITS) - 0.5
+
+    values = [centred(index) for index in range(SAMPLES)]
+    assert fmean(a * b for a, b in pairwise(values)) * 12 == pytest.approx(0.0, abs=0.03)
+
+
+def test_gumbel_has_the_mean_and_variance_of_its_name_and_is_finite_in_float32() -> None:
+    values = [gumbel(seed=7, position=3, token=token) for token in range(SAMPLES)]
+    assert fmean(values) == pytest.approx(0.5772156649015329, abs=0.03)
+    assert pvariance(values) == pytest.approx(math.pi**2 / 6, abs=0.06)
+    for value in values[:1000]:
+        assert math.isfinite(value)
+        assert struct.unpack("<f", struct.pack("<f", value)) == (value,)

@@ -10,49 +10,17 @@ from itertools import product
 from typing import Any, Final
 
 from cosine_protocol import messages as m
+from cosine_protocol import stage_messages as s
 from cosine_protocol.codec import decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
-from cosine_protocol.messages import (
-    AskAudit,
-    AskFile,
-    AuditFinding,
-    AuditVerdict,
-    Earning,
-    FilePiece,
-    Mandate,
-    Member,
-    Receipt,
-    Receipted,
-    Revoked,
-    SignedMandate,
-    Transcript,
-)
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
-from cosine_protocol.protocols import TAGS, VERSION
+from cosine_protocol.protocols import TAG_OF, VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
-from cosine_protocol.stage_messages import (
-    Activations,
-    FedRow,
-    FeedPass,
-    Follow,
-    Join,
-    Joined,
-    KeepPath,
-    OpenSequence,
-    PruneNodes,
-    ReleaseSequence,
-    ReserveRoom,
-    Results,
-    ReusePrefix,
-    RowAnswer,
-    RowFault,
-    TokenEstimate,
-)
 from cosine_protocol.statements import (
     EARNING_KIND,
     RECEIPT_KIND,
@@ -90,33 +58,33 @@ AUTHORS: Final = bytes([1, 1, 2, 1])
 STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500)
 DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
-MANDATE: Final = encode_body(Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
-SIGNED_MANDATE: Final = SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
+MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
+SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
 WINDOWED: Final = replace(REQUEST, prompt=REQUEST.prompt[-2:], nonce=bytes(16))
-WINDOW_MANDATE: Final = encode_body(replace(decode_body(Mandate, MANDATE), prompt_window_tokens=2))
-SIGNED_WINDOW_MANDATE: Final = SignedMandate(
+WINDOW_MANDATE: Final = encode_body(replace(decode_body(m.Mandate, MANDATE), prompt_window_tokens=2))
+SIGNED_WINDOW_MANDATE: Final = m.SignedMandate(
     WINDOW_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=WINDOW_MANDATE)
 )
 SHARING_MANDATE: Final = encode_body(
-    replace(decode_body(Mandate, MANDATE), shares_feedback=True, pupil=OTHER.peer_id)
+    replace(decode_body(m.Mandate, MANDATE), shares_feedback=True, pupil=OTHER.peer_id)
 )
-SIGNED_SHARING_MANDATE: Final = SignedMandate(
+SIGNED_SHARING_MANDATE: Final = m.SignedMandate(
     SHARING_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=SHARING_MANDATE)
 )
-TRANSCRIPT: Final = Transcript(1, len(TOKENS), DIGEST)
+TRANSCRIPT: Final = m.Transcript(1, len(TOKENS), DIGEST)
 SIGNED_TRANSCRIPT: Final = sign_transcript(OWNER, TRANSCRIPT, d_0=D_0)
-CLAIM: Final = AskAudit(NUMBER, REQUEST, TOKENS, OWNER.peer_id, SIGNED_TRANSCRIPT)
-VERDICT: Final = AuditVerdict(OWNER.peer_id, 1, len(TOKENS), DIGEST, 1, 0, 1, (AuditFinding(2, 13, 4.5),))
+CLAIM: Final = m.AskAudit(NUMBER, REQUEST, TOKENS, OWNER.peer_id, SIGNED_TRANSCRIPT)
+VERDICT: Final = m.AuditVerdict(OWNER.peer_id, 1, len(TOKENS), DIGEST, 1, 0, 1, (m.AuditFinding(2, 13, 4.5),))
 AUDITED: Final = sign_verdict(OTHER, VERDICT, number=NUMBER, d_0=D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
-EARNING: Final = Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
+EARNING: Final = m.Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
 SIGNED_EARNING: Final = sign_earning(OWNER, EARNING, d_0=D_0)
-RECEIPT: Final = sign_receipt(OTHER, Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
+RECEIPT: Final = sign_receipt(OTHER, m.Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
 
 CHAIN: Final = bytes(range(64, 80))
-JOIN: Final = Join(
+JOIN: Final = s.Join(
     chain=CHAIN,
     target_digest=REQUEST.target_digest,
     numerics="float32",
@@ -140,9 +108,9 @@ LAST_JOIN: Final = replace(
     target=None,
     addresses=(),
 )
-FED: Final = FedRow(NUMBER, TOKENS, (4, 5, 6), (-1, 4, 4), 1, 2, wants_nll=False)
-ESTIMATES: Final = ((TokenEstimate(13, 0.75), TokenEstimate(21, 0.25)), (TokenEstimate(34, 0.5),))
-ANSWER: Final = RowAnswer(RowFault.NONE, (13, 34), struct.pack("<2d", 0.5, math.inf), ESTIMATES, 2.5)
+FED: Final = s.FedRow(NUMBER, TOKENS, (4, 5, 6), (-1, 4, 4), 1, 2, wants_nll=False)
+ESTIMATES: Final = ((s.TokenEstimate(13, 0.75), s.TokenEstimate(21, 0.25)), (s.TokenEstimate(34, 0.5),))
+ANSWER: Final = s.RowAnswer(s.RowFault.NONE, (13, 34), struct.pack("<2d", 0.5, math.inf), ESTIMATES, 2.5)
 
 CERTIFICATE: Final = sign_certificate(
     SWARM, name="friends", member=OWNER.peer_id, serial=7, starts_at_s=NOW_S, lifetime_s=LIFETIME_S
@@ -196,7 +164,7 @@ def _draft_messages() -> list[m.Message]:
         m.Advance(NUMBER, len(TOKENS), (13, 21)),
         m.Busy(NUMBER, 2.0),
         m.Release(NUMBER),
-        Receipted(NUMBER, RECEIPT),
+        m.Receipted(NUMBER, RECEIPT),
     ]
 
 
@@ -204,15 +172,15 @@ def _other_messages() -> list[m.Message]:
     return [
         m.AskRecords(NUMBER, KEY),
         m.Records(NUMBER, (SEALED,)),
-        AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
-        FilePiece(NUMBER, 262_150, b"ending"),
+        m.AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
+        m.FilePiece(NUMBER, 262_150, b"ending"),
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
         m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),
         CLAIM,
         AUDITED,
-        Member(CERTIFICATE, 3),
-        Revoked(REVOCATIONS),
+        m.Member(CERTIFICATE, 3),
+        m.Revoked(REVOCATIONS),
     ]
 
 
@@ -220,25 +188,24 @@ def _stage_messages() -> list[m.Message]:
     return [
         JOIN,
         LAST_JOIN,
-        Joined(CHAIN),
-        Follow(CHAIN),
-        OpenSequence(NUMBER, REQUEST.sampling, 4, "everyone"),
-        ReusePrefix(NUMBER, TOKENS),
-        ReserveRoom(NUMBER, 32),
-        FeedPass(NUMBER, (FED,), 24),
-        Activations(struct.pack("<6f", *range(6))),
-        KeepPath(NUMBER, (4, 6)),
-        PruneNodes(NUMBER, (5,)),
-        ReleaseSequence(NUMBER),
-        Results(NUMBER, (ANSWER, RowAnswer(RowFault.NOT_COMPUTED, (), b"", (), None))),
+        s.Joined(CHAIN),
+        s.Follow(CHAIN),
+        s.OpenSequence(NUMBER, REQUEST.sampling, 4, "everyone"),
+        s.ReusePrefix(NUMBER, TOKENS),
+        s.ReserveRoom(NUMBER, 32),
+        s.FeedPass(NUMBER, (FED,), 24),
+        s.Activations(struct.pack("<6f", *range(6))),
+        s.KeepPath(NUMBER, (4, 6)),
+        s.PruneNodes(NUMBER, (5,)),
+        s.ReleaseSequence(NUMBER),
+        s.Results(NUMBER, (ANSWER, s.RowAnswer(s.RowFault.NOT_COMPUTED, (), b"", (), None))),
     ]
 
 
 def _frame(message: m.Message) -> dict[str, Any]:
-    tags = {cls: tag for tag, cls in TAGS.items()}
     return {
         "message": type(message).__name__,
-        "tag": tags[type(message)],
+        "tag": TAG_OF[type(message)],
         "fields": as_json(message),
         "frame": encode_frame(encode(message)).hex(),
     }
@@ -292,38 +259,28 @@ def main() -> None:
     signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}
     signature = OWNER.sign(kind="fragment", digest=D_0, body=DRAFT).hex()
     write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
-    write("mandate", _signed("mandate", OTHER, MANDATE, Mandate, SIGNED_MANDATE.signature))
+    write("mandate", _signed("mandate", OTHER, MANDATE, m.Mandate, SIGNED_MANDATE.signature))
     transcript = SIGNED_TRANSCRIPT
-    write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, Transcript, transcript.signature))
-    write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, AuditVerdict, AUDITED.signature))
+    write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, m.Transcript, transcript.signature))
+    write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, m.AuditVerdict, AUDITED.signature))
     earning = SIGNED_EARNING
-    write("earning", _signed(EARNING_KIND, OWNER, earning.body, Earning, earning.signature))
-    write("receipt", _signed(RECEIPT_KIND, OTHER, RECEIPT.body, Receipt, RECEIPT.signature))
+    write("earning", _signed(EARNING_KIND, OWNER, earning.body, m.Earning, earning.signature))
+    write("receipt", _signed(RECEIPT_KIND, OTHER, RECEIPT.body, m.Receipt, RECEIPT.signature))
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
-    write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
-    record = record_of(generation_defaults=GENERATION_DEFAULTS)
-    sealed = seal_record(record, OWNER, key=KEY).hex()
-    write("record_with_generation_defaults", {**where, "fields": as_json(record), "sealed": sealed})
-    record = record_of(coordinate=COORDINATE)
-    sealed = seal_record(record, OWNER, key=KEY).hex()
-    write("record_with_coordinate", {**where, "fields": as_json(record), "sealed": sealed})
-    record = record_of(role=Role.STAGE, stage=STAGE_OFFER)
-    sealed = seal_record(record, OWNER, key=KEY).hex()
-    write("record_of_stage", {**where, "fields": as_json(record), "sealed": sealed})
-    record = record_of(learns=True)
-    sealed = seal_record(record, OWNER, key=KEY).hex()
-    write("record_of_learner", {**where, "fields": as_json(record), "sealed": sealed})
-    _write_membership(where)
-
-
-def _write_membership(where: dict[str, Any]) -> None:
+    for name, record in {
+        "record": record_of(),
+        "record_with_generation_defaults": record_of(generation_defaults=GENERATION_DEFAULTS),
+        "record_with_certificate": record_of(certificate=CERTIFICATE),
+        "record_with_coordinate": record_of(coordinate=COORDINATE),
+        "record_of_stage": record_of(role=Role.STAGE, stage=STAGE_OFFER),
+        "record_of_learner": record_of(learns=True),
+    }.items():
+        write(name, {**where, "fields": as_json(record), "sealed": seal_record(record, OWNER, key=KEY).hex()})
+    swarm = {"swarm_seed": SWARM_SEED.hex()}
     shown = {"member": OWNER.peer_id, "now_s": NOW_S, "fields": as_json(read_certificate(CERTIFICATE))}
-    write("certificate", {"swarm_seed": SWARM_SEED.hex(), **shown, "certificate": CERTIFICATE.hex()})
+    write("certificate", {**swarm, **shown, "certificate": CERTIFICATE.hex()})
     revoked = as_json(read_revocations(REVOCATIONS))
-    write("revocations", {"swarm_seed": SWARM_SEED.hex(), "fields": revoked, "revocations": REVOCATIONS.hex()})
-    record = record_of(certificate=CERTIFICATE)
-    sealed = seal_record(record, OWNER, key=KEY).hex()
-    write("record_with_certificate", {**where, "fields": as_json(record), "sealed": sealed})
+    write("revocations", {**swarm, "fields": revoked, "revocations": REVOCATIONS.hex()})
 
 
 if __name__ == "__main__":

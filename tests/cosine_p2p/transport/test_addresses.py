@@ -1,26 +1,34 @@
-"""What a multiaddr says, which addresses of peers a light client dials, what it remembers, and their ranges."""
+"""Multiaddrs: which are of use, which a light client dials and remembers, and which a full node listens at."""
 
-from dataclasses import replace
+import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.transport.addresses import (
+    MAX_HOSTS,
     MAX_KNOWN_PEERS,
+    MAX_TRIES,
+    TRIES_WINDOW_S,
     Address,
     AddressBook,
+    DialPolicy,
+    Reach,
     parse_address,
     parse_dialable,
     parse_initial_peers,
     range_of,
+    reach_of,
 )
+from cosine_p2p.transport.config import TransportConfig, check_ports_free, with_ports
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
-from cosine_protocol.identity import Identity
 from tests.cosine_p2p.samples import identity_of
 
-PEER, OTHER = (Identity.from_seed(bytes([number]) * 32).peer_id for number in (1, 2))
+PEER, OTHER = (identity_of(number).peer_id for number in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -37,12 +45,8 @@ PEER, OTHER = (Identity.from_seed(bytes([number]) * 32).peer_id for number in (1
 )
 def test_an_address_says_who_listens_where(text: str, host: str, port: int, listener: str, is_plain: bool) -> None:
     address = parse_address(text, needs_peer=True)
-    assert (address.host, address.port, address.peer_ids[0], address.is_plain_tcp) == (
-        host,
-        port,
-        listener,
-        is_plain,
-    )
+    expected = (host, port, listener, is_plain)
+    assert (address.host, address.port, address.peer_ids[0], address.is_plain_tcp) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,85 +66,53 @@ def test_an_address_says_who_listens_where(text: str, host: str, port: int, list
         ("/ip4/192.0.2.1/tcp/1/p2p", "lacks its value"),
         (f"/ip4/192.0.2.1/tcp/1/p2p/{PEER[:-1]}", "no peer id"),
         (f"/ip4/192.0.2.1/carrier-pigeon/1/p2p/{PEER}", "unknown"),
+        (f"/ip4/192.0.2.1/tcp/1/p2p/nobody/p2p-circuit/p2p/{PEER}", "no peer id"),
+        (f"/dns4/-/tcp/4001/p2p/{PEER}", "no value of dns4"),
+        # Addresses, and none that a light client can dial.
+        (f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}", ""),
+        (f"/ip4/127.0.0.1/tcp/4001/ws/p2p/{PEER}", ""),
+        (f"/ip4/127.0.0.1/tcp/0/p2p/{PEER}", ""),
     ],
 )
-def test_what_is_no_address_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        parse_address(text, needs_peer=True)
-
-
-@given(
-    st.lists(st.sampled_from(["ip4", "tcp", "p2p", "ws", "1", "192.0.2.1", PEER, "", "dns"]) | st.text(max_size=5))
-)
-def test_any_text_is_an_address_or_a_value_error(words: list[str]) -> None:
-    try:
-        assert isinstance(parse_address("/" + "/".join(words)), Address)
-    except ValueError as error:
-        assert str(error)
-
-
-def direct(host: str, port: int, *, kind: str = "ip4") -> Address:
-    return Address(host_kind=kind, host=host, port_kind="tcp", port=port, layers=("p2p",), peer_ids=(PEER,))
-
-
-def relayed(host: str, port: int) -> Address:
-    return replace(direct(host, port), layers=("p2p", "p2p-circuit", "p2p"), peer_ids=(OTHER, PEER))
-
-
-@pytest.mark.parametrize(
-    "maddr",
-    [
-        "",
-        "localhost:4001",
-        "/ip4/127.0.0.1/tcp/4001",
-        f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}",
-        f"/ip4/127.0.0.1/tcp/4001/ws/p2p/{PEER}",
-        f"/ip4/256.0.0.1/tcp/4001/p2p/{PEER}",
-        f"/ip4/127.0.0.1/tcp/0/p2p/{PEER}",
-        f"/ip4/127.0.0.1/tcp/65536/p2p/{PEER}",
-        f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}/",
-        f"/dns4/-/tcp/4001/p2p/{PEER}",
-        "/ip4/127.0.0.1/tcp/4001/p2p/somebody",
-        f"/ip4/192.0.2.1/tcp/4001/p2p/nobody/p2p-circuit/p2p/{PEER}",
-    ],
-)
-def test_others_are_refused(maddr: str) -> None:
+def test_what_is_of_no_use_is_refused_with_the_reason(text: str, reason: str) -> None:
+    if reason:
+        with pytest.raises(ValueError, match=reason):
+            parse_address(text, needs_peer=True)
     with pytest.raises(ValueError):
-        parse_dialable(maddr)
+        parse_dialable(text)
     with pytest.raises(UsageError) as caught:
-        parse_initial_peers([maddr])
-    assert maddr in str(caught.value) and "\n" not in str(caught.value)
+        parse_initial_peers([text])
+    assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
-@given(
-    st.lists(st.sampled_from(["", "ip4", "ip6", "dns", "tcp", "p2p", "p2p-circuit", "1", "::1", PEER]) | st.text())
-)
-def test_whatever_a_record_names_is_understood_or_skipped(parts: list[str]) -> None:
-    book = AddressBook()
-    book.note(PEER, ["/".join(parts)])
-    assert all(isinstance(address, Address) and address.peer_id == PEER for address in book.of(PEER))
+PARTS = ["", "ip4", "ip6", "dns", "tcp", "p2p", "p2p-circuit", "ws", "1", "::1", "192.0.2.1", PEER]
 
 
-def test_the_book_keeps_the_latest_word_and_only_what_is_the_peers() -> None:
+@given(st.lists(st.sampled_from(PARTS) | st.text(max_size=5)))
+def test_any_text_is_an_address_or_a_value_error_and_in_a_record_understood_or_skipped(words: list[str]) -> None:
+    for text in ("/".join(words), "/" + "/".join(words)):
+        assert isinstance(range_of(text), str)
+        try:
+            assert isinstance(parse_address(text), Address)
+        except ValueError as error:
+            assert str(error)
+        book = AddressBook()
+        book.note(PEER, [text])
+        assert all(isinstance(address, Address) and address.peer_id == PEER for address in book.of(PEER))
+
+
+def test_the_book_keeps_the_latest_word_only_what_is_the_peers_and_so_much() -> None:
     book = AddressBook()
     book.note(PEER, ["/ip4/192.0.2.1/tcp/1"])
-    book.note(
-        PEER, ["/ip4/192.0.2.2/tcp/2", f"/ip4/192.0.2.2/tcp/2/p2p/{PEER}", f"/ip4/192.0.2.3/tcp/3/p2p/{OTHER}"]
-    )
-    assert list(book.of(PEER)) == [direct("192.0.2.2", 2)]
+    whole = f"/ip4/192.0.2.2/tcp/2/p2p/{PEER}"
+    book.note(PEER, ["/ip4/192.0.2.2/tcp/2", whole, f"/ip4/192.0.2.3/tcp/3/p2p/{OTHER}"])
+    assert book.of(PEER) == {parse_dialable(whole): whole}
     assert not book.of(OTHER)
-
-
-def test_the_book_is_bounded() -> None:
-    book = AddressBook()
     book.note(PEER, [f"/ip4/192.0.2.1/tcp/{port}" for port in range(1, 99)])
     assert len(book.of(PEER)) == limits.MAX_ADDRESSES
     for number in range(MAX_KNOWN_PEERS):
         book.note(f"peer {number}", [])
     assert not book.of(PEER)
-
-
-RELAY = identity_of(1).peer_id
 
 
 @pytest.mark.parametrize(
@@ -149,7 +121,7 @@ RELAY = identity_of(1).peer_id
         ("/ip4/93.184.216.34/tcp/4001", "93.184.216.0/24"),
         ("/ip4/93.184.216.99/udp/4001/quic-v1", "93.184.216.0/24"),
         ("/ip6/2606:4700:10:1:2:3:4:5/tcp/4001", "2606:4700:10::/48"),
-        (f"/ip4/93.184.216.34/tcp/4001/p2p/{RELAY}/p2p-circuit", "93.184.216.0/24"),
+        (f"/ip4/93.184.216.34/tcp/4001/p2p/{OTHER}/p2p-circuit", "93.184.216.0/24"),
         ("/ip4/127.0.0.1/tcp/4001", ""),
         ("/ip4/192.168.1.7/tcp/4001", ""),
         ("/ip4/100.64.3.4/tcp/4001", ""),
@@ -157,22 +129,131 @@ RELAY = identity_of(1).peer_id
         ("/dns4/example.org/tcp/4001", ""),
         ("/unix/tmp/socket", ""),
         ("nonsense", ""),
-        ("", ""),
     ],
 )
 def test_the_range_of_an_address(maddr: str, expected: str) -> None:
     assert range_of(maddr) == expected
 
 
-@given(st.text(max_size=60))
-def test_no_text_confuses_it(maddr: str) -> None:
-    assert isinstance(range_of(maddr), str)
+PUBLIC = ("93.184.216.34", "2606:2800:220:1::1")
+PRIVATE = ("10.1.2.3", "172.17.0.2", "192.168.1.1", "100.64.0.9", "fd00::1")
+LOCAL = ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")
+NOBODY = (
+    *("0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1", "169.254.169.254", "fe80::1%eth0"),
+    *("2002:7f00:1::", "2001:0:1::1", "name", ""),
+)
 
 
-@given(st.ip_addresses(v=4), st.ip_addresses(v=4))
-def test_two_peers_share_a_range_where_their_addresses_differ_in_the_last_byte_only(
-    one: object, other: object
+@pytest.mark.parametrize(
+    ("hosts", "reach"),
+    [(PUBLIC, Reach.PUBLIC), (PRIVATE, Reach.PRIVATE), (LOCAL, Reach.LOOPBACK), (NOBODY, Reach.NOBODY)],
+)
+def test_an_address_means_a_public_a_private_or_this_machine(hosts: tuple[str, ...], reach: Reach) -> None:
+    assert {host: reach_of(host) for host in hosts} == dict.fromkeys(hosts, reach)
+
+
+@given(st.ip_addresses())
+def test_every_address_has_a_reach(address: object) -> None:
+    assert reach_of(str(address)) in Reach
+
+
+@pytest.mark.parametrize(
+    ("named", "permitted"),
+    [
+        ((), PUBLIC),
+        (PUBLIC[:1], PUBLIC),
+        (("192.168.1.5",), (*PUBLIC, *PRIVATE)),
+        (("127.0.0.1", PUBLIC[0]), (*PUBLIC, *PRIVATE, *LOCAL)),
+    ],
+)
+def test_private_addresses_are_dialled_in_private_swarms_only(
+    named: tuple[str, ...], permitted: tuple[str, ...]
 ) -> None:
-    ranges = [range_of(f"/ip4/{address}/tcp/1") for address in (one, other)]
-    if all(ranges):
-        assert (ranges[0] == ranges[1]) == (str(one).rsplit(".", 1)[0] == str(other).rsplit(".", 1)[0])
+    policy = DialPolicy(named)
+    everything = (*PUBLIC, *PRIVATE, *LOCAL, *NOBODY)
+    assert {host for host in everything if policy.permits(host, now_s=0.0)} == set(permitted)
+
+
+def test_a_public_host_where_no_peer_answers_is_dialled_a_few_times_a_minute_and_others_as_often_as_needed() -> (
+    None
+):
+    policy = DialPolicy(())
+    silent, lively = PUBLIC
+    dials = 0
+    for at_s in range(100):
+        if policy.permits(silent, now_s=at_s / 10):
+            policy.note_try(silent, now_s=at_s / 10)
+            dials += 1
+        assert policy.permits(lively, now_s=at_s / 10)
+        policy.note_try(lively, now_s=at_s / 10)
+        policy.note_peer(lively)
+    assert dials == MAX_TRIES
+    assert policy.permits(silent, now_s=TRIES_WINDOW_S)
+    # So many hosts are remembered and no more.
+    assert not policy.permits(silent, now_s=10.0)
+    for number in range(MAX_HOSTS):
+        policy.note_try(f"{1 + number // 256}.{number % 256}.0.1", now_s=10.0)
+    assert policy.permits(silent, now_s=10.0)
+
+
+def config(**fields: Any) -> TransportConfig:
+    return TransportConfig(identity_file=Path("identity"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"host_maddrs": ("nonsense",)}, "'nonsense' is not a multiaddr; write it like /ip4/192.0.2.1/tcp/4001"),
+        ({"announce_maddrs": ("/ip4/192.0.2.1/tcp/0",)}, "cannot be announced: name the port"),
+        ({"announce_maddrs": ("/ip4/192.0.2.1/udp/0/quic-v1",)}, "cannot be announced: name the port"),
+        ({"initial_peers": ("/ip4/192.0.2.1/tcp/1",)}, "does not say whose address it is"),
+        ({"relays": ("",)}, "'' is not a multiaddr; write it like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"),
+    ],
+)
+def test_a_node_is_told_which_address_is_of_no_use(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        config(**fields).check()
+    peers = (f"/dnsaddr/boot.example/p2p/{PEER}", f"/ip4/192.0.2.1/udp/1/quic-v1/p2p/{PEER}")
+    config(announce_maddrs=("/ip4/192.0.2.1/tcp/4001",), initial_peers=peers, relays=peers).check()
+
+
+@pytest.mark.network
+def test_a_port_in_use_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"tcp/{port} is in use"):
+            check_ports_free([f"/ip4/127.0.0.1/tcp/{port}"])
+    check_ports_free(["/ip4/127.0.0.1/tcp/0", "/dns4/localhost/tcp/1", "/unix/a"])
+
+
+@pytest.mark.parametrize(
+    ("maddr", "kept"),
+    [
+        ("/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/tcp/4001"),
+        ("/ip4/192.0.2.1/tcp/0", "/ip4/192.0.2.1/tcp/4001"),
+        ("/ip4/192.0.2.9/tcp/0", "/ip4/192.0.2.9/tcp/0"),
+        ("/ip4/0.0.0.0/tcp/7", "/ip4/0.0.0.0/tcp/7"),
+        ("/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/udp/4002/quic-v1"),
+        ("/ip6/::/tcp/0", "/ip6/::/tcp/0"),
+    ],
+)
+def test_a_restart_keeps_the_port_that_was_given(maddr: str, kept: str) -> None:
+    visible = (
+        f"/ip4/198.51.100.1/tcp/9/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
+        f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}",
+        f"/ip4/192.0.2.1/udp/4002/quic-v1/p2p/{PEER}",
+    )
+    assert with_ports((maddr,), visible) == (kept,)
+
+
+@pytest.mark.parametrize(
+    ("host_maddrs", "is_loopback"),
+    [
+        (("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"), True),
+        (("/ip4/127.0.0.1/tcp/0", "/ip4/0.0.0.0/tcp/0"), False),
+        (("/ip6/::12/tcp/0",), False),
+        (TransportConfig.__dataclass_fields__["host_maddrs"].default, False),
+    ],
+)
+def test_only_loopback_needs_no_router(host_maddrs: tuple[str, ...], is_loopback: bool) -> None:
+    assert config(host_maddrs=host_maddrs).is_loopback is is_loopback

@@ -1,7 +1,8 @@
-"""A channel: hello first, heartbeats, a deadline on silence, bounded queues, an orderly end."""
+"""Channels: hello first, heartbeats, a deadline on silence, bounded queues, an orderly end; and links over them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import (
+    FEATURES,
     FLOOD_S,
     HEARTBEAT_S,
     MAX_SENT_AHEAD_BYTES,
@@ -24,16 +26,21 @@ from cosine_p2p.transport.channel import (
     serve_channel,
     serving_budget,
 )
+from cosine_p2p.transport.link import Delivery, Links
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.protocols import STATUS, VERSION
+from cosine_protocol.protocols import DRAFT, STATUS, VERIFY, VERSION
 from tests.scenes import in_virtual_time
 
 HELLO = m.Hello(VERSION, (), "test")
 OWN_PING = 123_456_789
+
+
+def framed(*messages: m.Message) -> bytes:
+    return b"".join(encode_frame(encode(message)) for message in messages)
 
 
 async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: float = 0.01) -> Stream:
@@ -46,8 +53,7 @@ def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
     """A peer that says this and nothing more."""
 
     async def handle(stream: Stream) -> None:
-        for message in messages:
-            await stream.write(encode_frame(encode(message)))
+        await stream.write(framed(*messages))
 
     return handle
 
@@ -67,68 +73,50 @@ def receive_from(*messages: m.Message) -> m.Message:
     return run_virtual(run())
 
 
-def test_messages_follow_the_hello() -> None:
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ([m.AskStatus(3)], "hello"),
+        ([m.Hello(VERSION + 1, (), "test")], f"version {VERSION + 1}"),
+        ([HELLO, m.Cancel(1)], "does not belong"),
+    ],
+)
+def test_messages_of_the_protocol_follow_the_hello_and_no_others(said: list[m.Message], reason: str) -> None:
     assert receive_from(HELLO, m.AskStatus(3)) == m.AskStatus(3)
-
-
-def test_nothing_may_come_before_the_hello() -> None:
-    with pytest.raises(RemoteProtocolError, match="hello"):
-        receive_from(m.AskStatus(3))
-
-
-def test_another_version_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match=f"version {VERSION + 1}"):
-        receive_from(m.Hello(VERSION + 1, (), "test"))
-
-
-def test_a_message_of_another_protocol_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="does not belong"):
-        receive_from(HELLO, m.Cancel(1))
-
-
-def test_silence_is_a_loss_in_time() -> None:
-    async def run() -> float:
-        async with Channel(await dialled(saying(HELLO)), STATUS) as channel:
-            with pytest.raises(PeerLost, match="nothing was heard"):
-                await channel.receive()
-            return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) <= SILENCE_S + 0.1
-
-
-def test_an_idle_pair_stays_alive_and_measures_its_round_trip() -> None:
-    async def run() -> Channel:
-        async with Channel(await dialled(echoing, one_way_s=0.04), STATUS) as channel:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(10 * SILENCE_S):
-                    await channel.receive()
-        return channel
-
-    channel = run_virtual(run())
-    assert channel.rtt_s == pytest.approx(0.08, abs=1e-6)
-    assert channel.remote_progress == StepCounts(7, 9)
-    assert channel.bytes_sent > 0
-    assert channel.bytes_received > 0
+    with pytest.raises(RemoteProtocolError, match=reason):
+        receive_from(*said)
 
 
 @in_virtual_time
-async def test_the_distance_is_known_once_the_first_message_is_answered() -> None:
-    async with Channel(await dialled(echoing, one_way_s=0.1), STATUS) as channel:
+async def test_silence_is_a_loss_in_time() -> None:
+    async with Channel(await dialled(saying(HELLO)), STATUS) as channel:
+        with pytest.raises(PeerLost, match="nothing was heard"):
+            await channel.receive()
+        assert asyncio.get_running_loop().time() <= SILENCE_S + 0.1
+
+
+@in_virtual_time
+async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_first_answer_on() -> None:
+    async with Channel(await dialled(echoing, one_way_s=0.04), STATUS) as channel:
         channel.post(m.AskStatus(1))
         await channel.receive()
-        assert channel.rtt_s == pytest.approx(0.2)
+        assert channel.rtt_s == pytest.approx(0.08)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10 * SILENCE_S):
+                await channel.receive()
+        assert channel.rtt_s == pytest.approx(0.08, abs=1e-6)
+        assert channel.remote_progress == StepCounts(7, 9)
+        assert channel.bytes_sent > 0 and channel.bytes_received > 0
 
 
 def test_who_answers_pings_before_they_come_does_not_seem_near() -> None:
-    guesses = [m.Pong(number) for number in range(64)]
-
     async def run(*pongs: m.Pong) -> float | None:
         stream = await dialled(saying(HELLO, *pongs, m.AskStatus(3)))
         async with Channel(stream, STATUS, draw=lambda: OWN_PING) as channel:
             await channel.receive()
             return channel.rtt_s
 
-    assert run_virtual(run(*guesses)) is None
+    assert run_virtual(run(*(m.Pong(number) for number in range(64)))) is None
     # The right number would have counted.
     assert run_virtual(run(m.Pong(OWN_PING))) is not None
 
@@ -140,30 +128,14 @@ def test_the_numbers_of_pings_cannot_be_foreseen() -> None:
     assert len({len(encode(m.Pong(number))) for number in (*drawn, PING_NUMBERS[0], PING_NUMBERS[-1])}) == 1
 
 
-def test_a_ping_is_answered_at_once() -> None:
-    async def run() -> tuple[m.Message, float]:
-        stream = await dialled(echoing, one_way_s=0.0)
-        await stream.write(encode_frame(encode(HELLO)) + encode_frame(encode(m.Ping(41, 0, 0))))
-        decoder = FrameDecoder()
-        while True:
-            for frame in decoder.feed(await stream.read()):
-                if isinstance(message := decode(frame), m.Pong):
-                    return message, asyncio.get_running_loop().time()
-
-    message, at_s = run_virtual(run())
-    assert message == m.Pong(41)
-    assert at_s < HEARTBEAT_S
-
-
-class PlayedDenied(DeniedPeers):
-    """Denies nobody, and keeps who was counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[str] = []
-
-    def note_disconnected(self, peer_id: str) -> None:
-        self.noted.append(peer_id)
+@in_virtual_time
+async def test_a_ping_is_answered_at_once() -> None:
+    stream = await dialled(echoing, one_way_s=0.0)
+    await stream.write(framed(HELLO, m.Ping(41, 0, 0)))
+    decoder, heard = FrameDecoder(), list[m.Message]()
+    while m.Pong(41) not in heard:
+        heard += map(decode, decoder.feed(await stream.read()))
+    assert asyncio.get_running_loop().time() < HEARTBEAT_S
 
 
 class ClosedThroat:
@@ -198,121 +170,6 @@ async def test_a_slow_reader_makes_post_refuse_and_nothing_grows() -> None:
         assert channel.waiting_bytes <= MAX_WAITING_BYTES
 
 
-@pytest.mark.parametrize(
-    "garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff", encode_frame(encode(HELLO)) + encode_frame(b"\x90")]
-)
-def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
-    async def run() -> list[m.Message]:
-        stream = await dialled(echoing)
-        await stream.write(garbage)
-        decoder, messages = FrameDecoder(), []
-        while data := await stream.read():
-            messages += [decode(frame) for frame in decoder.feed(data)]
-        return messages
-
-    last = run_virtual(run())[-1]
-    assert isinstance(last, m.Error)
-    assert (last.number, last.code) == (0, 2)
-
-
-def test_the_reason_of_an_end_is_told() -> None:
-    async def run() -> str:
-        reasons: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        async def handle(stream: Stream) -> None:
-            await serve_channel(
-                stream, STATUS, lambda *_: None, on_end=lambda channel, reason: reasons.set_result(reason)
-            )
-
-        async with Channel(await dialled(handle), STATUS):
-            await asyncio.sleep(0.1)
-        return await reasons
-
-    assert run_virtual(run()) == "the stream ended"
-
-
-def test_what_was_posted_last_still_leaves() -> None:
-    async def run() -> list[m.Message]:
-        heard: list[m.Message] = []
-
-        async def handle(stream: Stream) -> None:
-            await serve_channel(stream, STATUS, lambda channel, message: heard.append(message))
-
-        async with Channel(await dialled(handle), STATUS) as channel:
-            channel.post(m.AskStatus(9))
-        await asyncio.sleep(1)
-        return heard
-
-    assert run_virtual(run()) == [m.AskStatus(9)]
-
-
-def test_the_streams_of_one_peer_are_read_as_fast_as_one_and_others_beside() -> None:
-    """Two peers send without a pause, one of them over four streams: of each as much is read."""
-
-    async def run() -> dict[str, int]:
-        network, budget, heard = MemoryNetwork(), read_budget(), {"one": 0, "four": 0}
-
-        def count(channel: Channel, message: m.Message) -> None:
-            heard[channel.peer_id] += 1
-
-        async def handle(stream: Stream) -> None:
-            await serve_channel(stream, STATUS, count, budget=budget)
-
-        await network.join("server").serve(STATUS, handle)
-        for name, streams in (("one", 1), ("four", 4)):
-            transport = network.join(name)
-            for _ in range(streams):
-                stream = await transport.dial("server", STATUS)
-                await stream.write(encode_frame(encode(HELLO)))
-                await stream.write(encode_frame(encode(m.AskStatus(3))) * 50_000)
-        await asyncio.sleep(2.0)
-        return heard
-
-    for count in run_virtual(run()).values():
-        assert count == pytest.approx(READ_BURST + 2.0 * READ_RATE, rel=0.02)
-
-
-def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_back_after_a_minute() -> None:
-    """A peer floods over two streams, tries again during the silence, and once after it."""
-    padding = m.Status(1, bytes(4000), 0, 0, 0.0)
-    frame = encode_frame(encode(padding))
-
-    async def run() -> tuple[list[float], list[str], PlayedDenied]:
-        network, budget, reasons, ends = MemoryNetwork(), serving_budget(), list[str](), list[float]()
-        denied = PlayedDenied()
-        loop = asyncio.get_running_loop()
-
-        async def handle(stream: Stream) -> None:
-            def note(channel: Channel, reason: str) -> None:
-                reasons.append(reason)
-                ends.append(loop.time())
-
-            await serve_channel(stream, STATUS, lambda *_: None, on_end=note, budget=budget)
-
-        await network.join("server", PeerGate(denied=denied)).serve(STATUS, handle)
-        peer = network.join("flood")
-
-        async def flood(for_s: float) -> None:
-            stream, until_s = await peer.dial("server", STATUS), loop.time() + for_s
-            await stream.write(encode_frame(encode(HELLO)))
-            while loop.time() < until_s:
-                await stream.write(frame * 50)
-                await asyncio.sleep(0.1)
-            stream.close()
-
-        await asyncio.gather(flood(FLOOD_S + 5), flood(FLOOD_S + 5))
-        await flood(1.0)
-        await asyncio.sleep(60.0)
-        await flood(1.0)
-        await asyncio.sleep(1.0)
-        return ends, reasons, denied
-
-    ends, reasons, denied = run_virtual(run())
-    assert reasons == ["it sends more than is read of a peer, for too long"] * 3 + ["the stream ended"]
-    assert FLOOD_S < ends[0] < FLOOD_S + 3
-    assert denied.noted == ["flood"]
-
-
 @in_virtual_time
 async def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() -> None:
     async def read_nothing(stream: Stream) -> None:
@@ -331,3 +188,235 @@ async def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() 
                 assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
         assert sent * 250 < 2 * MAX_SENT_AHEAD_BYTES
         assert asyncio.get_running_loop().time() >= 60
+
+
+@pytest.mark.parametrize(
+    "garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff", encode_frame(encode(HELLO)) + encode_frame(b"\x90")]
+)
+def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
+    async def run() -> list[m.Message]:
+        stream = await dialled(echoing)
+        await stream.write(garbage)
+        decoder, messages = FrameDecoder(), []
+        while data := await stream.read():
+            messages += [decode(frame) for frame in decoder.feed(data)]
+        return messages
+
+    last = run_virtual(run())[-1]
+    assert isinstance(last, m.Error)
+    assert (last.number, last.code) == (0, 2)
+
+
+@in_virtual_time
+async def test_what_was_posted_last_still_leaves_and_the_reason_of_an_end_is_told() -> None:
+    heard: list[object] = []
+
+    async def handle(stream: Stream) -> None:
+        await serve_channel(
+            stream,
+            STATUS,
+            lambda channel, message: heard.append(message),
+            on_end=lambda channel, reason: heard.append(reason),
+        )
+
+    async with Channel(await dialled(handle), STATUS) as channel:
+        channel.post(m.AskStatus(9))
+    await asyncio.sleep(1)
+    assert heard == [m.AskStatus(9), "the stream ended"]
+
+
+@in_virtual_time
+async def test_the_streams_of_one_peer_are_read_as_fast_as_one_and_others_beside() -> None:
+    """Two peers send without a pause, one of them over four streams: of each as much is read."""
+    network, budget, heard = MemoryNetwork(), read_budget(), {"one": 0, "four": 0}
+
+    def count(channel: Channel, message: m.Message) -> None:
+        heard[channel.peer_id] += 1
+
+    async def handle(stream: Stream) -> None:
+        await serve_channel(stream, STATUS, count, budget=budget)
+
+    await network.join("server").serve(STATUS, handle)
+    for name, streams in (("one", 1), ("four", 4)):
+        transport = network.join(name)
+        for _ in range(streams):
+            stream = await transport.dial("server", STATUS)
+            await stream.write(framed(HELLO) + framed(m.AskStatus(3)) * 12_000)
+    await asyncio.sleep(2.0)
+    for count_of in heard.values():
+        assert count_of == pytest.approx(READ_BURST + 2.0 * READ_RATE, rel=0.02)
+
+
+class PlayedDenied(DeniedPeers):
+    """Denies nobody, and keeps who was counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def note_disconnected(self, peer_id: str) -> None:
+        self.noted.append(peer_id)
+
+
+@in_virtual_time
+async def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_back_after_a_minute() -> None:
+    """A peer floods over two streams, tries again during the silence, and once after it."""
+    frame = framed(m.Status(1, bytes(4000), 0, 0, 0.0))
+    network, budget, ends = MemoryNetwork(), serving_budget(), list[tuple[float, str]]()
+    denied, loop = PlayedDenied(), asyncio.get_running_loop()
+
+    async def handle(stream: Stream) -> None:
+        def note(channel: Channel, reason: str) -> None:
+            ends.append((loop.time(), reason))
+
+        await serve_channel(stream, STATUS, lambda *_: None, on_end=note, budget=budget)
+
+    await network.join("server", PeerGate(denied=denied)).serve(STATUS, handle)
+    peer = network.join("flood")
+
+    async def flood(for_s: float) -> None:
+        stream, until_s = await peer.dial("server", STATUS), loop.time() + for_s
+        await stream.write(framed(HELLO))
+        while loop.time() < until_s:
+            await stream.write(frame * 50)
+            await asyncio.sleep(0.1)
+        stream.close()
+
+    await asyncio.gather(flood(FLOOD_S + 5), flood(FLOOD_S + 5))
+    await flood(1.0)
+    await asyncio.sleep(60.0)
+    await flood(1.0)
+    await asyncio.sleep(1.0)
+    flooded = ["it sends more than is read of a peer, for too long"] * 3
+    assert [reason for _, reason in ends] == [*flooded, "the stream ended"]
+    assert FLOOD_S < ends[0][0] < FLOOD_S + 3
+    assert denied.noted == ["flood"]
+
+
+class Server:
+    """Answers every `Cancel` and `Release` with an error for its request, and counts streams."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network = network
+        self.streams = 0
+        self.transport = self.network.join("server")
+
+    async def links(self) -> Links:
+        """Those of a client to this server."""
+        for protocol in (VERIFY, DRAFT):
+            await self.transport.serve(protocol, partial(self._handle, protocol))
+        return Links(self.network.join("client"))
+
+    async def _handle(self, protocol: str, stream: Stream) -> None:
+        self.streams += 1
+        await serve_channel(stream, protocol, self._answer)
+
+    def _answer(self, channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Cancel | m.Release):
+            channel.post(m.Error(message.number, 1, f"about {message.number}", None))
+
+
+@in_virtual_time
+async def test_requests_share_one_link_for_each_protocol_and_hear_only_their_own() -> None:
+    server = Server(MemoryNetwork(one_way_s=0.01))
+    links = await server.links()
+    first, second = await asyncio.gather(links.get("server", VERIFY), links.get("server", VERIFY))
+    assert first is second is links.alive("server", VERIFY)
+    assert await links.get("server", DRAFT) is not first
+    heard: dict[int, list[Delivery]] = {1: [], 2: []}
+    for number, deliveries in heard.items():
+        first.subscribe(number, deliveries.append)
+    for number in (1, 2, 1, 3):
+        first.post(m.Cancel(number))
+    await asyncio.sleep(0.5)
+    await links.close()
+    assert server.streams == 2
+    for number, times in ((1, 2), (2, 1)):
+        told = [delivery.message for delivery in heard[number] if delivery.message]
+        assert told == [m.Error(number, 1, f"about {number}", None)] * times
+
+
+@in_virtual_time
+async def test_features_are_told_once_the_peer_has_named_its_own_and_one_that_leaves_before_is_lost() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    links = await Server(network).links()
+    link = await links.get("server", DRAFT)
+    assert link.features is None
+    assert await link.named_features() == await link.named_features() == link.features == set(FEATURES)
+
+    async def leave(stream: Stream) -> None:
+        await asyncio.sleep(0.1)
+        stream.close()
+
+    await network.join("mute").serve(DRAFT, leave)
+    mute = await links.get("mute", DRAFT)
+    with pytest.raises(PeerLost):
+        await mute.named_features()
+    await links.close()
+
+
+@in_virtual_time
+async def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    server = Server(network)
+    links = await server.links()
+    link = await links.get("server", VERIFY)
+    told: list[Delivery] = []
+    gone: list[Delivery] = []
+    link.subscribe(1, told.append)
+    link.subscribe(2, gone.append)
+    link.unsubscribe(2)
+    server.transport.vanish()
+    await asyncio.sleep(0.5)
+    assert [(d.message, d.lost) for d in told] == [(None, "the stream ended")]
+    assert gone == []
+    assert links.alive("server", VERIFY) is None
+    with pytest.raises(PeerLost, match="no such peer"):
+        await links.get("server", VERIFY)
+    network.transports["server"] = server.transport
+    again = await links.get("server", VERIFY)
+    assert again is not link
+    assert again.is_alive
+    await links.close()
+
+
+@in_virtual_time
+async def test_many_that_ask_for_a_peer_dial_it_once_and_nothing_is_kept_of_peers_that_were_asked_for() -> None:
+    network = MemoryNetwork(one_way_s=0.01)
+    server = Server(network)
+    links = await server.links()
+    network.transports["late"] = network.transports.pop("server")
+
+    async def ask(turns: int, peer_id: str) -> object:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await links.get(peer_id, VERIFY)
+
+    asked = await asyncio.gather(*(ask(turns, "late") for turns in range(20)))
+    assert len(set(map(id, asked))) == server.streams == 1
+    for number in range(100):
+        with pytest.raises(PeerLost):
+            await links.get(f"nobody {number}", VERIFY)
+    # The bound is on what stays behind, which no public name shows.
+    assert not links._opening
+    await links.close()
+
+
+@pytest.mark.parametrize("message", [m.Error(0, 2, "you broke it", None), m.Final(b"\xc1", bytes(64))])
+@in_virtual_time
+async def test_a_peer_that_breaks_the_protocol_loses_its_link(message: m.Message) -> None:
+    async def handle(stream: Stream) -> None:
+        async with Channel(stream, VERIFY) as channel:
+            channel.post(message)
+            await asyncio.sleep(1)
+
+    network = MemoryNetwork()
+    await network.join("server").serve(VERIFY, handle)
+    links = Links(network.join("client"))
+    told: list[Delivery] = []
+    (await links.get("server", VERIFY)).subscribe(1, told.append)
+    await asyncio.sleep(2)
+    await links.close()
+    [only] = told
+    assert only.lost is not None
+    assert only.lost.startswith("it broke the protocol")

@@ -10,26 +10,34 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_p2p.transport import delay
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_p2p.transport.delay import DelayedTransport
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from tests.cosine_p2p.transport.full_nodes import swarm
+from tests.scenes import in_virtual_time
 
 ECHO: Final = "/test/echo"
 WHO: Final = "/test/who"
 HOLD: Final = "/test/hold"
+ONE_WAY_S: Final = 0.02
 OURS: Final = Identity.from_seed(b"\x01" * 32)
 NOBODY: Final = Identity.from_seed(b"\x09" * 32).peer_id
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Our transport, and a peer that serves the protocols above. `is_bounded` where a slow peer holds us up."""
+    """Our transport, and a peer that serves the protocols above, `one_way_s` away at least.
+
+    `is_bounded` where a slow peer holds us up, `frees_writers` where closing the stream lets go of who is held up.
+    """
 
     ours: Transport
     peer_id: str
+    one_way_s: float = 0.0
     is_bounded: bool = True
+    frees_writers: bool = True
 
 
 async def echo(stream: Stream) -> None:
@@ -56,7 +64,7 @@ async def memory() -> AsyncIterator[Joined]:
     ours, theirs = network.join(OURS.peer_id), network.join("peer")
     for protocol, handler in HANDLERS.items():
         await theirs.serve(protocol, handler)
-    yield Joined(ours, theirs.peer_id)
+    yield Joined(ours, theirs.peer_id, frees_writers=False)
     await ours.close()
     await theirs.close()
 
@@ -64,7 +72,7 @@ async def memory() -> AsyncIterator[Joined]:
 @asynccontextmanager
 async def delayed() -> AsyncIterator[Joined]:
     async with memory() as near:
-        yield Joined(DelayedTransport(near.ours, 0.01), near.peer_id, is_bounded=False)
+        yield Joined(DelayedTransport(near.ours, ONE_WAY_S), near.peer_id, ONE_WAY_S, is_bounded=False)
 
 
 @asynccontextmanager
@@ -195,11 +203,44 @@ def test_a_write_waits_for_a_peer_that_reads_nothing(join: Join) -> None:
         writing = asyncio.ensure_future(stream.write(bytes(64 << 20)))
         done, _ = await asyncio.wait([writing], timeout=0.3)
         assert not done
+        if joined.frees_writers:
+            stream.close()
+            await lost(writing)
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         stream.close()
 
     with_peer(join, play)
+
+
+@every_transport
+def test_an_echo_of_many_writes_takes_both_ways_once(join: Join) -> None:
+    async def play(joined: Joined) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        for number in range(50):
+            await stream.write(bytes([number]))
+        assert await read_exactly(stream, 50) == bytes(range(50))
+        taken_s = loop.time() - began_s
+        # A round trip to open a stream, and one for all fifty: a delay does not lower the rate.
+        assert 4 * joined.one_way_s - 0.001 <= taken_s
+        assert not joined.one_way_s or taken_s < 40 * joined.one_way_s
+
+    with_peer(join, play)
+
+
+@in_virtual_time
+async def test_streams_that_others_open_to_a_far_peer_are_delayed_too() -> None:
+    network = MemoryNetwork()
+    far, near = DelayedTransport(network.join("a"), ONE_WAY_S), network.join("b")
+    await far.serve(ECHO, echo)
+    stream = await near.dial(far.peer_id, ECHO)
+    await stream.write(b"x")
+    assert await stream.read() == b"x"
+    assert asyncio.get_running_loop().time() == pytest.approx(2 * ONE_WAY_S)
+    await far.close()
+    assert delay.delayed(echo, one_way_s=0.0) is echo
 
 
 @every_transport

@@ -1,12 +1,25 @@
-"""What p2pd answers, as a clause that a user understands; calls that are given up."""
+"""p2pd: reasons in plain words, calls given up, folders left behind, and the start of a relay."""
 
 import asyncio
-from typing import Any
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from cosine_p2p.transport.full.daemon import mend_calls, plain_reason
+from cosine_p2p.transport.full.relay import CIRCUIT_BYTES, LAUNCH, MAX_STARTS, SLACK_FILE, SLACK_NS, start_relay
+from cosine_p2p.transport.full.sockets import make_socket_folder, sweep_socket_folders
+from cosine_protocol.errors import PeerLost
 from tests.scenes import in_real_time
 
 
@@ -35,15 +48,20 @@ def answer(call_id: UUID, **fields: Any) -> bytes:
     return bytes([len(message)]) + bytes(message)
 
 
-@pytest.mark.parametrize("kind", ["response", "error", "daemon"])
-@in_real_time
-async def test_an_answer_to_a_call_given_up_does_not_end_the_reading_of_answers(kind: str) -> None:
+def mended() -> Any:
     from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
-
-    from cosine_p2p.transport.full.library import p2pd_pb2
 
     control = ControlClient(None, _initialized_with_create=True)
     mend_calls(control)
+    return control
+
+
+@pytest.mark.parametrize("kind", ["response", "error", "daemon"])
+@in_real_time
+async def test_an_answer_to_a_call_given_up_does_not_end_the_reading_of_answers(kind: str) -> None:
+    from cosine_p2p.transport.full.library import p2pd_pb2
+
+    control = mended()
     given_up, waiting = uuid4(), uuid4()
     for call_id in (given_up, waiting):
         control._pending_calls[call_id] = asyncio.Future()
@@ -63,13 +81,9 @@ async def test_an_answer_to_a_call_given_up_does_not_end_the_reading_of_answers(
 
 @in_real_time
 async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
-    from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
-
     from cosine_p2p.transport.full.library import PeerID, p2pd_pb2
 
-    control = ControlClient(None, _initialized_with_create=True)
-    mend_calls(control)
-    begun = asyncio.Event()
+    control, begun = mended(), asyncio.Event()
 
     async def wait_for_ever(data: bytes, peer_id: Any) -> bytes:
         begun.set()
@@ -91,3 +105,96 @@ async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
     await asyncio.wait([handling])
     await asyncio.sleep(0)
     assert handling.cancelled() and not control._handler_tasks
+
+
+def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, living = make_socket_folder(), make_socket_folder()
+    assert stat.S_IMODE(living.stat().st_mode) == 0o700
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "cosine-p2p-link")
+    (tmp_path / "cosine-other").mkdir()
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as alive:
+        dead.bind(str(abandoned / "p2pd.sock"))
+        dead.close()
+        alive.bind(str(living / "p2pd.sock"))
+        alive.listen()
+        assert sweep_socket_folders() == 0
+        assert sweep_socket_folders(now_s=time.time() + 100) == 1
+    left = {living.name, "elsewhere", "cosine-p2p-link", "cosine-other"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+DEFAULT_BYTES = 128 << 10
+
+
+@dataclass(slots=True)
+class Starts:
+    """Daemons that grant the given bytes one after the other, the last for ever; an error among them is raised."""
+
+    granted: list[int | BaseException | None]
+    open: list[int] = field(default_factory=list)
+    made: int = 0
+
+    async def start(self) -> "FakeDaemon":
+        self.made += 1
+        if not self.granted:
+            raise PeerLost("12D3", "no answer from there")
+        self.open.append(self.made)
+        return FakeDaemon(self, self.made)
+
+    async def ask(self, daemon: "FakeDaemon") -> int | None:
+        granted = self.granted[min(daemon.number, len(self.granted)) - 1]
+        if isinstance(granted, BaseException):
+            raise granted
+        return granted
+
+
+@dataclass(slots=True)
+class FakeDaemon:
+    starts: Starts
+    number: int
+
+    async def close(self) -> None:
+        self.starts.open.remove(self.number)
+
+
+@pytest.mark.parametrize(
+    ("granted", "made", "stays", "warnings"),
+    [
+        ([DEFAULT_BYTES, DEFAULT_BYTES, CIRCUIT_BYTES], 3, 1, 0),
+        ([DEFAULT_BYTES], MAX_STARTS, 1, 1),
+        ([None], 1, 1, 1),
+        ([asyncio.CancelledError()], 1, 0, 0),
+        ([], 1, 0, 0),
+    ],
+    ids=["the third is good", "none is", "unknown", "asking is given up", "none starts"],
+)
+def test_a_relay_is_started_until_it_lets_enough_through_and_never_for_ever(
+    granted: list[int | BaseException | None],
+    made: int,
+    stays: int,
+    warnings: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starts = Starts(granted)
+    try:
+        asyncio.run(start_relay(cast(Any, starts.start), cast(Any, starts.ask)))
+    except (asyncio.CancelledError, PeerLost):
+        assert not stays
+    assert (starts.made, starts.open) == (made, [made] * stays)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * warnings
+
+
+def launched(launch: str, script: str) -> str:
+    """What a shell that is launched as the daemon says."""
+    command = (sys.executable, "-ISc", launch, "/bin/sh", "-c", script)
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+def test_a_relays_program_gets_one_processor_and_late_timers_where_they_can_be() -> None:
+    if Path(SLACK_FILE).exists():
+        assert launched(LAUNCH, f'cat {SLACK_FILE}; echo "$GOMAXPROCS"') == f"{SLACK_NS}\n1\n"
+    assert launched(LAUNCH.replace(SLACK_FILE, "/nowhere/file"), "echo started") == "started\n"
