@@ -29,8 +29,6 @@ MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
 FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS)  # those of this version that every end names
-MAX_OPEN_PINGS: Final = 8
-"""Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 READ_RATE: Final = 4000.0
 """Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took
 12 to 67 microseconds (`python -m tests.node.verifier.measure_floods`), so a flood takes a quarter of a core.
@@ -46,8 +44,6 @@ prompts of sixteen requests, 8 MiB, take two seconds."""
 FLOODED: Final = "it sends more than is read of a peer, for too long"
 PING_NUMBERS: Final = range(1 << 16, 1 << 32)
 """Too many to guess one that is open, and all of one length on the wire."""
-_RTT_WEIGHT: Final = 0.3
-"""The weight of the newest sample in the average."""
 
 
 @dataclass(slots=True)
@@ -113,7 +109,8 @@ class Channel:
         self._has_room = asyncio.Event()
         self._draw = draw
         self._learns = learns
-        self._pings = Remembered[int, float](MAX_OPEN_PINGS)
+        # Whose answer may still come: twice what fits into the silence allowed.
+        self._pings = Remembered[int, float](8)
         self._tasks: list[asyncio.Task[None]] = []
         self.greeted = asyncio.Event()
         self._is_ending = False
@@ -176,8 +173,9 @@ class Channel:
                 sent_at_s = self._pings.pop(message.number)
                 if sent_at_s is not None:
                     sample_s = asyncio.get_running_loop().time() - sent_at_s
+                    # The newest sample counts for three tenths of the average.
                     known_s = sample_s if self.rtt_s is None else self.rtt_s
-                    self.rtt_s = known_s + _RTT_WEIGHT * (sample_s - known_s)
+                    self.rtt_s = known_s + 0.3 * (sample_s - known_s)
             else:
                 return message
 

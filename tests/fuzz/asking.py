@@ -29,7 +29,6 @@ from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, enc
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import CosineError, PeerLost
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import Earning, FilePiece, SignedTranscript, Transcript
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import seal_record
 from cosine_protocol.statements import TRANSCRIPT_KIND, sign_earning
@@ -90,8 +89,8 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
         digest = roll_digest(D_0, peer.tokens)
-        body = encode_body(Transcript(first, min(len(peer.tokens), 131_072), digest))
-        signed = SignedTranscript(body, peer.sign(TRANSCRIPT_KIND, body)) if is_signed else None
+        body = encode_body(m.Transcript(first, min(len(peer.tokens), 131_072), digest))
+        signed = m.SignedTranscript(body, peer.sign(TRANSCRIPT_KIND, body)) if is_signed else None
         authors = bytes(author % 4 for author in message.authors[: len(message.tokens)]).ljust(
             len(message.tokens), b"\0"
         )
@@ -100,7 +99,7 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         account = decode_body(m.Account, message.body)
         digest = roll_digest(D_0, peer.tokens)
         body = encode_body(replace(account, number=NUMBER, tokens=len(peer.tokens), digest=digest))
-        earning = Earning(REQUEST.target_digest, CLIENT.peer_id, PEERS[2].peer_id, 1, len(peer.tokens) or 1, 0.0)
+        earning = m.Earning(REQUEST.target_digest, CLIENT.peer_id, PEERS[2].peer_id, 1, len(peer.tokens) or 1, 0.0)
         earned = (sign_earning(peer.identity, earning, d_0=D_0),) if is_signed else message.earned
         return m.Final(body, peer.sign("final", body), earned)
     if isinstance(message, m.Fragment | m.Credit):
@@ -188,7 +187,7 @@ async def _look_up(data: bytes) -> None:
     for how, sent in moves(data[1:]):
 
         def mend(message: Any, how: int = how) -> Any:
-            if isinstance(message, FilePiece):
+            if isinstance(message, m.FilePiece):
                 name = NAMES[(how >> PEER_BITS) % len(NAMES)]
                 piece = files.files.get(name, b"")
                 return replace(message, total_bytes=len(piece), data=piece)
@@ -229,9 +228,9 @@ def _session_seeds() -> list[bytes]:
 
 
 def _look_up_seeds() -> list[bytes]:
-    hello, records, piece = (encode(message_of(cls)) for cls in (m.Hello, m.Records, FilePiece))
+    hello, records, piece = (encode(message_of(cls)) for cls in (m.Hello, m.Records, m.FilePiece))
     answers = [encode(replace(message_of(m.Records), number=number)) for number in (1, 2)]
-    pieces = [encode(replace(message_of(FilePiece), number=1 + index)) for index in range(len(NAMES))]
+    pieces = [encode(replace(message_of(m.FilePiece), number=1 + index)) for index in range(len(NAMES))]
     ways = [(MENDED | 8 | (index % 8) << PEER_BITS, sent) for index, sent in enumerate(pieces)]
     return [
         b"\0" + script((0, hello), *((MENDED, answer) for answer in answers)),

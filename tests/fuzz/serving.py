@@ -33,19 +33,6 @@ from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, enc
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import (
-    AskAudit,
-    AskFile,
-    Earning,
-    Mandate,
-    Member,
-    Receipt,
-    Receipted,
-    Revoked,
-    SignedMandate,
-    SignedTranscript,
-    Transcript,
-)
 from cosine_protocol.request import Request
 from cosine_protocol.statements import MANDATE_KIND, TRANSCRIPT_KIND, sign_earning, sign_receipt
 from tests.cosine_p2p.private_swarm import PrivateSwarm
@@ -159,7 +146,7 @@ class _Caller:
     def mend(self, message: Any, stream: HostileStream) -> Any:
         """The message with what nobody can guess put right."""
         match message:
-            case m.Open() | m.Start() | AskAudit():
+            case m.Open() | m.Start() | m.AskAudit():
                 asked = _own_request(message.request, stream.peer_id, vocab_tokens=self._vocab_tokens)
                 digest = message.d_0 if isinstance(message, m.Start) else None
                 self._requests[stream.peer_id] = asked, digest or request_digest(asked)
@@ -172,21 +159,21 @@ class _Caller:
             case m.Open() | m.Start():
                 tokens = tuple(token % self._vocab_tokens for token in message.committed[:8])
                 return replace(message, committed=tokens)
-            case AskAudit():
+            case m.AskAudit():
                 tokens = tuple(token % self._vocab_tokens for token in message.tokens[:64]) or (1,)
-                first = min(decode_body(Transcript, message.transcript.body).first, len(tokens) - 1)
-                body = encode_body(Transcript(first, len(tokens), roll_digest(d_0, tokens)))
+                first = min(decode_body(m.Transcript, message.transcript.body).first, len(tokens) - 1)
+                body = encode_body(m.Transcript(first, len(tokens), roll_digest(d_0, tokens)))
                 signature = identity.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body)
-                signed = SignedTranscript(body, signature)
+                signed = m.SignedTranscript(body, signature)
                 return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
             case m.Delegate():
-                mandate = Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
+                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
                 body = encode_body(mandate)
-                signed_mandate = SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+                signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
-            case Receipted():
-                earning = Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)
-                receipt = Receipt(DRAFTER.peer_id, (), sign_earning(DRAFTER, earning, d_0=d_0))
+            case m.Receipted():
+                earning = m.Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)
+                receipt = m.Receipt(DRAFTER.peer_id, (), sign_earning(DRAFTER, earning, d_0=d_0))
                 return replace(message, receipt=sign_receipt(identity, receipt, d_0=d_0))
             case m.Tree() | m.Assign():
                 position, digest = self._place(d_0, stream)
@@ -260,7 +247,7 @@ async def _discover(data: bytes) -> None:
     service = DiscoverService(read_records, files, clock=lambda: NOW_S)
 
     def mend(message: Any, stream: HostileStream) -> Any:
-        return replace(message, tokenizer_digest=files.digest) if isinstance(message, AskFile) else message
+        return replace(message, tokenizer_digest=files.digest) if isinstance(message, m.AskFile) else message
 
     await play(data, service.handle, mend)
 
@@ -283,9 +270,9 @@ async def _admit(data: bytes) -> None:
 
     def mend(message: Any, stream: HostileStream) -> Any:
         match message:
-            case Member():
+            case m.Member():
                 return replace(message, certificate=swarm.admit(stream.peer_id))
-            case Revoked():
+            case m.Revoked():
                 return replace(
                     message, revocations=swarm.revoke(CALLERS[0].peer_id, sequence=len(stream.heard) + 1)
                 )
@@ -297,14 +284,14 @@ async def _admit(data: bytes) -> None:
 def _verify_seeds() -> list[bytes]:
     hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
     free = replace(message_of(m.Open), request=own, committed=())
-    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke, Receipted)
+    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke, m.Receipted)
     plain = encode(replace(free, pacing=m.Pacing.PLAIN))
     says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
     return [
         script((0, hello), (MENDED | 8, encode(free)), *says),
         script((0, hello), (MENDED | 16, plain), *[(MENDED | 8, encode(message_of(m.Tree)))] * 3),
         script((1, hello), (MENDED | 1, encode(free)), (MENDED | 1, encode(free)), (2, encode_frame(hello)[:3])),
-        script((0, hello), (MENDED | 16, encode(message_of(AskAudit))), (0, encode(message_of(m.Ping)))),
+        script((0, hello), (MENDED | 16, encode(message_of(m.AskAudit))), (0, encode(message_of(m.Ping)))),
     ]
 
 
@@ -312,7 +299,7 @@ def _draft_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
     asked = replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=())
     start, windowed = encode(asked), encode(replace(asked, d_0=bytes(16)))
-    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release, Receipted)]
+    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release, m.Receipted)]
     return [
         script((0, hello), (MENDED | 16, start), *says),
         script((1, hello), (MENDED | 1, start), (MENDED, start)),
@@ -322,12 +309,12 @@ def _draft_seeds() -> list[bytes]:
 
 def _other_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
-    asked = (m.AskRecords, AskFile, m.AskStatus)
+    asked = (m.AskRecords, m.AskFile, m.AskStatus)
     return [
         *(script((0, hello), (MENDED | 8, encode(message_of(cls)))) for cls in asked),
-        script((MENDED, encode(message_of(Member))), (MENDED, encode(message_of(Revoked))), (0, hello)),
+        script((MENDED, encode(message_of(m.Member))), (MENDED, encode(message_of(m.Revoked))), (0, hello)),
         script(
-            (MENDED, encode(replace(message_of(Member), revocations=0))),
+            (MENDED, encode(replace(message_of(m.Member), revocations=0))),
             (0, hello),
             (0, encode(message_of(m.AskStatus))),
         ),

@@ -37,19 +37,6 @@ from cosine_protocol.membership import (
     read_certificate,
     read_revocations,
 )
-from cosine_protocol.messages import (
-    AskAudit,
-    Audited,
-    AuditVerdict,
-    Earning,
-    Receipt,
-    SignedCertificate,
-    SignedEarning,
-    SignedMandate,
-    SignedReceipt,
-    SignedRevocations,
-    SignedTranscript,
-)
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
@@ -177,7 +164,7 @@ def check_membership(data: bytes) -> None:
     if kind & SIGNED and len(rest) < 400:
         what = CERTIFICATE_KIND if kind & 2 else REVOCATIONS_KIND
         signature = SWARM.sign(kind=what, digest=b"", body=rest)
-        envelope = SignedCertificate(rest, signature) if kind & 2 else SignedRevocations(rest, signature)
+        envelope = m.SignedCertificate(rest, signature) if kind & 2 else m.SignedRevocations(rest, signature)
         rest = encode_body(envelope)
     elif kind & 4:
         rest = from_line(rest.decode("latin-1"), prefix="cosine-member:")
@@ -191,14 +178,14 @@ def check_membership(data: bytes) -> None:
 def membership_seeds() -> list[bytes]:
     certificate = bytes.fromhex(vectors.read("certificate")["certificate"])
     revocations = bytes.fromhex(vectors.read("revocations")["revocations"])
-    signed = decode_body(SignedCertificate, certificate).body, decode_body(SignedRevocations, revocations).body
+    signed = decode_body(m.SignedCertificate, certificate).body, decode_body(m.SignedRevocations, revocations).body
     return [b"\2" + certificate, b"\0" + revocations, b"\3" + signed[0], b"\1" + signed[1], b"\6cosine-member:AAAA"]
 
 
 def check_mandate(data: bytes) -> None:
     """A mandate that a client signs, whatever is in it."""
     d_0 = request_digest(request_of())
-    signed = SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
+    signed = m.SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
     open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
 
 
@@ -207,29 +194,29 @@ def check_audit(data: bytes) -> None:
     steps = [*moves(data), (0, b""), (0, b"")]
     (how, asked), (how_answered, body) = steps[:2]
     claim = decode(asked)
-    if not isinstance(claim, AskAudit):
+    if not isinstance(claim, m.AskAudit):
         return
     d_0 = request_digest(claim.request)
     if how & SIGNED:
         signature = OWNER.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=claim.transcript.body)
-        claim = AskAudit(
+        claim = m.AskAudit(
             claim.number,
             claim.request,
             claim.tokens,
             OWNER.peer_id,
-            SignedTranscript(claim.transcript.body, signature),
+            m.SignedTranscript(claim.transcript.body, signature),
         )
     open_claim(claim)
     body = body[:4096]
-    answer = Audited(claim.number, body, OTHER.sign(kind=VERDICT_KIND, digest=d_0, body=body))
+    answer = m.Audited(claim.number, body, OTHER.sign(kind=VERDICT_KIND, digest=d_0, body=body))
     if not how_answered & SIGNED:
-        answer = Audited(claim.number, body, bytes(64))
+        answer = m.Audited(claim.number, body, bytes(64))
     accuses(open_verdict(answer, auditor=OTHER.peer_id, claim=claim), claim.request)
 
 
 def audit_seeds() -> list[bytes]:
-    claim, answer = message_of(AskAudit), message_of(Audited)
-    assert isinstance(decode_body(AuditVerdict, answer.body), AuditVerdict)
+    claim, answer = message_of(m.AskAudit), message_of(m.Audited)
+    assert isinstance(decode_body(m.AuditVerdict, answer.body), m.AuditVerdict)
     return [script((SIGNED, encode(claim)), (SIGNED, answer.body)), script((0, encode(claim)), (0, answer.body))]
 
 
@@ -240,7 +227,7 @@ def check_evidence(data: bytes) -> None:
 
 
 def evidence_seeds() -> list[bytes]:
-    claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (AskAudit, Audited))
+    claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (m.AskAudit, m.Audited))
     piece = {"claim": claim, "statements": [{"auditor": OTHER.peer_id, "answer": answer}]}
     return [json.dumps([piece]).encode(), json.dumps([{"claim": claim, "statements": []}]).encode()]
 
@@ -250,10 +237,10 @@ def check_receipt(data: bytes) -> None:
     (_, earned), (_, said) = [*moves(data), (0, b""), (0, b"")][:2]
     request = request_of(client=OWNER.peer_id)
     d_0 = request_digest(request)
-    inner = SignedEarning(earned, OTHER.sign(kind=EARNING_KIND, digest=d_0, body=earned))
-    receipt = replace(decode_body(Receipt, said), verifier=OTHER.peer_id)
+    inner = m.SignedEarning(earned, OTHER.sign(kind=EARNING_KIND, digest=d_0, body=earned))
+    receipt = replace(decode_body(m.Receipt, said), verifier=OTHER.peer_id)
     body = _unchecked(receipt, inner)
-    signed = SignedReceipt(d_0, body, OWNER.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
+    signed = m.SignedReceipt(d_0, body, OWNER.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
     ledger = ReceiptLedger(SWARM.peer_id, expertise=receipt.expertise, clock=lambda: NOW_S)
     ledger.expect(request, d_0, sent_nodes=40)
     taken = ledger.take(signed)
@@ -262,14 +249,14 @@ def check_receipt(data: bytes) -> None:
     assert taken in (0, read.earning.tokens) and len(ledger.kept) == bool(taken)
 
 
-def _unchecked(receipt: Receipt, earning: SignedEarning) -> bytes:
+def _unchecked(receipt: m.Receipt, earning: m.SignedEarning) -> bytes:
     """The body of a receipt whose earning may be longer than allowed, as a stranger would send it."""
     return bytes(msgpack.packb([receipt.verifier, receipt.expertise, [earning.body, earning.signature]]))
 
 
 def receipt_seeds() -> list[bytes]:
     request = request_of()
-    earning = Earning(request.target_digest, OWNER.peer_id, SWARM.peer_id, 3, 9, NOW_S)
+    earning = m.Earning(request.target_digest, OWNER.peer_id, SWARM.peer_id, 3, 9, NOW_S)
     return [script((0, encode_body(earning)), (0, first_of("receipt"))), script((0, first_of("earning")), (0, b""))]
 
 

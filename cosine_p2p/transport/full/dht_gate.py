@@ -8,6 +8,7 @@ end knows an older one (docs/protocol.md, section 10).
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from cosine_p2p.transport.full.library import dht_pb2
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import NotAMember
 from cosine_protocol.limits import MAX_REVOCATIONS_BYTES
@@ -78,7 +79,7 @@ class GatedStub:
             self._gate.check_met(self._peer_id)
         except NotAMember:
             # A ping tells nothing but the certificate that a stream would begin with.
-            await self.rpc_ping(_ping(), **options)
+            await self.rpc_ping(dht_pb2.PingRequest(), **options)
 
     async def _ask(self, method: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]) -> Any:
         membership = self._gate.membership
@@ -94,22 +95,10 @@ class GatedStub:
             membership.take_revocations(auth.signature[:MAX_REVOCATIONS_BYTES])
             self._gate.check_met(self._peer_id)
         if _sequence(auth.nonce) < told and not request.auth.signature:
-            ping = _ping()
+            ping = dht_pb2.PingRequest()
             ping.auth.signature = membership.revocations
             await self._ask(self._stub.rpc_ping, ping, options)
         return response
-
-
-def gate_calls(protocol: Any, gate: PeerGate) -> None:
-    """Let a hivemind protocol call other nodes through the gate."""
-    get_stub = protocol.get_stub
-    protocol.get_stub = lambda peer: GatedStub(get_stub(peer), peer, gate)
-
-
-def _ping() -> Any:
-    from cosine_p2p.transport.full.library import dht_pb2
-
-    return dht_pb2.PingRequest()
 
 
 def _sequence(nonce: bytes) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cosine_p2p.directory.postings import PostingChecker, RecordStore
 from cosine_p2p.transport.config import peer_of
-from cosine_p2p.transport.full.dht_gate import GatedHandlers, gate_calls
+from cosine_p2p.transport.full.dht_gate import GatedHandlers, GatedStub
 from cosine_p2p.transport.full.dht_service import DhtService
 from cosine_p2p.transport.full.library import (
     DHTID,
@@ -128,7 +128,8 @@ async def start_dht(
     protocol.storage, protocol.cache = ShownStorage(store), ShownStorage(RecordStore())
     # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
     protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
-    gate_calls(protocol, gate)
+    get_stub = protocol.get_stub
+    protocol.get_stub = lambda peer: GatedStub(get_stub(peer), peer, gate)
     if not client_mode:
         protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
         service = DhtService(

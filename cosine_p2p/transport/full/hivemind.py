@@ -15,6 +15,7 @@ from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
+from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_protocol.errors import PeerLost
 
@@ -24,21 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NOTE_PEERS_EVERY_S: Final = 15.0
-"""How old the peers may be that a restarted daemon asks."""
 CIRCUIT_WAIT_S: Final = 5.0
 """Time for a relay to answer, before a warning is due."""
-MAX_KNOWN_PEERS: Final = 8
-"""Bounds the peers that a restarted daemon dials."""
 MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
 MAX_STREAMS_EACH: Final = 64
 """A peer needs one for each protocol and its links; with more it takes the places of others."""
 JOIN_AGAIN_S: Final = 2.0
 """A peer that starts at the same time listens by then, and one that was busy for a moment answers."""
-FIRST_RETRY_S: Final = 0.5
-MAX_RETRY_S: Final = 30.0
-"""Pauses between restarts double up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +159,8 @@ class HivemindTransport:
             ended = asyncio.ensure_future(self._running.daemon.ended())
             try:
                 while not ended.done():
-                    await asyncio.wait([ended], timeout=NOTE_PEERS_EVERY_S)
+                    # The peers that a restarted daemon asks are so old at most.
+                    await asyncio.wait([ended], timeout=15.0)
                     if not ended.done():
                         await self._note_connected_peers()
                 logger.warning("the network daemon ended with code %d; starting it again", ended.result())
@@ -189,8 +184,6 @@ class HivemindTransport:
             await running.daemon.close()
 
     async def _build(self, peers: Sequence[str]) -> None:
-        from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
-
         build = partial(self._build_once, peers)
         if self.config.is_relay:
             await start_relay(build, lambda daemon: ask_granted_bytes(daemon, host_maddrs=self._host_maddrs))
@@ -237,7 +230,7 @@ class HivemindTransport:
     async def _rebuild(self) -> None:
         self._is_up.clear()
         await self._end_running()
-        pause_s = FIRST_RETRY_S
+        pause_s = 0.5
         while self._running is None:
             try:
                 try:
@@ -248,7 +241,7 @@ class HivemindTransport:
                 logger.warning("the network daemon could not be started again: %s", error)
                 logger.debug("why it could not", exc_info=True)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_RETRY_S)
+                pause_s = min(2 * pause_s, 30.0)
         self.restarts += 1
         for callback in self._on_restart:
             self._run(callback())
@@ -262,8 +255,7 @@ class HivemindTransport:
             return
         self.connected_peers = len(connected)
         if connected:
-            recent = [*self.config.initial_peers, *connected]
-            self._known = dict.fromkeys(recent[: len(self.config.initial_peers) + MAX_KNOWN_PEERS])
+            self._known = dict.fromkeys([*self.config.initial_peers, *connected[:8]])
         elif self._known:
             await asyncio.gather(*map(self._reconnect, list(self._known)), return_exceptions=True)
 
@@ -308,15 +300,14 @@ class HivemindTransport:
             stream.close()
 
     def _run(self, work: Awaitable[None]) -> None:
-        task = asyncio.create_task(_logged(work))
+        async def logged() -> None:
+            try:
+                await work
+            except PeerLost as lost:
+                logger.debug("a stream ended: %s", lost)
+            except Exception:
+                logger.exception("a network task failed")
+
+        task = asyncio.create_task(logged())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _logged(work: Awaitable[None]) -> None:
-    try:
-        await work
-    except PeerLost as lost:
-        logger.debug("a stream ended: %s", lost)
-    except Exception:
-        logger.exception("a network task failed")

@@ -23,16 +23,8 @@ logger = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE
 """Bounds memory for all streams of a connection: two full windows of yamux."""
-MAX_LINE_BYTES: Final = 1024
-"""Bounds an answer of multistream-select; protocol names are far shorter."""
 WRITE_TIMEOUT_S: Final = 10.0
 """A peer that takes nothing for so long is gone."""
-CLOSE_TIMEOUT_S: Final = 0.5
-"""Closing tells the peer, if it still listens."""
-# Protocol names of libp2p.
-_MULTISTREAM: Final = "/multistream/1.0.0"
-_NOISE: Final = "/noise"
-_YAMUX: Final = "/yamux/1.0.0"
 
 
 class Unreachable(Exception):
@@ -90,7 +82,8 @@ class Connection:
         except Exception:
             logger.debug("a connection failed", exc_info=True)
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):
+            # Closing tells the peer, if it still listens.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.5):
                 await self._muxer.close()
 
     def end(self) -> None:
@@ -129,11 +122,11 @@ async def secure(raw: RawConnection, noise: NoiseTransport, peer_id: str, cut: C
     Raises `Unreachable` if another peer answers, and whatever py-libp2p makes of a handshake that fails.
     """
     peer = ID.from_string(peer_id)
-    await negotiate(raw, _NOISE)
+    await negotiate(raw, "/noise")
     secured = await noise.secure_outbound(raw, peer)
     if secured.get_remote_peer() != peer:
         raise Unreachable("another peer answers")
-    await negotiate(secured, _YAMUX)
+    await negotiate(secured, "/yamux/1.0.0")
     return Connection(Muxer(secured, peer, cut))
 
 
@@ -142,8 +135,10 @@ async def negotiate(stream: Any, protocol: str) -> None:
 
     Raises `NotServed`, and what py-libp2p raises for a broken stream.
     """
-    await stream.write(encode_delim(_MULTISTREAM.encode()) + encode_delim(protocol.encode()))
-    for line in (_MULTISTREAM, protocol):
-        answer = await read_varint_prefixed_bytes_limited(stream, MAX_LINE_BYTES)
+    lines = ("/multistream/1.0.0", protocol)
+    await stream.write(b"".join(encode_delim(line.encode()) for line in lines))
+    for line in lines:
+        # The names of protocols are far shorter.
+        answer = await read_varint_prefixed_bytes_limited(stream, 1024)
         if answer != f"{line}\n".encode():
             raise NotServed(f"it does not serve {protocol}")

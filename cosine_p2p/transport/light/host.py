@@ -38,20 +38,13 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 128
 """Bounds open sockets; idle connections make room."""
-MAX_HOP_BYTES: Final = 4096
-"""go-libp2p's own bound on a message of circuit relay v2."""
-UNLIMITED_BYTES: Final = 1 << 63
-"""A reservation without a limit is told as this many."""
 MAX_ATTEMPTS: Final = 6
 """Bounds the addresses of one peer that are dialled at once."""
 MAX_DIALS: Final = 48
 """Bounds the connections that are being made at a time: the addresses of eight peers."""
-# Relays are for peers that cannot be reached directly.
-RELAY_DELAY_S: Final = 0.5
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
 
 _T = TypeVar("_T")
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class LightHost:
@@ -61,7 +54,13 @@ class LightHost:
     """
 
     def __init__(
-        self, seed: bytes, spawn: Spawn, *, dial_timeout_s: float, given: Sequence[Address], policy: DialPolicy
+        self,
+        seed: bytes,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        *,
+        dial_timeout_s: float,
+        given: Sequence[Address],
+        policy: DialPolicy,
     ) -> None:
         key = Ed25519PrivateKey.from_bytes(seed)
         pair = KeyPair(key, key.get_public_key())
@@ -98,7 +97,8 @@ class LightHost:
             stream = await (await self._connected(peer_id, addresses)).open(_HOP)
             answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
             await stream.close()
-            return answer.limit.data or UNLIMITED_BYTES
+            # A reservation without a limit says 0.
+            return answer.limit.data or 1 << 63
 
         return await self._in_time(peer_id, work)
 
@@ -166,7 +166,8 @@ class LightHost:
 
         async def attempt(address: Address) -> None:
             try:
-                await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
+                # Relays are for peers that cannot be reached directly.
+                await trio.sleep(0.5 if address.relay else 0.0)
                 connection = await self._dial(address)
             except Exception as error:
                 logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
@@ -230,7 +231,8 @@ async def _ask_relay(stream: YamuxStream, question: HopMessage) -> HopMessage:
     """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
     try:
         await stream.write(encode_varint_prefixed(question.SerializeToString()))
-        answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, MAX_HOP_BYTES))
+        # go-libp2p's own bound on such a message.
+        answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, 4096))
         if answer.status != Status.OK:
             raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
     except BaseException:

@@ -22,12 +22,6 @@ logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S: Final = 4.0
 """As for a client's other transport."""
-# The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
-GRACE_S: Final = 0.5
-RESOLVE_S: Final = 2.0
-"""A name server that takes longer tells nothing of the network; the dial itself asks it again."""
-DRAIN_S: Final = 0.5
-"""A last message gets this long to leave."""
 
 _T = TypeVar("_T")
 
@@ -116,7 +110,7 @@ class LightTransport:
             stream.close()
 
         async def leave() -> None:
-            with trio.move_on_after(DRAIN_S):
+            with trio.move_on_after(0.5):
                 for carrier in list(self._carriers):
                     await carrier.sent.wait()
             self._host.end()
@@ -155,7 +149,8 @@ class LightTransport:
 
     async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:
         try:
-            async with asyncio.timeout(self._config.dial_timeout_s + GRACE_S):
+            # The dial's own timeout gives the better reason; this holds even if a network stack does not let go.
+            async with asyncio.timeout(self._config.dial_timeout_s + 0.5):
                 return await answer
         except TimeoutError:
             raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
@@ -169,7 +164,8 @@ async def _hosts_of(given: Sequence[Address]) -> list[str]:
 
     async def resolved(address: Address) -> list[str]:
         try:
-            async with asyncio.timeout(RESOLVE_S):
+            # A name server that takes longer tells nothing of the network; the dial itself asks it again.
+            async with asyncio.timeout(2.0):
                 found = await loop.getaddrinfo(address.host, address.port)
         except (OSError, TimeoutError):
             return []

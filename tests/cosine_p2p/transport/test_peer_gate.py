@@ -14,7 +14,6 @@ from cosine_p2p.trust.membership import Membership
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
-from cosine_protocol.messages import Member, Revoked
 from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 
@@ -134,7 +133,7 @@ def test_certificates_of_others_another_swarm_or_another_time_let_nobody_in() ->
     for certificate in (swarm.admit(NODE), other.admit(CLIENT), expired, b"", bytes(200)):
 
         async def play(stream: Stream, shown: bytes = certificate) -> None:
-            await stream.write(encode_frame(encode(Member(shown, 0))))
+            await stream.write(encode_frame(encode(m.Member(shown, 0))))
             await gets_one_error(stream)
 
         between(gate(swarm.member(NODE)), None, play)
@@ -175,7 +174,7 @@ def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
         await stranger.close()
 
     run_virtual(run())
-    assert heard == [Member(ours.certificate, 5)]
+    assert heard == [m.Member(ours.certificate, 5)]
 
 
 def test_a_kept_stream_ends_with_the_certificate_of_who_dialled() -> None:
@@ -231,13 +230,13 @@ def test_who_is_revoked_is_told_no_more(knowing: str) -> None:
 
 def test_a_list_that_was_promised_must_come() -> None:
     swarm = PrivateSwarm()
-    for second in (m.Hello(1, (), "a"), Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
+    for second in (m.Hello(1, (), "a"), m.Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
 
         async def play(stream: Stream, then: m.Message = second) -> None:
-            await stream.write(encode_frame(encode(Member(swarm.admit(CLIENT), 9))))
+            await stream.write(encode_frame(encode(m.Member(swarm.admit(CLIENT), 9))))
             await stream.write(encode_frame(encode(then)))
             shown, error = await all_of(stream)
-            assert isinstance(shown, Member) and isinstance(error, m.Error)
+            assert isinstance(shown, m.Member) and isinstance(error, m.Error)
             assert error.code == ErrorCode.NOT_ADMITTED
 
         between(gate(swarm.member(NODE)), None, play)
