@@ -113,8 +113,3 @@ class FrameDecoder:
             start += HEADER_BYTES + len(body)
         del self._buffer[:start]
         return frames
-
-    @property
-    def is_between_frames(self) -> bool:
-        """True if the stream may end here without cutting a frame."""
-        return not self._buffer

@@ -94,11 +94,6 @@ class HivemindTransport:
         return transport
 
     @property
-    def daemon_pid(self) -> int | None:
-        """The process id of p2pd, None while it is being started again."""
-        return self._running.daemon.pid if self._running else None
-
-    @property
     def open_streams(self) -> int:
         """Streams open now, dialled and accepted."""
         return len(self._streams)

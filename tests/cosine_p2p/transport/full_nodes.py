@@ -99,6 +99,12 @@ def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
     return identity, directory
 
 
+def pid_of(transport: HivemindTransport) -> int:
+    """The process id of a running node's daemon."""
+    assert transport._running is not None
+    return transport._running.daemon.pid
+
+
 def dht_of(transport: HivemindTransport) -> Any:
     """hivemind's DHT node in a running node."""
     assert transport._running is not None

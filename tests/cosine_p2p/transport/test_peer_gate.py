@@ -10,7 +10,6 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
 from cosine_p2p.trust.denied_peers import DeniedPeers
-from cosine_p2p.trust.membership import Membership
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
@@ -49,10 +48,9 @@ async def all_of(stream: Stream) -> list[m.Message]:
     data = b""
     while piece := await stream.read():
         data += piece
-    decoder = FrameDecoder()
-    messages = [decode(body) for body in decoder.feed(data)]
-    assert decoder.is_between_frames
-    return messages
+    bodies = FrameDecoder().feed(data)
+    assert data == b"".join(map(encode_frame, bodies))
+    return list(map(decode, bodies))
 
 
 async def gets_one_error(stream: Stream) -> None:
@@ -97,18 +95,11 @@ async def echoes(stream: Stream) -> None:
         assert await stream.read() == data
 
 
-def gate(membership: Membership) -> PeerGate:
-    return PeerGate(membership)
-
-
-def test_without_a_swarm_streams_are_as_they_are() -> None:
+def test_members_talk_and_without_a_swarm_everybody() -> None:
+    swarm = PrivateSwarm()
+    between(PeerGate(swarm.member(NODE)), PeerGate(swarm.member(CLIENT)), echoes)
     between(None, None, echoes)
     between(PeerGate(), PeerGate(denied=DeniedPeers()), echoes)
-
-
-def test_members_talk() -> None:
-    swarm = PrivateSwarm()
-    between(gate(swarm.member(NODE)), gate(swarm.member(CLIENT)), echoes)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +114,7 @@ def test_who_shows_no_certificate_gets_one_error_or_nothing(first: bytes) -> Non
         assert [getattr(message, "code", None) for message in messages] in ([], [ErrorCode.NOT_ADMITTED])
         assert bool(messages) is (first[4:] != b"" or first[:1] == b"\xff")
 
-    between(gate(PrivateSwarm().member(NODE)), None, play)
+    between(PeerGate(PrivateSwarm().member(NODE)), None, play)
 
 
 def test_certificates_of_others_another_swarm_or_another_time_let_nobody_in() -> None:
@@ -136,7 +127,7 @@ def test_certificates_of_others_another_swarm_or_another_time_let_nobody_in() ->
             await stream.write(encode_frame(encode(m.Member(shown, 0))))
             await gets_one_error(stream)
 
-        between(gate(swarm.member(NODE)), None, play)
+        between(PeerGate(swarm.member(NODE)), None, play)
 
 
 def test_a_silent_stranger_is_hung_up_on() -> None:
@@ -145,14 +136,14 @@ def test_a_silent_stranger_is_hung_up_on() -> None:
         assert await all_of(stream) == []
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(GREETING_S)
 
-    between(gate(PrivateSwarm().member(NODE)), None, play)
+    between(PeerGate(PrivateSwarm().member(NODE)), None, play)
 
 
 def test_a_member_talks_to_no_node_that_is_none() -> None:
     swarm = PrivateSwarm()
-    for node in (None, gate(PrivateSwarm(seed=78).member(NODE))):
+    for node in (None, PeerGate(PrivateSwarm(seed=78).member(NODE))):
         with pytest.raises(PeerLost, match="it is not talked to"):
-            between(node, gate(swarm.member(CLIENT)), echoes)
+            between(node, PeerGate(swarm.member(CLIENT)), echoes)
 
 
 def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
@@ -162,7 +153,7 @@ def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
 
     async def run() -> None:
         network = MemoryNetwork()
-        stranger, member = network.join(NODE), network.join(CLIENT, gate(ours))
+        stranger, member = network.join(NODE), network.join(CLIENT, PeerGate(ours))
 
         async def listen(stream: Stream) -> None:
             heard.extend(await all_of(stream))
@@ -177,30 +168,23 @@ def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
     assert heard == [m.Member(ours.certificate, 5)]
 
 
-def test_a_kept_stream_ends_with_the_certificate_of_who_dialled() -> None:
+@pytest.mark.parametrize(("of_node_s", "of_client_s"), [(9 * DAY_S, DAY_S), (DAY_S, 9 * DAY_S)])
+def test_a_kept_stream_ends_with_the_certificate_of_either_end(of_node_s: float, of_client_s: float) -> None:
     swarm = PrivateSwarm()
 
     async def play(stream: Stream) -> None:
         await echoes(stream)
         swarm.clock.now_s += DAY_S + 1
         await stream.write(b"three")
-        await gets_one_error(stream)
+        if of_client_s < of_node_s:
+            await gets_one_error(stream)
+        else:
+            assert await stream.read() == b""
+            with pytest.raises(PeerLost):
+                await stream.write(b"four")
 
-    between(gate(swarm.member(NODE, lifetime_s=9 * DAY_S)), gate(swarm.member(CLIENT)), play)
-
-
-def test_a_kept_stream_ends_with_the_certificate_of_who_was_dialled() -> None:
-    swarm = PrivateSwarm()
-
-    async def play(stream: Stream) -> None:
-        await echoes(stream)
-        swarm.clock.now_s += DAY_S + 1
-        await stream.write(b"three")
-        assert await stream.read() == b""
-        with pytest.raises(PeerLost):
-            await stream.write(b"four")
-
-    between(gate(swarm.member(NODE)), gate(swarm.member(CLIENT, lifetime_s=9 * DAY_S)), play)
+    node, client = swarm.member(NODE, lifetime_s=of_node_s), swarm.member(CLIENT, lifetime_s=of_client_s)
+    between(PeerGate(node), PeerGate(client), play)
 
 
 @pytest.mark.parametrize("knowing", ["node", "client"])
@@ -209,7 +193,7 @@ def test_the_newest_list_of_revoked_certificates_is_passed_on(knowing: str) -> N
     newest, old = swarm.revoke(identity_of(3).peer_id, sequence=4), swarm.revoke(sequence=2)
     of_node, of_client = (newest, old) if knowing == "node" else (old, newest)
     node, client = swarm.member(NODE, revocations=of_node), swarm.member(CLIENT, revocations=of_client)
-    between(gate(node), gate(client), echoes)
+    between(PeerGate(node), PeerGate(client), echoes)
     assert node.sequence == client.sequence == 4
     assert node.revocations == client.revocations == newest
 
@@ -221,10 +205,10 @@ def test_who_is_revoked_is_told_no_more(knowing: str) -> None:
     (node if knowing == "node" else client).take_revocations(swarm.revoke(CLIENT))
     if knowing == "node":
         with pytest.raises(PeerLost, match="revoked"):
-            between(gate(node), gate(client), echoes)
+            between(PeerGate(node), PeerGate(client), echoes)
     else:
         # It must pass on the list that revokes itself, or the node would wait for it in vain.
-        between(gate(node), gate(client), gets_one_error)
+        between(PeerGate(node), PeerGate(client), gets_one_error)
     assert node.sequence == 1
 
 
@@ -239,7 +223,7 @@ def test_a_list_that_was_promised_must_come() -> None:
             assert isinstance(shown, m.Member) and isinstance(error, m.Error)
             assert error.code == ErrorCode.NOT_ADMITTED
 
-        between(gate(swarm.member(NODE)), None, play)
+        between(PeerGate(swarm.member(NODE)), None, play)
 
 
 def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
@@ -247,6 +231,6 @@ def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
     swarm = PrivateSwarm()
     denying = PeerGate(swarm.member(NODE), DeniedPeers([CLIENT]))
     with pytest.raises(PeerLost, match="it is denied"):
-        between(denying, gate(swarm.member(CLIENT)), echoes)
+        between(denying, PeerGate(swarm.member(CLIENT)), echoes)
     with pytest.raises(PeerLost, match="it is denied"):
         between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)

@@ -1,13 +1,12 @@
 """Cells in a DHT of nodes in memory: what is stored at others, what is found, and what liars among them can do."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.postings import Posting, PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import node_id_of
@@ -134,13 +133,6 @@ class Dht:
         return DhtCells(running, checker=node.checker, store=node.store, anchors=anchors)
 
 
-def play(scene: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await scene()
-
-    run_virtual(run())
-
-
 def network(count: int, *others: Node) -> tuple[Dht, list[Node]]:
     nodes = [Node(number) for number in range(1, count + 1)]
     return Dht(*nodes, *others), nodes
@@ -174,23 +166,14 @@ async def test_ones_own_store_does_not_count() -> None:
 
 
 @in_virtual_time
-async def test_the_first_node_of_a_network_stores_its_record_with_nobody_else() -> None:
+async def test_a_write_with_nobody_else_is_enough_for_the_first_node_and_else_says_what_is_wrong() -> None:
     dht, nodes = network(1)
     placement = await dht.cells(nodes[0]).write(ROOT, *sealed(1))
     assert (placement.holders, placement.is_enough) == (0, True)
-
-
-@in_virtual_time
-async def test_a_node_whose_initial_peers_are_gone_is_told_so() -> None:
     dht, nodes = network(2)
     nodes[1].is_silent = True
     with pytest.raises(PeerLost, match="no other node of the network answers"):
         await dht.cells(nodes[0], anchors=[nodes[1].peer_id]).write(ROOT, *sealed(1))
-
-
-@in_virtual_time
-async def test_what_no_node_would_store_is_our_own_fault() -> None:
-    dht, nodes = network(2)
     _, data, expires_at_s = sealed(1)
     with pytest.raises(LocalProtocolError, match="no node would store our record"):
         await dht.cells(nodes[0]).write(ROOT, identity_of(2).peer_id, data, expires_at_s)

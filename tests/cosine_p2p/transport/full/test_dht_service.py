@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.postings import (
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,
@@ -140,13 +139,6 @@ def question(keys: int) -> Any:
 
 def caller(sender: Identity) -> Any:
     return SimpleNamespace(remote_id=PeerID.from_base58(sender.peer_id))
-
-
-def play(scene: Callable[[], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await scene()
-
-    run_virtual(run())
 
 
 def item(
@@ -283,36 +275,29 @@ async def test_honest_look_ups_take_less_than_twice_as_long_beside_a_flood(
 
 
 @pytest.mark.parametrize(
-    ("off_s", "sentence"),
-    [(0.0, ""), (-25.0, ""), (400.0, "at least 6 min ahead of"), (-90.0, "s behind those of 2 peers")],
+    ("ages_s", "sentence"),
+    [
+        ((0.0, 0.0, 0.0), ""),
+        ((-25.0, -25.0, -25.0), ""),
+        ((400.0, 400.0, 400.0), "at least 6 min ahead of"),
+        ((-90.0, -90.0, -90.0), "s behind those of 2 peers"),
+        # The median of the owners counts.
+        ((1.0, 0.0, -1000.0, -1000.0, 1.0), ""),
+    ],
 )
-def test_a_node_whose_clock_is_off_says_so_once_by_the_records_that_owners_bring(
-    off_s: float, sentence: str, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_a_node_whose_clock_is_off_says_so_once_by_the_records_that_owners_bring(
+    ages_s: Sequence[float], sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    owners = [identity_of(number) for number in range(3, 6)]
-
-    async def scene() -> None:
-        node = Service()
-        for _ in range(3):
-            for owner in owners:
-                await node.bring(owner, item(owner, age_s=off_s))
-                # In another's name, or no record at all, it tells nothing.
-                await node.bring(owner, item(OTHER, age_s=1e6), (ROOT, owner.peer_id, b"?"))
-            await asyncio.sleep(60.0)
-
-    play(scene)
+    owners = [identity_of(number) for number in range(3, 3 + len(ages_s))]
+    node = Service()
+    for _ in range(3):
+        for owner, age_s in zip(owners, ages_s, strict=True):
+            await node.bring(owner, item(owner, age_s=age_s))
+            # In another's name, or no record at all, it tells nothing.
+            await node.bring(owner, item(OTHER, age_s=1e6), (ROOT, owner.peer_id, b"?"))
+        await asyncio.sleep(60.0)
     told = [record.getMessage() for record in caplog.records if "clock" in record.getMessage()]
     # The first owner comes alone: its clock or this one may be wrong.
     assert len(told) == 2 * bool(sentence)
     assert not told or ("only peer" in told[0] and sentence in told[1])
-
-
-def test_the_median_of_the_owners_counts(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        node = Service()
-        for number, age_s in enumerate((1.0, 0.0, -1000.0, -1000.0, 1.0), 1):
-            owner = identity_of(number)
-            await node.bring(owner, item(owner, age_s=age_s))
-
-    play(scene)
-    assert not [record for record in caplog.records if "clock" in record.getMessage()]

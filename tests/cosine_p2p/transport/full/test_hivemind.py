@@ -29,6 +29,7 @@ from tests.cosine_p2p.transport.full_nodes import (
     dht_of,
     directory_of,
     in_swarm,
+    pid_of,
     plant,
     swarm,
 )
@@ -145,16 +146,15 @@ async def test_dials_that_cannot_be_fail_in_time_with_a_frozen_daemon_too(made: 
     assert await reason_of(b, b.peer_id)
     with pytest.raises(PeerLost):
         await b.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{identity_of(9).peer_id}")
-    assert b.daemon_pid is not None
     # A Ctrl-C for us is none for the daemon.
-    assert os.getpgid(b.daemon_pid) != os.getpgid(0)
-    os.kill(b.daemon_pid, signal.SIGSTOP)
+    assert os.getpgid(pid_of(b)) != os.getpgid(0)
+    os.kill(pid_of(b), signal.SIGSTOP)
     # Its threads stop one after the other.
     await asyncio.sleep(0.2)
     try:
         assert f"within {FROZEN_S:g} s" in await reason_of(b, c.peer_id)
     finally:
-        os.kill(b.daemon_pid, signal.SIGCONT)
+        os.kill(pid_of(b), signal.SIGCONT)
     (await b.dial(c.peer_id, ECHO)).close()
     await c.close()
     assert await reason_of(b, c.peer_id)
@@ -174,8 +174,7 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
 
     a.on_restart(is_back)
     stream = await b.dial(a.peer_id, ECHO)
-    assert a.daemon_pid is not None
-    os.kill(a.daemon_pid, signal.SIGKILL)
+    os.kill(pid_of(a), signal.SIGKILL)
     async with asyncio.timeout(BACK_S):
         assert await stream.read() == b""
         await back.wait()
@@ -357,8 +356,7 @@ def test_a_close_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
                 place = replace(first.config, identity_file=made.identity_file(), initial_peers=made.boot)
                 transport = await HivemindTransport.start(replace(place, client_mode=client_mode))
                 assert await answers(await transport.dial(first.peer_id, ECHO))
-                assert transport.daemon_pid is not None
-                pids.append(transport.daemon_pid)
+                pids.append(pid_of(transport))
                 await transport.close()
             # The other node's own tasks end by themselves; a sleep that nobody ends does not.
             if left := asyncio.all_tasks() - before:

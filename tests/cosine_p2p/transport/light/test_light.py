@@ -25,7 +25,7 @@ from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, Usag
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import Error
 from tests.cosine_p2p.private_swarm import PrivateSwarm
-from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm
+from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm, pid_of
 from tests.cosine_p2p.transport.libp2p_server import COUNT, ECHO, HANG_UP, Server, serving
 from tests.scenes import as_test, in_real_time
 from tests.thoroughness import quick_first
@@ -316,8 +316,7 @@ async def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_a
         assert await stranger.reserve(node.peer_id) == granted_bytes
     finally:
         await stranger.close()
-    assert node.daemon_pid is not None
-    assert ("-relayService=0" in psutil.Process(node.daemon_pid).cmdline()) is not is_relay
+    assert ("-relayService=0" in psutil.Process(pid_of(node)).cmdline()) is not is_relay
 
 
 def python(code: str) -> "subprocess.CompletedProcess[str]":

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -10,21 +9,9 @@ import trio
 from cosine_p2p.transport.light.trio_thread import TrioThread
 from tests.scenes import in_real_time
 
-Play = Callable[[TrioThread], Awaitable[None]]
 
-
-def on_thread(play: Play) -> None:
-    async def run() -> None:
-        thread = await TrioThread.start("test-trio")
-        try:
-            await play(thread)
-        finally:
-            await thread.close()
-
-    asyncio.run(asyncio.wait_for(run(), 20))
-
-
-def test_a_result_and_an_error_come_back() -> None:
+@in_real_time
+async def test_results_and_errors_come_back_and_what_is_posted_runs_in_order_and_in_the_thread() -> None:
     async def sevens() -> int:
         await trio.lowlevel.checkpoint()
         return 7
@@ -32,66 +19,51 @@ def test_a_result_and_an_error_come_back() -> None:
     async def fails() -> int:
         raise LookupError("nothing there")
 
-    async def play(thread: TrioThread) -> None:
-        assert await thread.call(sevens) == 7
-        with pytest.raises(LookupError, match="nothing there"):
-            await thread.call(fails)
+    thread = await TrioThread.start("test-trio")
+    assert await thread.call(sevens) == 7
+    with pytest.raises(LookupError, match="nothing there"):
+        await thread.call(fails)
+    ran: list[tuple[int, str]] = []
+    for number in range(100):
+        thread.post(lambda number=number: ran.append((number, threading.current_thread().name)))
+    await thread.call(trio.lowlevel.checkpoint)
+    assert ran == [(number, "test-trio") for number in range(100)]
+    await thread.close()
 
-    on_thread(play)
 
+@in_real_time
+async def test_cancelling_the_caller_cancels_the_work_and_a_result_that_comes_too_late_is_undone() -> None:
+    thread = await TrioThread.start("test-trio")
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+    undone: asyncio.Future[str] = loop.create_future()
+    begun = asyncio.Event()
 
-def test_cancelling_the_caller_cancels_the_work() -> None:
-    async def play(thread: TrioThread) -> None:
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        begun = asyncio.Event()
+    async def sleeps() -> None:
+        thread.post_back(begun.set)
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            thread.post_back(ended.set_result, "cancelled")
+            raise
 
-        async def sleeps() -> None:
+    async def stubborn() -> str:
+        with trio.CancelScope(shield=True):
             thread.post_back(begun.set)
-            try:
-                await trio.sleep_forever()
-            except trio.Cancelled:
-                thread.post_back(ended.set_result, "cancelled")
-                raise
+            await trio.sleep(0.02)
+        return "a stream"
 
-        call = asyncio.ensure_future(thread.call(sleeps))
-        await begun.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert await ended == "cancelled"
-
-    on_thread(play)
-
-
-def test_a_result_that_comes_too_late_is_undone() -> None:
-    async def play(thread: TrioThread) -> None:
-        undone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        begun = asyncio.Event()
-
-        async def stubborn() -> str:
-            with trio.CancelScope(shield=True):
-                thread.post_back(begun.set)
-                await trio.sleep(0.02)
-            return "a stream"
-
-        call = asyncio.ensure_future(thread.call(stubborn, undo=undone.set_result))
-        await begun.wait()
-        call.cancel()
-        assert await undone == "a stream"
-        assert call.cancelled()
-
-    on_thread(play)
-
-
-def test_what_is_posted_runs_in_order_and_in_the_thread() -> None:
-    async def play(thread: TrioThread) -> None:
-        ran: list[tuple[int, str]] = []
-        for number in range(100):
-            thread.post(lambda number=number: ran.append((number, threading.current_thread().name)))
-        await thread.call(trio.lowlevel.checkpoint)
-        assert ran == [(number, "test-trio") for number in range(100)]
-
-    on_thread(play)
+    call = asyncio.ensure_future(thread.call(sleeps))
+    await begun.wait()
+    call.cancel()
+    assert await ended == "cancelled"
+    begun.clear()
+    late = asyncio.ensure_future(thread.call(stubborn, undo=undone.set_result))
+    await begun.wait()
+    late.cancel()
+    assert await undone == "a stream"
+    assert call.cancelled() and late.cancelled()
+    await thread.close()
 
 
 @in_real_time
@@ -100,10 +72,9 @@ async def test_closing_ends_the_thread_and_fails_what_waits() -> None:
     call = asyncio.ensure_future(thread.call(trio.sleep_forever))
     await asyncio.sleep(0)
     await thread.close()
-    with pytest.raises(trio.RunFinishedError):
-        await call
-    with pytest.raises(trio.RunFinishedError):
-        await thread.call(trio.sleep_forever)
+    for work in (call, thread.call(trio.sleep_forever)):
+        with pytest.raises(trio.RunFinishedError):
+            await work
     thread.post(print, "never")
     await thread.close()
     assert "test-trio" not in {each.name for each in threading.enumerate()}
