@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_protocol.fields import Items, Kind, Maybe, Struct, wire_fields_of
-from cosine_protocol.request import Request, Sampling
 
 FOLDER: Final = Path(__file__).parents[2] / "protocol" / "vectors"
-BYTES_FIELDS: Final = frozenset({"target_digest", "tokenizer_digest", "nonce"})
 INLINED: Final = "sampling"
-TUPLE_FIELDS: Final = frozenset({"prompt", "eos"})
 
 
 def read(name: str) -> Any:
@@ -53,12 +50,3 @@ def _described(kind: Kind) -> dict[str, Any]:
     if isinstance(kind, Maybe):
         return {"kind": type(kind).__name__, "of": _described(kind.kind)}
     return {"kind": type(kind).__name__, **as_json(kind)}
-
-
-def request_of_json(written: dict[str, Any]) -> Request:
-    """The inverse of `as_json` for a request."""
-    fields = dict(written)
-    fields |= {name: bytes.fromhex(fields[name]) for name in BYTES_FIELDS}
-    fields |= {name: tuple(fields[name]) for name in TUPLE_FIELDS}
-    sampling = {field.name: fields.pop(field.name) for field in dataclasses.fields(Sampling)}
-    return Request(sampling=Sampling(**sampling), **fields)

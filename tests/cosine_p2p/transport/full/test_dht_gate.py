@@ -124,7 +124,7 @@ async def test_a_stranger_gets_nothing_on_any_protocol_and_a_member_what_it_asks
     stranger = await nodes.node(PeerGate(), initial_peers=())
     # Nor does a member take a stranger for a node of its swarm.
     with pytest.raises(PeerLost, match="no DHT node answers there"):
-        await nodes.node(initial_peers=await stranger.visible_maddrs())
+        await nodes.node(initial_peers=await stranger.visible_maddrs(), client_mode=True)
     await stranger.connect(nodes.made.boot[0])
     for protocol in MESSAGES:
         await node.serve(protocol, echo)
