@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -17,13 +15,12 @@ from cosine_lab.emulation.trace_engine import (
     ORACLE_MISS,
     Law,
     TraceDrafter,
-    TraceEngine,
     TraceTarget,
     ranked,
 )
 from cosine_lab.emulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet
-from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row
-from cosine_protocol.errors import LocalProtocolError, UsageError
+from cosine_node.engine.base import PREFIX, Choice, Engine, Row
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.lab.emulation.test_traces import MODELS, a_trace
 
@@ -125,17 +122,6 @@ def test_trees_verified_by_the_target_give_the_stream(law: Law, is_oracle: bool)
     assert target.live_tokens == target.open_sequences == 0
 
 
-def test_real_traces_give_their_streams_and_the_expert_needs_fewer_passes(family: TraceSet) -> None:
-    target = TraceTarget(family)
-    expert, novelist = (TraceDrafter(family, model) for model in ("draft-math", "draft-literature"))
-    costs = []
-    for trace in family.select(split="tune", domains=["math"]):
-        runs = [generate(target, drafter, trace) for drafter in (expert, novelist)]
-        assert [tuple(output) for output, _ in runs] == [trace.stream] * 2
-        costs.append([passes for _, passes in runs])
-    assert mean(fast for fast, _ in costs) < 0.8 * mean(slow for _, slow in costs)
-
-
 def test_the_target_says_the_stream_with_its_near_ties() -> None:
     for trace in TRACES:
         said = said_along(TraceTarget(TRACES), trace)
@@ -176,19 +162,6 @@ def test_a_drafter_says_what_was_recorded() -> None:
         assert choice.margin == pytest.approx(math.log(claims[0] / claims[1]), abs=1e-6)
 
 
-@given(
-    tokens=st.lists(st.integers(0, VOCAB_TOKENS - 1), min_size=1, max_size=6),
-    on=st.integers(0, 20),
-    candidates=st.integers(0, 4),
-)
-def test_a_drafter_gives_as_many_candidates_as_asked(tokens: list[int], on: int, candidates: int) -> None:
-    path = (*TRACE.stream[:on], *tokens)
-    choice = said_after(TraceDrafter(TRACES, MODEL), TRACE, path, candidates=candidates)
-    full = said_after(TraceDrafter(TRACES, MODEL), TRACE, path)
-    assert choice.candidates == full.candidates[:candidates]
-    assert (choice.token, choice.margin) == (full.token, full.margin)
-
-
 @given(tokens=st.lists(st.integers(0, VOCAB_TOKENS - 1), min_size=1, max_size=6))
 def test_off_the_stream_a_drafter_claims_as_it_did_elsewhere(tokens: list[int]) -> None:
     path = (WRONG, *tokens)
@@ -206,12 +179,6 @@ def test_off_the_stream_all_of_the_record_is_drawn_from_and_drafters_differ() ->
     assert len({tuple(claim for _, claim in choice.candidates) for choice in said}) == len(TRACE.stream)
     agreed = [said_after(other, TRACE, (WRONG, token)).token == said[token].token for token in range(400)]
     assert mean(agreed) < 0.05
-
-
-def test_paths_of_the_same_tokens_from_elsewhere_are_told_apart() -> None:
-    drafter = TraceDrafter(TRACES, MODEL)
-    said = {said_after(drafter, TRACE, (*TRACE.stream[:on], WRONG)) for on in range(20)}
-    assert len(said) == 20
 
 
 def test_the_published_law_accepts_by_overlap(family: TraceSet) -> None:
@@ -275,17 +242,6 @@ def test_nll_is_that_of_prompt_and_stream() -> None:
     assert drafter.forward([alone])[0].nll is None
 
 
-def test_a_prompt_may_come_in_pieces() -> None:
-    trace = TRACES.numbered(4)
-    for engine in (TraceTarget(TRACES), TraceDrafter(TRACES, MODEL)):
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=trace.prompt_tokens)
-        for token in trace.prompt():
-            row = chain(sequence, [token])
-            (result,) = engine.forward([row])
-            engine.keep(sequence, row.nodes)
-        assert result.choices[0] == opened(engine, trace)[1]
-
-
 def test_sequences_do_not_mix() -> None:
     engine = TraceTarget(TRACES)
     sequences = [opened(engine, trace)[0] for trace in TRACES]
@@ -321,31 +277,6 @@ def replaced_stream(path: Sequence[int]) -> Trace:
     return replace(TRACE, stream=tuple(path), near_ties=(False,) * len(path), drafters={})
 
 
-@pytest.mark.parametrize(
-    "engine", [TraceTarget(TRACES, pool_tokens=32), TraceDrafter(TRACES, MODEL, pool_tokens=32)]
-)
-def test_the_contract_is_enforced(engine: TraceEngine) -> None:
-    trace = TRACES.numbered(0)
-    sequence, _ = opened(engine, trace)
-    engine.forward([Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))])
-    engine.prune(sequence, [1])
-    assert engine.live_tokens == trace.prompt_tokens + 2
-    for row in (
-        Row(sequence, (1,), (5,), (1,)),
-        Row(sequence, (1,), (0,), (PREFIX,)),
-        Row(sequence, (VOCAB_TOKENS,), (5,), (PREFIX,)),
-    ):
-        with pytest.raises(LocalProtocolError):
-            engine.forward([row])
-    with pytest.raises(OutOfPages):
-        engine.forward([Row(sequence, (1,) * 31, tuple(range(5, 36)), (PREFIX,) * 31)])
-    engine.keep(sequence, [0])
-    with pytest.raises(LocalProtocolError):
-        engine.forward([Row(sequence, (1,), (5,), (0,))])
-    engine.release(sequence)
-    assert (engine.live_tokens, engine.free_tokens) == (0, 32)
-
-
 @pytest.mark.parametrize("prompt", [(77, 77, 1), (3,), (3, 0, 1, 1, 1, 1, 1, 1)])
 def test_prompts_of_no_trace_are_refused_and_not_fed(prompt: tuple[int, ...]) -> None:
     engine = TraceTarget(TRACES)
@@ -358,14 +289,3 @@ def test_prompts_of_no_trace_are_refused_and_not_fed(prompt: tuple[int, ...]) ->
 def test_a_drafter_that_is_in_no_trace_is_refused() -> None:
     with pytest.raises(UsageError, match="draft-poetry"):
         TraceDrafter(TRACES, "draft-poetry")
-
-
-def test_both_are_engines_of_the_targets_kind() -> None:
-    engines: list[Engine] = [TraceTarget(TRACES), TraceDrafter(TRACES, MODEL)]
-    for engine in engines:
-        assert (engine.vocab_tokens, engine.context_tokens, engine.numerics) == (4096, 4096, "float32")
-
-
-def test_no_torch_is_imported() -> None:
-    code = "import sys, cosine_lab.emulation.trace_engine; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -102,14 +102,6 @@ def test_a_file_gives_back_prompts_and_the_targets_tokens(tmp_path: Path) -> Non
         TraceSet([asked_trace(1), a_trace(2)]).save(tmp_path / "mixed.npz")
 
 
-def test_what_was_asked_follows_the_number_of_a_trace() -> None:
-    trace = asked_trace(4)
-    assert trace.prompt()[DIGITS:] == trace.asked[DIGITS:]
-    assert TraceSet([trace]).find(trace.prompt()) is trace
-    with pytest.raises(UsageError, match="another length"):
-        replace(trace, asked=(1,))
-
-
 @given(st.integers(0, 2**64 - 1))
 def test_tokens_that_a_hash_draws_end_no_text(bits: int) -> None:
     assert 0 < a_trace(1).drawn_token(bits) < VOCAB_TOKENS
@@ -142,11 +134,6 @@ def test_other_prompts_find_nothing() -> None:
     for prompt in ((5, *trace.prompt()[1:]), trace.prompt()[:-1], (*trace.prompt(), 1), ()):
         with pytest.raises(UsageError):
             found.find(prompt)
-
-
-def test_a_number_belongs_to_one_trace() -> None:
-    with pytest.raises(UsageError, match="number 3"):
-        TraceSet([a_trace(3), a_trace(3)])
 
 
 @pytest.mark.parametrize(
@@ -204,16 +191,3 @@ def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:
             assert 0 < drafter.prompt_nll < math.log(VOCAB_TOKENS)
             if trace.temperature == 0:
                 assert ((tokens[:, 0] == trace.stream) == (drafter.overlap == 1)).all()
-
-
-def test_the_expert_of_each_domain_is_first_in_the_shipped_traces(shipped: TraceSet) -> None:
-    for domain in DOMAINS:
-        hits = {
-            model: sum(
-                int((trace.drafters[model].candidate_tokens[:, 0] == trace.stream).sum())
-                for trace in shipped.select(split="test", domains=[domain])
-            )
-            for model in names()
-            if model != "target"
-        }
-        assert max(hits, key=lambda model: hits[model]) == f"draft-{domain}"

@@ -1,12 +1,15 @@
 """Continuous drafting, as all strategies have it that are built on it."""
 
+import random
+
 import pytest
 
 from cosine_lab.rivals.continuous import Continuous
 from cosine_lab.rivals.dsi import Dsi
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_p2p.strategy.base import DrafterLost, SendAdvance, SendAssign, SendTree, VerifierOpened
-from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
+from cosine_p2p.strategy.tree import LiveTree
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 
 def made(name: str) -> Continuous:
@@ -57,3 +60,24 @@ def test_only_the_drafter_at_work_counts(name: str) -> None:
     assert isinstance(assign, SendAssign)
     assert assign.author == 2
     assert len(strategy.on(drafted([3], author=2), 0.0)) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_verifier_can_attach_all_that_is_sent(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    strategy, there = opened(name), LiveTree(ROOT)
+    output: list[int] = []
+    for _ in range(60):
+        if rng.random() < 0.3:
+            tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 3))]
+            there.advance(tokens)
+            feed(there, strategy.on(committed(tokens, after=output), 0.0))
+            output += tokens
+            continue
+        after = output + [rng.randrange(2) for _ in range(rng.randrange(4))]
+        for action in strategy.on(drafted([rng.randrange(2)], after=after, confidence=rng.random()), 0.0):
+            assert isinstance(action, SendTree)
+            assert action.block.base in there
+            before = len(there)
+            feed(there, [action])
+            assert len(there) == before + len(action.block.nodes)

@@ -29,7 +29,7 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
-from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
+from tests.cosine_p2p.strategy.rounds import joined, round_of
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 
@@ -60,21 +60,6 @@ def test_no_other_sizes_cost_less(requests: list[tuple[float, int]], most: int) 
     assert cost(acceptances, sizes) <= best * (1 + 1e-9)
 
 
-def test_where_not_everyone_can_draft_those_who_gain_most_do() -> None:
-    sizes = draft_sizes([0.8, 0.9, 0.5], [1, 1, 1], draft_s=draft_s, verify_s=verify_s, most=2)
-    assert sizes == (1, 1, 0)
-
-
-def test_nobody_drafts_where_a_node_costs_more_than_it_brings() -> None:
-    sizes = draft_sizes([0.9] * 3, [4] * 3, draft_s=draft_s, verify_s=lambda b, total: 0.01 + 0.05 * total, most=8)
-    assert sizes == (0, 0, 0)
-
-
-def test_who_is_accepted_more_drafts_more() -> None:
-    good, bad = draft_sizes([0.95, 0.3], [8, 8], draft_s=draft_s, verify_s=verify_s, most=16)
-    assert good > bad
-
-
 def test_a_director_shares_out_what_fits_and_forgets_requests_that_are_over() -> None:
     director = BatchDirector(draft_s=draft_s, verify_s=lambda requests, total: 0.06, most=8)
     alone = director.size(b"a", wanted=8, acceptance=0.95, now_s=0.0)
@@ -89,14 +74,6 @@ def calm(*, smoothing: float = 0.3) -> CosineScoreRouter:
     return joined(
         CosineScoreRouter(random.Random(1), explore_share=0.0, exploit_share=0.0, smoothing=smoothing), 1, 2
     )
-
-
-def test_confidence_without_agreement_counts_for_nothing() -> None:
-    router = calm()
-    boast = replace(round_of((1, 2), {1: 0, 2: 3}), confidence={1: 1.0, 2: 0.4})
-    router.learn(boast)
-    assert router.pick(2) == (2, 1)
-    assert router.why(1) == "score 0.00 after 1 rounds"
 
 
 def test_the_score_is_the_smoothed_harmonic_mean() -> None:
@@ -115,13 +92,6 @@ def test_a_short_acceptance_sends_the_least_tried(accepted: int, expected: int) 
     joined(router, 1, 2)
     router.learn(round_of((1,), {1: accepted}))
     assert router.pick(1) == (expected,)
-
-
-def test_the_prompt_may_give_the_first_scores() -> None:
-    router = CosineScoreRouter(random.Random(1), explore_share=0.0, exploit_share=0.0, has_prior=True)
-    router.join(1, facts(prompt_nll=2.0))
-    router.join(2, facts(prompt_nll=1.0))
-    assert router.pick(2) == (2, 1)
 
 
 TWO = CosinePaperOptions(drafters=2, draft_tokens=2, explore_share=0.0, exploit_share=0.0)
@@ -193,14 +163,6 @@ def test_a_draft_that_repeats_the_fused_prefix_does_not_claim_it() -> None:
     ]
 
 
-def test_what_was_drafted_unasked_answers_at_once() -> None:
-    strategy = begun(TWO, 1, 2)
-    strategy.on(committed([5]), 1.0)
-    strategy.on(drafted([7, 6], after=[5], author=1, confidence=0.9), 1.01)
-    verify = verified(strategy.on(drafted([7, 6], after=[5], author=2, confidence=0.8), 1.02))
-    assert [node.token for node in verify.nodes] == [7, 6]
-
-
 def test_a_drafter_that_vanishes_is_not_waited_for() -> None:
     strategy = begun(TWO, 1, 2)
     strategy.on(committed([5]), 1.0)
@@ -218,22 +180,6 @@ def test_patience_ends_with_what_is_fused_and_without_the_silent() -> None:
     assert [node.token for node in verified(strategy.on(Tick(), wake.at_s)).nodes] == [7]
     actions = strategy.on(committed([7], after=[5]), 3.0)
     assert asked(actions) == {1}
-
-
-def test_confidence_alone_does_not_make_a_score() -> None:
-    """An author that is sure and wrong loses its place to one that is not sure and right."""
-    options = CosinePaperOptions(drafters=1, draft_tokens=1, explore_share=0.0, exploit_share=0.0)
-    strategy = begun(options, 1, 2)
-    output, picked = [5], []
-    actions = strategy.on(committed([5]), 1.0)
-    for _ in range(8):
-        [author] = asked(actions)
-        picked.append(author)
-        token, confidence = (7, 0.5) if author == 1 else (9, 1.0)
-        strategy.on(drafted([token], after=output, author=author, confidence=confidence), 1.01)
-        actions = strategy.on(committed([7], after=output), 1.1)
-        output.append(7)
-    assert picked[-4:] == [1] * 4
 
 
 def test_drafts_get_shorter_while_passes_queue_and_longer_when_they_do_not() -> None:
@@ -263,9 +209,3 @@ def test_a_director_decides_how_long_drafts_are() -> None:
     strategy = begun(replace(TWO, drafters=1, draft_tokens=6), 1, director=director)
     strategy.on(committed([5]), 1.0)
     assert verified(strategy.on(drafted([7], after=[5]), 1.01)).nodes[0].token == 7
-
-
-def test_a_director_may_let_a_round_go_without_drafts() -> None:
-    director = BatchDirector(draft_s=lambda b, g: 0.006 * g, verify_s=lambda b, total: 0.06 * (1 + total), most=8)
-    strategy = begun(TWO, 1, 2, director=director)
-    assert verified(strategy.on(committed([5]), 1.0)[-1:]).nodes == ()

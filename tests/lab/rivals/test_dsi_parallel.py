@@ -55,13 +55,6 @@ def tokens_of(task: SendTask) -> list[int]:
     return [node.token for node in task.block.nodes]
 
 
-def test_the_drafter_gets_a_chain_without_end_to_draft() -> None:
-    strategy = DsiParallel(ROOT)
-    [assign] = strategy.on(started(1), 0.0)
-    assert isinstance(assign, SendAssign)
-    assert (assign.depth, assign.width, assign.window) == (64, 1, 1024)
-
-
 def test_the_target_goes_on_alone_at_once_and_only_one_verifier_does() -> None:
     strategy = DsiParallel(ROOT)
     for slot in range(2):
@@ -103,14 +96,6 @@ def test_a_task_starts_where_its_verifier_stands_with_what_others_committed() ->
     assert behind.block.authors == (0, 0, 0, 1)
 
 
-def test_the_verifier_that_stands_furthest_is_asked_first() -> None:
-    strategy, _ = begun(2, lookahead_tokens=3)
-    strategy.on(committed([1, 2], after=[5], verifier=0), 0.2)
-    strategy.on(committed([], after=[5, 1, 2], verifier=0, stands=[5, 1, 2]), 0.3)
-    [task] = tasks(strategy.on(committed([3], after=[5, 1, 2], verifier=0), 0.3))
-    assert task.verifier == 0
-
-
 def test_after_a_rejection_the_pass_below_the_wrong_token_counts_for_nothing() -> None:
     strategy, _ = begun(2, lookahead_tokens=2)
     strategy.on(drafted([1, 2], after=[5]), 0.2)
@@ -130,15 +115,6 @@ def test_one_that_is_not_eager_waits_for_a_lookahead_and_not_for_ever() -> None:
     assert tokens_of(task) == [1]
 
 
-def test_without_drafters_one_verifier_decodes_and_the_other_rests() -> None:
-    strategy, _ = begun(2, drafters=0, is_eager=False)
-    output = [5]
-    for token in range(4):
-        [task] = tasks(strategy.on(committed([token], after=output, verifier=0), 0.2))
-        assert (task.verifier, task.block.nodes) == (0, ())
-        output.append(token)
-
-
 def test_a_pass_that_is_long_overdue_is_not_counted_on() -> None:
     strategy, _ = begun(2, drafters=0)
     actions = strategy.on(Tick(), 0.2)
@@ -146,13 +122,6 @@ def test_a_pass_that_is_long_overdue_is_not_counted_on() -> None:
     assert wake.at_s >= 0.1 + OVERDUE_PASSES * PASS_S
     [task] = tasks(strategy.on(Tick(), wake.at_s))
     assert (task.verifier, task.block.nodes) == (1, ())
-
-
-def test_a_verifier_that_takes_over_a_slot_is_asked_once_it_has_read_the_prompt() -> None:
-    strategy, _ = begun(1, drafters=0)
-    assert tasks(strategy.on(OpenedAt(PASS_S, RTT_S, 1, False, 0), 0.2)) == []
-    [task] = tasks(strategy.on(committed([6], after=[5]), 0.3))
-    assert task.block.base == roll_digest(ROOT, [5, 6])
 
 
 def test_a_lost_drafter_is_followed_by_the_next_best() -> None:

@@ -12,9 +12,7 @@ from cosine_lab.rivals.cosine_paper import CosinePaper
 from cosine_lab.rivals.rounds import (
     BACKOFF_ROUNDS,
     DRAFT_LENGTHS,
-    Acceptance,
     best_draft_tokens,
-    expected_tokens,
     merged,
     verify,
 )
@@ -78,28 +76,6 @@ def test_a_silent_drafter_rests_for_some_rounds_and_is_asked_again() -> None:
     assert picked == [2] * BACKOFF_ROUNDS + [1]
 
 
-def test_a_tick_before_its_time_ends_no_round() -> None:
-    strategy = opened()
-    strategy.on(started(1), 0.0)
-    strategy.on(committed([5]), 1.0)
-    assert strategy.on(Tick(), 1.01) == []
-    assert isinstance(strategy.on(Tick(), 9.0)[0], SendTree)
-
-
-def test_who_is_not_asked_any_more_is_told_so_once() -> None:
-    strategy = opened()
-    strategy.on(started(2, prompt_nll=2.0), 0.0)
-    strategy.on(committed([5]), 1.0)
-    strategy.on(started(1, prompt_nll=1.0), 1.1)
-    strategy.on(Tick(), 9.0)
-    assigns = [a for a in strategy.on(committed([6], after=[5]), 9.1) if isinstance(a, SendAssign)]
-    assert [(a.author, a.depth, a.window) for a in assigns[:1]] == [(2, 1, 1)]
-    assert [a.author for a in assigns] == [2, 1]
-    strategy.on(Tick(), 19.0)
-    assigns = [a for a in strategy.on(committed([7], after=[5, 6]), 19.1) if isinstance(a, SendAssign)]
-    assert 2 not in [a.author for a in assigns if a.window == 1]
-
-
 def test_after_a_failover_the_round_under_way_teaches_nothing_and_a_new_one_begins() -> None:
     strategy = opened()
     strategy.on(started(1), 0.0)
@@ -118,17 +94,6 @@ def test_drafts_of_one_that_vanished_are_verified_all_the_same() -> None:
     [action] = strategy.on(DrafterLost(1), 1.2)
     assert isinstance(action, SendTree)
     assert ([node.token for node in action.block.nodes], action.block.authors) == ([7, 8], (1, 1))
-
-
-def test_acceptance_counts_tokens_up_to_the_first_miss() -> None:
-    acceptance = Acceptance()
-    acceptance.learn(accepted=3, drafted=8)
-    assert acceptance.judged == 4
-    acceptance.learn(accepted=2, drafted=2)
-    assert acceptance.judged == 6
-    for _ in range(60):
-        acceptance.learn(accepted=4, drafted=4)
-    assert acceptance.rate > 0.97
 
 
 @st.composite
@@ -225,7 +190,7 @@ class Storm:
         self.commit()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("make", [Speculative, SpecInfer, Spin, CosinePaper])
 def test_in_any_order_of_events_every_round_ends_in_one_pass(make: Callable[[bytes], Strategy], seed: int) -> None:
     storm = Storm(make(ROOT), random.Random(seed))
@@ -246,13 +211,6 @@ def best(acceptance: float, round_trips_s: float) -> int:
     return best_draft_tokens(acceptance=acceptance, draft_token_s=0.006, round_trips_s=round_trips_s, verify_s=0.06)
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.9, 1.0])
-@pytest.mark.parametrize("tokens", [1, 3, 16])
-def test_the_expectation_is_the_sum_of_its_steps(acceptance: float, tokens: int) -> None:
-    total = sum(acceptance**step for step in range(tokens + 1))
-    assert expected_tokens(acceptance=acceptance, draft_tokens=tokens) == pytest.approx(total)
-
-
 def test_far_links_ask_for_longer_drafts_and_bad_drafters_for_shorter() -> None:
     by_rtt = [best(0.8, rtt_s) for rtt_s in (0.0, 0.02, 0.1, 0.3)]
     assert by_rtt == sorted(by_rtt)
@@ -262,7 +220,7 @@ def test_far_links_ask_for_longer_drafts_and_bad_drafters_for_shorter() -> None:
     assert by_acceptance[0] < by_acceptance[-1]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(15))
 def test_it_is_the_best_of_all_lengths(seed: int) -> None:
     rng = random.Random(seed)
     acceptance, draft_s, rtt_s, pass_s = rng.random(), rng.uniform(0.001, 0.05), rng.uniform(0, 0.3), 0.06

@@ -49,11 +49,6 @@ def test_the_drafters_that_know_the_prompt_best_draft_a_tree_each() -> None:
     assert {(a.depth, a.width, a.window) for a in assigns.values()} == {(2, 2, 8)}
 
 
-def test_a_named_set_of_drafters_is_asked_whatever_they_say() -> None:
-    _, actions = begun(SpecInferOptions(authors=(3, 7)), 1, 2, 3)
-    assert set(assigned(actions)) == {3}
-
-
 def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     strategy, _ = begun(THREE, 1, 2)
     assert strategy.on(branched({7: 0.6, 8: 0.3}, after=[5], author=1), 1.01) == []
@@ -69,14 +64,6 @@ def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     assert set(verify.block.authors) == {1, 2}
 
 
-def test_only_the_likeliest_nodes_fit() -> None:
-    strategy, _ = begun(SpecInferOptions(drafters=1, depth_tokens=2, max_nodes=2), 1)
-    strategy.on(branched({7: 0.3, 8: 0.5}, after=[5], author=1), 1.01)
-    [verify] = strategy.on(drafted([8, 3], after=[5], confidence=0.7), 1.02)
-    assert isinstance(verify, SendTree)
-    assert [node.token for node in verify.block.nodes] == [8, 3]
-
-
 def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
     strategy, actions = begun(THREE, 1)
     [wake] = [action for action in actions if isinstance(action, WakeAt)]
@@ -87,33 +74,9 @@ def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
     assert [node.token for node in verify.block.nodes] == [7]
 
 
-def test_one_that_said_nothing_yet_is_waited_for_longer() -> None:
-    strategy, actions = begun(THREE, 1, 2)
-    [due] = [action.at_s for action in actions if isinstance(action, WakeAt)]
-    strategy.on(drafted([7, 8, 9], after=[5]), 1.01)
-    [wake] = strategy.on(Tick(), due)
-    assert isinstance(wake, WakeAt)
-    assert wake.at_s > due
-    assert isinstance(strategy.on(Tick(), wake.at_s)[0], SendTree)
-    assert set(assigned(strategy.on(committed([7], after=[5]), wake.at_s))) == {1}
-
-
 def test_the_last_awaited_drafter_vanishes() -> None:
     strategy, _ = begun(THREE, 1, 2)
     strategy.on(drafted([7, 8, 9], after=[5]), 1.01)
     [verify] = strategy.on(DrafterLost(2), 1.02)
     assert isinstance(verify, SendTree)
     assert len(verify.block.nodes) == 3
-
-
-def test_who_is_wrong_gives_way_to_who_was_not_tried() -> None:
-    strategy, actions = begun(SpecInferOptions(drafters=1, depth_tokens=2), 1, 2)
-    output, asked = [5], []
-    for token in range(12):
-        [author] = assigned(actions)
-        asked.append(author)
-        strategy.on(drafted([30 + author, 40], after=output, author=author), 1.1)
-        actions = strategy.on(committed([token], after=output), 1.2)
-        output.append(token)
-    assert asked[0] == 1
-    assert 2 in asked

@@ -74,21 +74,3 @@ def test_a_drafter_that_vanishes_ends_its_round() -> None:
     assert strategy.on(DrafterLost(2), 1.1) == []
     assert verified(strategy.on(DrafterLost(1), 1.2)).nodes == ()
     assert verified(strategy.on(committed([6], after=[5]), 1.3)[-1:]).nodes == ()
-
-
-def test_drafts_of_others_and_late_ones_change_nothing() -> None:
-    strategy, _ = begun(1, 2)
-    assert strategy.on(drafted([7, 8, 9], after=[5], author=2), 1.1) == []
-    assert strategy.on(drafted([9], after=[4]), 1.1) == []
-    assert verified(strategy.on(Tick(), 2.0)).nodes == ()
-
-
-def test_the_chain_gets_shorter_with_misses() -> None:
-    strategy, actions = begun(1)
-    first = assigned(actions).depth
-    output = [5]
-    for _ in range(20):
-        strategy.on(drafted([1] * assigned(actions).depth, after=output), 1.0)
-        actions = strategy.on(committed([2], after=output), 1.0)
-        output.append(2)
-    assert assigned(actions).depth < first

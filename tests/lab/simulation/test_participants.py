@@ -7,7 +7,7 @@ import pytest
 
 from cosine_lab.emulation.cities import rtt_s
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.participants import Participants, identity_of, population_of
+from cosine_lab.simulation.participants import Participants, identity_of
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.report import EventLog
 from cosine_lab.simulation.scenario import Scenario
@@ -20,18 +20,6 @@ BASE = Scenario(verifiers=2, drafters=2, clients=2, requests=1, max_new_tokens=1
 
 async def participants_of(scenario: Scenario) -> Participants:
     return Participants(scenario, workload_of(scenario), EventLog())
-
-
-def test_identities_differ_by_kind_and_index_and_not_by_run() -> None:
-    peers = [identity_of(kind, index).peer_id for kind in ("verifier", "drafter", "client") for index in range(3)]
-    assert len(set(peers)) == 9
-    assert peers[0] == identity_of("verifier", 0).peer_id
-
-
-def test_faults_begin_while_plain_decoding_would_go_on() -> None:
-    population = population_of(replace(BASE, requests=3))
-    assert (population.verifiers, population.drafters, population.clients) == (2, 2, 2)
-    assert population.horizon_s == pytest.approx(3 * 10 * BASE.curve(Role.VERIFIER).seconds(1))
 
 
 @pytest.mark.parametrize(
