@@ -7,185 +7,66 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.base import PREFIX, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.torch import cached_model
-from cosine_node.engine.torch.cached_model import CachedModel, PathBatch, PathToken, RowPaths, layer_kinds
+from cosine_node.engine.torch.cached_model import CachedModel, PathBatch, RowPaths, layer_kinds
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
+from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.tiny_models import COMMON, OWN_ATTENTION, RECURRENT, STEPPED, VOCAB, build
 from tests.thoroughness import soak_rest
 
-Make = Callable[[], Any]
-WAYS = {
-    **dict.fromkeys(OWN_ATTENTION, PassWay.CACHED),
-    **dict.fromkeys(RECURRENT, PassWay.CACHED),
-    **dict.fromkeys(STEPPED, PassWay.STEPPED),
-}
-MODELS: dict[str, Make] = {**OWN_ATTENTION, **RECURRENT, **STEPPED}
+MODELS: dict[str, Callable[[], Any]] = {**OWN_ATTENTION, **RECURRENT, **STEPPED}
 QUICK = ["falcon-alibi", "bloom", "gpt_neo", "qwen3_next", "mamba2", "jamba"]
 NAMES = soak_rest(QUICK + [name for name in MODELS if name not in QUICK], len(QUICK))
-TEXT_TOKENS = 14
+TEXT_TOKENS = 10
 
 
-def prompt_of(tokens: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, VOCAB, (tokens,), generator=generator).tolist()
+def way_of(name: str) -> PassWay:
+    return PassWay.STEPPED if name in STEPPED else PassWay.CACHED
 
 
-def generated(name: str, prompt: Sequence[int]) -> list[int]:
-    """The model's own greedy text."""
-    found = build(MODELS[name]()).generate(
-        torch.tensor([prompt]), do_sample=False, max_new_tokens=TEXT_TOKENS, eos_token_id=None, pad_token_id=0
-    )
-    text: list[int] = found[0, len(prompt) :].tolist()
-    return text
+def engine_of(name: str, pool_tokens: int = 1024) -> TorchEngine:
+    return TorchEngine(build(MODELS[name]()), pool_tokens=pool_tokens, way=way_of(name))
 
 
-def engine_of(name: str, pool_tokens: int = 512) -> TorchEngine:
-    return TorchEngine(build(MODELS[name]()), pool_tokens=pool_tokens, way=WAYS[name])
-
-
-class Request:
-    """A greedy request on an engine: its output so far, and the tokens that were not fed yet."""
-
-    def __init__(self, engine: TorchEngine, prompt: Sequence[int], scope: str | None = None) -> None:
-        self.engine = engine
-        self.prompt = prompt
-        self.scope = scope
-        self.output: list[int] = []
-        self.reused = self.open()
-
-    def open(self) -> int:
-        """Begin, or begin again; the tokens that need not be fed."""
-        text = [*self.prompt, *self.output]
-        self.sequence = self.engine.open(sampling=Sampling(), prompt_tokens=len(self.prompt), scope=self.scope)
-        reused = self.engine.reuse_prefix(self.sequence, text)
-        self.unfed = text[reused:]
-        return reused
-
-    def chain(self, most_tokens: int) -> Row:
-        part = self.unfed[:most_tokens]
-        return Row.chain(self.sequence, part, scored_from=len(part) - 1)
-
-    def take(self, row: Row, result: RowResult) -> None:
-        self.engine.keep(self.sequence, row.nodes)
-        self.unfed = self.unfed[len(row.tokens) :]
-        if not self.unfed:
-            self.output.append(result.choices[-1].token)
-            self.unfed = self.output[-1:]
-
-
-def write(*requests: Request, until: int = TEXT_TOKENS, piece_tokens: int = 512) -> list[list[int]]:
-    """Decode requests together, prompts in pieces; their outputs."""
-    while rows := [request.chain(piece_tokens) for request in requests if len(request.output) < until]:
-        results = requests[0].engine.forward(rows)
-        by_sequence = {request.sequence: request for request in requests}
-        for row, result in zip(rows, results, strict=True):
-            by_sequence[row.sequence].take(row, result)
-    return [request.output for request in requests]
+def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
+    """Requests in one pass, their prompts in pieces, below shared prefixes, over trees and after preemption."""
+    model = build(MODELS[name]())
+    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1)
+    for one in asked:
+        one.expected = serve_alone(engine, one, TEXT_TOKENS)
+        if one.sampling.is_greedy:
+            text = model.generate(
+                torch.tensor([one.prompt]),
+                do_sample=False, max_new_tokens=TEXT_TOKENS, eos_token_id=None, pad_token_id=0,
+            )
+            assert [token for token, _ in one.expected] == text[0, len(one.prompt) :].tolist()
+    assert serve_together(engine, asked, at_once=3, seed=2, tolerance=1e-3) == 0
+    assert engine.live_tokens == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_in_one_pass_with_prompts_in_pieces_write_it(name: str) -> None:
-    engine = engine_of(name)
-    prompts = [prompt_of(tokens, seed=tokens) for tokens in (3, 37, 22)]
-    requests = [Request(engine, prompt) for prompt in prompts]
-    assert write(*requests, piece_tokens=9) == [generated(name, prompt) for prompt in prompts]
+def test_requests_write_the_text_of_generate_however_they_are_served(name: str) -> None:
+    check_served(name, engine_of(name), requests=8)
 
 
-def verify(request: Request, expected: Sequence[int], *, wrong_from: int) -> None:
-    """Two passes over a token tree below the pending token; keep what the model itself would have written.
-
-    The tree drafts what is expected, wrongly from a depth on, beside a wrong sibling at each depth. The second
-    pass feeds below the right and the wrong nodes of the first.
-    """
-    draft = [*expected[len(request.output) :], 3, 3, 3, 3][:4]
-    draft = [token if depth < wrong_from else (token + 1) % VOCAB for depth, token in enumerate(draft)]
-    first, second, third, fourth = draft
-    wrong = [(token + 5) % VOCAB for token in draft]
-    # What is kept leaves nodes below it under their names.
-    a, b, c, d, e, f, g, h, i, j = range(10 * len(request.output), 10 * len(request.output) + 10)
-    tree = Row(
-        request.sequence,
-        (request.unfed[0], first, wrong[0], second, wrong[1], 7),
-        (a, b, c, d, e, f),
-        (PREFIX, a, a, b, b, c),
-    )
-    deeper = Row(request.sequence, (third, 9, wrong[2], fourth), (g, h, i, j), (d, f, d, g))
-    children: dict[int, list[tuple[int, int]]] = {}
-    choices: dict[int, int] = {}
-    for row in (tree, deeper):
-        (result,) = request.engine.forward([row])
-        choices |= {node: choice.token for node, choice in zip(row.nodes, result.choices, strict=True)}
-        for node, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
-            children.setdefault(parent, []).append((node, token))
-    path = [a]
-    while found := [node for node, token in children.get(path[-1], ()) if token == choices[path[-1]]]:
-        request.output.append(choices[path[-1]])
-        path.append(found[0])
-    request.output.append(choices[path[-1]])
-    request.engine.keep(request.sequence, path)
-    request.unfed = request.output[-1:]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_token_trees_change_nothing(name: str) -> None:
-    prompt = prompt_of(18, seed=2)
-    expected = generated(name, prompt)
-    request = Request(engine_of(name), prompt)
-    write(request, until=1)
-    passes = 0
-    while len(request.output) < TEXT_TOKENS:
-        verify(request, expected, wrong_from=(3, 1, 9, 0)[passes % 4])
-        passes += 1
-    assert request.output[:TEXT_TOKENS] == expected
-    # Drafts were accepted.
-    assert passes < TEXT_TOKENS // 2
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_shared_prefix_changes_nothing(name: str) -> None:
-    engine = engine_of(name)
-    prompt = prompt_of(41, seed=3)
-    longer = [*prompt[:35], *prompt_of(9, seed=4)]
-    first = Request(engine, prompt, "scope")
-    assert write(first) == [generated(name, prompt)]
-    second = Request(engine, longer, "scope")
-    assert second.reused == 32
-    assert write(second) == [generated(name, longer)]
-    engine.release(first.sequence)
-    again = Request(engine, prompt, "scope")
-    assert again.reused == 32
-    assert write(again) == [generated(name, prompt)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_preemption_changes_nothing(name: str) -> None:
-    engine = engine_of(name)
-    prompts = [prompt_of(17, seed=5), prompt_of(30, seed=6)]
-    requests = [Request(engine, prompt) for prompt in prompts]
-    write(*requests, until=6)
-    engine.release(requests[0].sequence)
-    # Another takes its pages meanwhile.
-    write(Request(engine, prompt_of(40, seed=7)), requests[1], until=9)
-    requests[0].open()
-    assert write(*requests) == [generated(name, prompt) for prompt in prompts]
-
-
-@pytest.mark.parametrize("name", ["qwen3_next", "jamba"])
-def test_requests_whose_states_were_dropped_feed_their_tokens_again(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_whose_states_were_dropped_feed_their_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_model, "LEAST_STATES", 2)
-    engine = engine_of(name)
-    prompts = [prompt_of(tokens, seed=tokens) for tokens in (19, 33, 8)]
-    assert write(*(Request(engine, prompt) for prompt in prompts)) == [
-        generated(name, prompt) for prompt in prompts
-    ]
+    monkeypatch.setattr(cached_model, "TOKENS_A_STATE", 1024)
+    check_served("jamba", engine_of("jamba"), requests=5)
+
+
+def feed(engine: TorchEngine, sequence: int, tokens: Sequence[int]) -> int:
+    """Feed and keep tokens; the choice after them."""
+    row = Row.chain(sequence, tokens, scored_from=len(tokens) - 1)
+    [result] = engine.forward([row])
+    engine.keep(sequence, row.nodes)
+    return result.choices[0].token
 
 
 def forward_lengths(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -202,11 +83,13 @@ def forward_lengths(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def test_a_known_state_saves_feeding_a_shared_prefix_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of("lfm2")
-    prompt = prompt_of(40, seed=8)
-    write(Request(engine, prompt, "scope"), until=1)
+    engine, prompt = engine_of("lfm2"), list(range(40))
+    first, second = (engine.open(sampling=Sampling(), prompt_tokens=40, scope="scope") for _ in range(2))
+    token = feed(engine, first, prompt)
     lengths = forward_lengths(engine, monkeypatch)
-    write(Request(engine, prompt, "scope"), until=2)
+    reused = engine.reuse_prefix(second, prompt)
+    assert (reused, feed(engine, second, prompt[reused:])) == (32, token)
+    feed(engine, second, [token])
     assert lengths == [8, 1]
 
 
@@ -214,19 +97,39 @@ def test_layers_that_forget_their_state_are_fed_few_tokens_one_by_one_and_many_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = engine_of("mamba")
-    request = Request(engine, prompt_of(50, seed=10))
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=50)
     lengths = forward_lengths(engine, monkeypatch)
-    for piece in (12, 5, 33):
-        (result,) = engine.forward([row := request.chain(piece)])
-        request.take(row, result)
+    for first, end in ((0, 12), (12, 17), (17, 50)):
+        feed(engine, sequence, range(first, end))
     assert lengths == [12, 1, 1, 1, 1, 1, 50]
+
+
+@pytest.mark.parametrize("name", ["bloom", "mamba2"])
+def test_a_pass_can_be_abandoned_and_leaves_nothing_behind(name: str) -> None:
+    engine = engine_of(name)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=20)
+    hook = engine._passes.model.get_input_embeddings().register_forward_hook(lambda *_: engine.abandon())
+    with pytest.raises(PassAbandoned):
+        feed(engine, sequence, range(3, 23))
+    assert engine.live_tokens == 0
+    hook.remove()
+    again = feed(engine, sequence, range(3, 23))
+    fresh = engine_of(name)
+    assert again == feed(fresh, fresh.open(sampling=Sampling(), prompt_tokens=20), range(3, 23))
+
+
+def test_memory_beside_the_pool_is_told() -> None:
+    engine = engine_of("mamba2", pool_tokens=8192)
+    # Two layers, each with 4 places of a convolution over 128 + 2 * 8 channels, and 8 heads of 16 times 8.
+    state_bytes = 2 * (4 * (128 + 2 * 8) + 8 * 16 * 8) * 4
+    assert engine.pool_bytes == 8192 // 256 * state_bytes
+    assert engine._passes.token_bytes.total == state_bytes // 256
 
 
 @pytest.mark.parametrize("dtype", soak_rest([torch.bfloat16, torch.float32, torch.float16]), ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_self_test_finds_the_way_in_which_a_model_is_exact(name: str, dtype: torch.dtype) -> None:
-    model = build(MODELS[name]()).to(dtype)
-    assert find_way(model) is WAYS[name]
+    assert find_way(build(MODELS[name]()).to(dtype)) is way_of(name)
 
 
 def _keeps_no_state(patch: pytest.MonkeyPatch) -> None:
@@ -280,10 +183,10 @@ def test_the_self_test_refuses_every_fault(
     # Projections that keep the size of what they project, as those of trained models do.
     config.initializer_range = 0.1
     model = build(config)
-    check_exactness(model, WAYS[name])
+    check_exactness(model, way_of(name))
     plant(monkeypatch)
     with pytest.raises(UnsupportedModel, match="in a self-test"):
-        check_exactness(model, WAYS[name])
+        check_exactness(model, way_of(name))
 
 
 def test_layers_that_forget_their_state_are_not_run_several_tokens_at_once() -> None:
@@ -307,28 +210,6 @@ def test_layers_of_an_unknown_kind_are_refused_by_name(monkeypatch: pytest.Monke
         layer_kinds(OWN_ATTENTION["bloom"]())
 
 
-@pytest.mark.parametrize("name", ["bloom", "mamba2"])
-def test_a_pass_can_be_abandoned_and_leaves_nothing_behind(name: str) -> None:
-    engine = engine_of(name)
-    prompt = prompt_of(20, seed=9)
-    request = Request(engine, prompt)
-    hook = engine._passes.model.get_input_embeddings().register_forward_hook(lambda *_: engine.abandon())
-    with pytest.raises(PassAbandoned):
-        engine.forward([request.chain(100), Request(engine, prompt).chain(100)])
-    assert engine.live_tokens == 0
-    hook.remove()
-    assert write(request) == [generated(name, prompt)]
-
-
-def test_memory_beside_the_pool_is_told() -> None:
-    engine = engine_of("mamba2", pool_tokens=8192)
-    passes = engine._passes
-    # Two layers, each with 4 places of a convolution over 128 + 2 * 8 channels, and 8 heads of 16 times 8.
-    state_bytes = 2 * (4 * (128 + 2 * 8) + 8 * 16 * 8) * 4
-    assert engine.pool_bytes == 8192 // 256 * state_bytes
-    assert passes.token_bytes.total == state_bytes // 256
-
-
 def grown(prefix: int) -> SequenceTree:
     """A sequence of tokens 100, 101, ... in slots 0, 1, ..."""
     tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
@@ -343,12 +224,6 @@ def fed(tree: SequenceTree, row: Row, first_slot: int) -> RowPaths:
 
 def tokens(batch: PathBatch) -> list[list[int]]:
     return [[step.token for step in path] for path in batch.paths]
-
-
-def test_a_chain_is_one_path() -> None:
-    batch = fed(grown(3), Row.chain(0, [7, 8]), 10).whole()
-    assert batch == PathBatch((0, 1, 2), ((PathToken(7, 10, 0), PathToken(8, 11, 1)),))
-    assert (batch.padded(), batch.places(), batch.slots()) == ([[7, 8]], {0: (0, 0), 1: (0, 1)}, [10, 11])
 
 
 def test_a_tree_is_a_path_for_each_leaf_and_shared_tokens_are_written_once() -> None:
@@ -376,13 +251,6 @@ def test_a_stem_is_fed_from_its_last_known_state_on_and_branches_below_it() -> N
     assert stem.slots() == [10]
     assert (branches.past, tokens(branches)) == ((0, 1, 2, 3, 4, 5, 10), [[6], [7, 8]])
     assert branches.slots() == [11, 12, 13]
-
-
-def test_branches_alone_remain_where_the_state_above_them_is_known() -> None:
-    (branches,) = fed(grown(2), Row(0, (6, 7), (0, 1), (PREFIX, PREFIX)), 10).split(
-        2, page_tokens=4, most_tokens=100
-    )
-    assert (branches.past, tokens(branches)) == ((0, 1), [[6], [7]])
 
 
 def test_a_long_stem_is_cut_after_the_last_whole_page_and_where_a_piece_is_full() -> None:

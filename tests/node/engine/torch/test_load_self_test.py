@@ -86,48 +86,32 @@ SCALED_ROPES: Final[dict[str, dict[str, Any]]] = {
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _with_masks(change: Callable[[SequenceTree, Row, AttentionMask], AttentionMask]) -> Plant:
-    """A fault of the attention mask of every row."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(pass_plan, "mask_of", lambda tree, row: change(tree, row, mask_of(tree, row)))
-
-    return plant
-
-
 def _visible(mask: AttentionMask) -> Any:
     shape = (len(mask.query_indices), len(mask.key_slots))
     return np.ones(shape, dtype=np.bool_) if mask.visible is None else mask.visible.copy()
 
 
-def _sees_siblings(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
-    visible, parents = _visible(mask), np.array(row.parents)
-    visible[:, -len(parents) :] |= parents[:, None] == parents[None, :]
-    return replace(mask, visible=visible)
+def _masks(change: Callable[[Any, int, Row], object]) -> Plant:
+    """A fault of what the tokens of each row see, changed in place, given the tokens of the prefix and the row."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def faulty(tree: SequenceTree, row: Row) -> AttentionMask:
+            mask = mask_of(tree, row)
+            visible = _visible(mask)
+            change(visible, len(tree.tokens), row)
+            return replace(mask, visible=visible)
+
+        patch.setattr(pass_plan, "mask_of", faulty)
+
+    return plant
 
 
-def _sees_all_earlier(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
-    visible, count = _visible(mask), len(row.nodes)
-    visible[:, -count:] |= np.tri(count, dtype=np.bool_)
-    return replace(mask, visible=visible)
+def _hide(visible: Any, first: int, end: int) -> None:
+    visible[:, first:end] = False
 
 
-def _sees_no_prefix(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
-    visible = _visible(mask)
-    visible[:, : len(tree.tokens)] = False
-    return replace(mask, visible=visible)
-
-
-def _forgets_first_part(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
-    visible = _visible(mask)
-    visible[:, : len(tree.tokens) // 2] = False
-    return replace(mask, visible=visible)
-
-
-def _forgets_parents(tree: SequenceTree, row: Row, mask: AttentionMask) -> AttentionMask:
-    visible, prefix, own = _visible(mask), len(tree.tokens), len(mask.key_slots) - len(row.nodes)
-    visible[:, prefix:own] = False
-    return replace(mask, visible=visible)
+def _show(visible: Any, row: Row, seen: Any) -> None:
+    visible[:, -len(row.nodes) :] |= seen
 
 
 def _sees_other_requests(patch: pytest.MonkeyPatch) -> None:
@@ -227,11 +211,17 @@ def _decodes_without_last_key(patch: pytest.MonkeyPatch) -> None:
 
 
 FAULTS: Final[dict[str, Plant]] = {
-    "siblings see each other": _with_masks(_sees_siblings),
-    "tokens see all earlier ones of their row": _with_masks(_sees_all_earlier),
-    "the prefix is invisible": _with_masks(_sees_no_prefix),
-    "half of the prefix is invisible": _with_masks(_forgets_first_part),
-    "tokens of earlier passes are invisible": _with_masks(_forgets_parents),
+    "siblings see each other": _masks(
+        lambda seen, prefix, row: _show(seen, row, np.equal.outer(row.parents, row.parents))
+    ),
+    "tokens see all earlier ones of their row": _masks(
+        lambda seen, prefix, row: _show(seen, row, np.tri(len(row.nodes), dtype=np.bool_))
+    ),
+    "the prefix is invisible": _masks(lambda seen, prefix, row: _hide(seen, 0, prefix)),
+    "half of the prefix is invisible": _masks(lambda seen, prefix, row: _hide(seen, 0, prefix // 2)),
+    "tokens of earlier passes are invisible": _masks(
+        lambda seen, prefix, row: _hide(seen, prefix, seen.shape[1] - len(row.nodes))
+    ),
     "requests of a pass see each other": _sees_other_requests,
     "positions are sequential": _positions(lambda indices, first: first + np.arange(len(indices))),
     "positions begin at 0 in each pass": _positions(lambda indices, first: indices - first),

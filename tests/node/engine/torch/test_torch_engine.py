@@ -10,16 +10,12 @@ import torch
 from cosine_lab.experiments.decoding import decoded
 from cosine_node.engine.base import BadLogits, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.torch.engine import TorchEngine, row_results
-from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import (
     LATENT,
-    OWN_ATTENTION,
-    RECURRENT,
     SHARING,
-    STEPPED,
     VOCAB,
     WINDOWED,
     build,
@@ -55,23 +51,6 @@ def _latent_deepseek() -> Any:
 @pytest.mark.parametrize("seed", soak_rest(range(8)))
 def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], pads_rows: bool) -> None:
     check_walk(walk_of(seed, make, pads_rows=pads_rows), seed)
-
-
-@pytest.mark.parametrize(
-    ("make", "way"),
-    [
-        (OWN_ATTENTION["falcon-alibi"], PassWay.CACHED),
-        (OWN_ATTENTION["gpt_neo"], PassWay.CACHED),
-        (RECURRENT["qwen3_next"], PassWay.CACHED),
-        (STEPPED["jamba"], PassWay.STEPPED),
-    ],
-    ids=["falcon", "gpt_neo", "qwen3_next", "jamba"],
-)
-@pytest.mark.parametrize("seed", soak_rest(range(6)))
-def test_random_walks_with_own_attention_equal_fresh_forwards(
-    seed: int, make: Callable[[], Any], way: PassWay
-) -> None:
-    check_walk(walk_of(seed, lambda: build(make()), way=way), seed)
 
 
 @pytest.mark.gpu
