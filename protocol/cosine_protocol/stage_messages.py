@@ -25,8 +25,6 @@ from cosine_protocol.fields import (
 )
 from cosine_protocol.request import Sampling
 
-# A part of a model: layers that follow each other. Pure.
-
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class LayerRange:

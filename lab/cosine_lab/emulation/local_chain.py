@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import RowResult
 from cosine_node.stages.engine import StageEngine
-from cosine_node.stages.operations import ChainLost, Operation
+from cosine_node.stages.operations import ChainLost, FeedRows, Operation, apply_to_books
 from cosine_protocol.errors import CosineError
 
 
@@ -42,5 +42,8 @@ class LocalChain:
         passed: Tensor | list[RowResult] | None = None
         for stage in self._stages:
             assert not isinstance(passed, list)
-            passed = stage.apply(operation, passed)
+            if isinstance(operation, FeedRows):
+                passed = stage.forward(operation.rows, passed)
+            else:
+                apply_to_books(stage, operation)
         return passed if isinstance(passed, list) else None

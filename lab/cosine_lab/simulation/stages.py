@@ -15,8 +15,8 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_runner import ChainRunner, NoStages, OpenedChain
-from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
+from cosine_node.stages.operations import ChainLost, NoChain, Operation
 from cosine_node.stages.remote_chain import ChainPlan, StagePlace, open_chain
 from cosine_node.stages.service import StageService
 from cosine_protocol.stage_messages import LayerRange
@@ -132,6 +132,19 @@ class Ring:
     def slowest(self) -> CostCurve:
         """The cost of a pass at the slowest stage."""
         return max((stage.curve for stage in self.stages), key=lambda curve: curve.seconds(1))
+
+
+class NoStages:
+    """Implements `AnsweringChain` before any chain was found: every pass is lost."""
+
+    def submit(self, operation: Operation) -> None:
+        return
+
+    def results(self) -> Sequence[RowResult]:
+        raise ChainLost("No chain of stages was found yet.")
+
+    async def answer(self) -> Sequence[RowResult]:
+        return self.results()
 
 
 class SimulatedChains:

@@ -11,7 +11,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.operations import Chain, ChainLost, NotComputed, Operation
+from cosine_node.stages.operations import Chain, NotComputed
 from cosine_protocol.errors import CosineError
 
 
@@ -37,19 +37,6 @@ class ChainOpener(Protocol):
     async def open(self, *, first_sequence: int) -> OpenedChain:
         """A chain; the one before ends. Raises `NoChain`."""
         ...
-
-
-class NoStages:
-    """Implements `AnsweringChain` before any chain was found: every pass is lost."""
-
-    def submit(self, operation: Operation) -> None:
-        return
-
-    def results(self) -> Sequence[RowResult]:
-        raise ChainLost("No chain of stages was found yet.")
-
-    async def answer(self) -> Sequence[RowResult]:
-        return self.results()
 
 
 class ChainRunner:

@@ -151,8 +151,9 @@ class ChainSource:
         asked = [
             record
             for record in self._records
-            if not self._is_gone(record, now_s)
-            and (self.pool_tokens is not None or self._has_room(record))
+            if record.stage is not None
+            and not self._is_gone(record, now_s)
+            and (self.pool_tokens is not None or record.stage.pool_tokens >= self._needs.least_pool_tokens)
             and record.numerics == (self.numerics or record.numerics)
         ]
         avoided = self._failures.avoided(now_s).union(busy)
@@ -189,9 +190,6 @@ class ChainSource:
     def _is_gone(self, record: NodeRecord, now_s: float) -> bool:
         failed_s, sequence = self._failed.get(record.peer_id, (-GONE_S, record.sequence))
         return now_s - failed_s < GONE_S and record.sequence <= sequence
-
-    def _has_room(self, record: NodeRecord) -> bool:
-        return record.stage is not None and record.stage.pool_tokens >= self._needs.least_pool_tokens
 
     def _note_failed(self, peer_id: str) -> None:
         now_s = asyncio.get_running_loop().time()

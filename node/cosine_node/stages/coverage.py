@@ -5,10 +5,6 @@ from itertools import groupby
 
 from cosine_protocol.stage_messages import LayerRange
 
-FULL_BAR = 8
-"""So many stages of a layer are drawn as a full bar, the eighths of a character."""
-BARS = " ▁▂▃▄▅▆▇█"
-
 
 def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
     """The number of stages that hold each layer; those of models with another number of layers do not count."""
@@ -51,7 +47,7 @@ def lacked_most(
 
 def bars(counts: Sequence[int]) -> str:
     """A character a layer, as high as it has holders; a cross where it has none."""
-    return "".join(BARS[min(count, FULL_BAR)] if count else "×" for count in counts)
+    return "".join("×▁▂▃▄▅▆▇█"[min(count, 8)] for count in counts)
 
 
 def gaps_sentence(gaps: Sequence[LayerRange]) -> str:

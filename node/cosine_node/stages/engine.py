@@ -17,12 +17,9 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, read_config
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
-from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
     UnsupportedModel,
@@ -34,13 +31,10 @@ from cosine_node.engine.torch.support import (
 )
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.gguf.file import GgufFile
-from cosine_node.stages.operations import BadActivations, FeedRows, Operation, apply_to_books
+from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-
-# Loading a part of a model: only its tensors are read, of the files that have some of them.
-
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
@@ -50,8 +44,8 @@ INDEX: Final = "model.safetensors.index.json"
 def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
     """Some layers of the model in a folder, or by a Hugging Face id, as a model of transformers.
 
-    The first layer brings the embedding, the last one the output layer. Raises `UsageError`, and its kind
-    `UnsupportedModel` for a model that has no such parts.
+    Only their tensors are read, of the files that have some of them. The first layer brings the embedding, the last
+    one the output layer. Raises `UsageError`, and its kind `UnsupportedModel` for a model that has no such parts.
     """
     config = read_config(source)
     refuse_by_config(config)
@@ -108,8 +102,8 @@ def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
 @contextmanager
 def _tensors(source: str, is_wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
     """The tensors of these names, each to be read when it is needed; files with none are not opened."""
-    whole = _file(source, WEIGHTS)
-    if whole is None:
+    names = [WEIGHTS]
+    if _file(source, WEIGHTS) is None:
         index = _file(source, INDEX)
         if index is None:
             raise UsageError(f"'{source}' has no file {WEIGHTS}, nor {INDEX}.")
@@ -117,18 +111,14 @@ def _tensors(source: str, is_wanted: Callable[[str], bool]) -> Iterator[dict[str
         names = sorted({file for key, file in file_of.items() if is_wanted(key)})
     with ExitStack() as opened:
         tensors: dict[str, Any] = {}
-        for path in [whole] if whole is not None else [_shard(source, name) for name in names]:
+        for name in names:
+            path = _file(source, name)
+            if path is None:
+                raise UsageError(f"'{source}' has no file {name}.")
             # Mapped into memory, a file would take address space for all of its tensors.
             file = opened.enter_context(safe_open(path, framework="pt", backend="pread"))
             tensors.update({key: file.get_slice(key) for key in file.keys() if is_wanted(key)})  # noqa: SIM118  # it cannot be iterated
         yield tensors
-
-
-def _shard(source: str, name: str) -> str:
-    found = _file(source, name)
-    if found is None:
-        raise UsageError(f"'{source}' has no file {name}.")
-    return found
 
 
 def _file(source: str, name: str) -> str | None:
@@ -137,14 +127,11 @@ def _file(source: str, name: str) -> str | None:
     return found
 
 
-# Some layers of a model, with the keys and values of the tokens that they are fed.
-
-
 class StageModel:
     """Layers of a model that follow each other, and a KV pool for them, which is shared out between chains.
 
-    The first layer brings the embedding of tokens, the last one norm and output layer. Not thread-safe but for
-    `abandon`.
+    The first layer brings the embedding of tokens, the last one norm and output layer. Passes of `packed` give the
+    activations of all tokens [tokens, hidden] where the last layer is not here. Not thread-safe but for `abandon`.
     """
 
     def __init__(
@@ -160,79 +147,26 @@ class StageModel:
         if window_slots is not None:
             # No token is allocated in it: it says how many window slots there are.
             windows = WindowPages(pages=pages, tokens=window_slots, window_tokens=1)
-        self._packed = PackedModel(
+        self.packed = PackedModel(
             model, slots=pages * PAGE_TOKENS, keeps_latents=way is PassWay.PACKED, windows=windows
         )
         self.layers = layers
+        self.slots = pages * PAGE_TOKENS
+        self.window_slots = None if windows is None else windows.slots
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         self.numerics = numerics(model)
-        self.vocab_tokens = self._packed.vocab_tokens
+        self.vocab_tokens = self.packed.vocab_tokens
         self.context_tokens = context_tokens(model.config)
         self.hidden_width: int = model.config.get_text_config().hidden_size
-        self.token_bytes: TokenBytes = self._packed.token_bytes
-        self.pool_bytes = self._packed.pool_bytes
+        self.token_bytes: TokenBytes = self.packed.token_bytes
+        self.pool_bytes = self.packed.pool_bytes
         self.weights_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
-        if not layers.is_last and self._leaving_shape() != (1, self.hidden_width):
-            raise UnsupportedModel(model.config.model_type, "more than one vector a token goes from layer to layer")
-
-    @classmethod
-    def load(
-        cls,
-        source: str,
-        layers: LayerRange,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        slots: int,
-        window_slots: int | None = None,
-    ) -> "StageModel":
-        """These layers of the model in a folder, or by a Hugging Face id, if a self-test finds them exact.
-
-        Raises `UsageError`, and its kind `UnsupportedModel` for a model that cannot be run in parts.
-        """
-        model = load_part(source, layers, dtype=dtype).to(device)
-        return cls(model, layers, slots=slots, way=find_way(model), window_slots=window_slots)
-
-    @property
-    def module(self) -> Any:
-        """The model of transformers that the layers are in."""
-        return self._packed.model
-
-    @property
-    def slots(self) -> int:
-        """Token slots of the pool."""
-        return self._packed.store.slots
-
-    @property
-    def window_slots(self) -> int | None:
-        """Token slots of the pool of layers with a sliding window, where that is one of its own."""
-        windows = self._packed.store.windows
-        return None if windows is None else windows.slots
-
-    def store(
-        self, *, first_slot: int, slots: int, windows: WindowPages | None, first_window_slot: int = 0
-    ) -> KvStore:
-        """The part of the pool for one chain (`KvStore.part`)."""
-        return self._packed.store.part(
-            first_slot=first_slot, slots=slots, windows=windows, first_window_slot=first_window_slot
-        )
-
-    def run(self, feeds: Feeds, *, store: KvStore, entering: Tensor | None, wanted: list[int]) -> Tensor:
-        """Feed rows that are in their trees. Logits [wanted, vocab] where the last layer is here.
-
-        Else the activations [tokens, hidden] of all tokens. Raises `PassAbandoned` and `OutOfMemory`.
-        """
-        return self._packed.logits(feeds, wanted=wanted, entering=entering, store=store)
-
-    def abandon(self) -> None:
-        """Stop the pass under way between two of its layers; called from another thread."""
-        self._packed.abandon()
-
-    def _leaving_shape(self) -> tuple[int, ...]:
         tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
         tree.add(row, [0])
-        return tuple(self._packed.logits([(tree, row)], wanted=[0]).shape)
+        leaving = self.packed.logits([(tree, row)], wanted=[0])
+        if not layers.is_last and leaving.shape != (1, self.hidden_width):
+            raise UnsupportedModel(model.config.model_type, "more than one vector a token goes from layer to layer")
 
 
 class StageEngine(PagedEngine):
@@ -251,8 +185,8 @@ class StageEngine(PagedEngine):
         first_window_slot: int = 0,
         first_sequence: int = 0,
     ) -> None:
-        self._model = model
-        self._store = model.store(
+        self.model = model
+        self._store = model.packed.store.part(
             first_slot=first_slot,
             slots=pool.capacity_tokens,
             windows=pool.windows,
@@ -266,20 +200,8 @@ class StageEngine(PagedEngine):
             first_sequence=first_sequence,
         )
 
-    @property
-    def module(self) -> Any:
-        """The model of transformers that its layers are in."""
-        return self._model.module
-
     def abandon(self) -> None:
-        self._model.abandon()
-
-    def apply(self, operation: Operation, activations: Tensor | None) -> Tensor | list[RowResult] | None:
-        """Apply the chain's next operation; for a feed, what `forward` gives."""
-        if isinstance(operation, FeedRows):
-            return self.forward(operation.rows, activations)
-        apply_to_books(self, operation)
-        return None
+        self.model.packed.abandon()
 
     def forward(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor | list[RowResult]:
         """One pass over at least one row, whose results the last stage gives; others, activations [tokens, hidden].
@@ -295,20 +217,20 @@ class StageEngine(PagedEngine):
             on_error.callback(self.unfeed, rows)
 
             def run(wanted: list[int]) -> Tensor:
-                return self._model.run(feeds, store=self._store, entering=activations, wanted=wanted)
+                return self.model.packed.logits(feeds, wanted=wanted, entering=activations, store=self._store)
 
-            is_last = self._model.layers.is_last
+            is_last = self.model.layers.is_last
             found = row_results(feeds, run) if is_last else run(list(range(tokens)))
             on_error.pop_all()
         return found
 
     def _check(self, activations: Tensor | None, tokens: int) -> None:
-        if self._model.layers.is_first:
+        if self.model.layers.is_first:
             if activations is not None:
                 raise BadActivations("The first stage takes tokens, not activations.")
             return
-        if activations is None or activations.shape != (tokens, self._model.hidden_width):
+        if activations is None or activations.shape != (tokens, self.model.hidden_width):
             shape = "no activations" if activations is None else f"activations of the shape {[*activations.shape]}"
-            raise BadActivations(f"{tokens} tokens came with {shape}, not {[tokens, self._model.hidden_width]}.")
-        if activations.dtype != self._model.dtype or not bool(torch.isfinite(activations).all()):
-            raise BadActivations(f"Activations are no finite numbers in {self._model.numerics}.")
+            raise BadActivations(f"{tokens} tokens came with {shape}, not {[tokens, self.model.hidden_width]}.")
+        if activations.dtype != self.model.dtype or not bool(torch.isfinite(activations).all()):
+            raise BadActivations(f"Activations are no finite numbers in {self.model.numerics}.")

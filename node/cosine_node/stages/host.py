@@ -3,23 +3,20 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from cosine_node.engine.base import OutOfPages, Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import StageEngine, StageModel
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.stage_messages import LayerRange
-
-SlotRange = range
-"""Slots that follow each other."""
 
 
 class HostedChain:
     """Sequences of one chain at a stage, for one thread at a time; `close` when none uses them."""
 
-    def __init__(self, model: StageModel, engine: StageEngine, close: Callable[[], None]) -> None:
+    def __init__(self, model: StageModel, engine: StageEngine, close: Callable[[], object]) -> None:
         self._model = model
         self._engine = engine
         self.close = close
@@ -30,8 +27,14 @@ class HostedChain:
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         """`StageEngine.forward` over bytes. Raises what that raises, and `BadActivations` for its own outcome."""
-        tokens = sum(len(row.tokens) for row in rows)
-        entering = None if activations is None else self._entering(activations, tokens)
+        entering = None
+        if activations is not None:
+            tokens, width, dtype = count_tokens(rows), self._model.hidden_width, self._model.dtype
+            if len(activations) != tokens * width * dtype.itemsize:
+                raise BadActivations(f"{len(activations)} bytes of activations came for {tokens} tokens.")
+            # Copied into memory of torch's own, for products round by alignment.
+            read = torch.frombuffer(bytearray(activations), dtype=dtype)
+            entering = read.view(tokens, width).to(self._model.device, copy=True)
         found = self._engine.forward(rows, entering)
         if isinstance(found, list):
             return found
@@ -40,21 +43,13 @@ class HostedChain:
         # As plain bytes, for numpy knows no bfloat16.
         return found.contiguous().cpu().view(torch.uint8).numpy().tobytes()
 
-    def _entering(self, activations: bytes | bytearray, tokens: int) -> Tensor:
-        width, dtype = self._model.hidden_width, self._model.dtype
-        if len(activations) != tokens * width * dtype.itemsize:
-            raise BadActivations(f"{len(activations)} bytes of activations came for {tokens} tokens.")
-        # Copied into memory of torch's own, for products round by alignment.
-        read = torch.frombuffer(bytearray(activations), dtype=dtype)
-        return read.view(tokens, width).to(self._model.device, copy=True)
-
 
 class StageHost:
     """Shares the slots of a `StageModel` out between chains, by ranges that no two of them have in common."""
 
     def __init__(self, model: StageModel) -> None:
         self._model = model
-        self._taken: dict[int, tuple[SlotRange, SlotRange]] = {}
+        self._taken: dict[int, tuple[range, range]] = {}
         self._opened = 0
 
     @property
@@ -113,13 +108,10 @@ class StageHost:
         number = self._opened
         self._opened += 1
         self._taken[number] = (slots, window_slots)
-        return HostedChain(self._model, engine, lambda: self._close(number))
-
-    def _close(self, number: int) -> None:
-        self._taken.pop(number, None)
+        return HostedChain(self._model, engine, lambda: self._taken.pop(number, None))
 
 
-def _free_range(taken: Sequence[SlotRange], slots: int, all_slots: int) -> SlotRange:
+def _free_range(taken: Sequence[range], slots: int, all_slots: int) -> range:
     """The first gap between ranges with so many slots. Raises `OutOfPages`."""
     start = 0
     for other in sorted(taken, key=lambda each: each.start):

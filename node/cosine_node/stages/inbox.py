@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Row
+from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_node.stages.remote_chain import rows_of
 from cosine_protocol.errors import MalformedMessage
@@ -20,15 +21,12 @@ from cosine_protocol.stage_messages import (
     ReusePrefix,
 )
 
-# The share of the time that a device was at work lately. Pure.
-
-
 WINDOW_S: Final = 30.0
 """As long as a few requests; a record is renewed when its load has changed."""
 
 
 class BusyShare:
-    """Notes passes, of one device and so never two at once. Times never go back."""
+    """The share of the time that a device was at work lately, never at two passes. Times never go back."""
 
     def __init__(self, *, now_s: float) -> None:
         self._began_s = now_s
@@ -55,15 +53,11 @@ class BusyShare:
             self._passes.popleft()
 
 
-# Which feeds a stage need not compute: those that operations behind them in its inbox drop. Pure.
-#
-# PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early that are not wanted any more.
-
-
 def will_be_dropped(row: Row, parents: Mapping[int, int], later: Sequence[object]) -> bool:
     """True if later operations drop all nodes of a row before any of them becomes part of the prefix.
 
-    `parents` are those of the nodes that the row's sequence has before it, parents before children.
+    Its feed need not be computed then, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. `parents`
+    are those of the nodes that the row's sequence has before it, parents before children.
     """
     if not any(getattr(operation, "sequence", None) == row.sequence for operation in later):
         return False
@@ -92,12 +86,6 @@ def _with_descendants(alive: Mapping[int, int], names: Iterable[int]) -> set[int
         if parent in found:
             found.add(name)
     return found
-
-
-NUMBER_BYTES: Final = 40
-"""What a whole number in a tuple takes in CPython: 32 bytes, and 8 that point to it."""
-OPERATION_BYTES: Final = 400
-"""What an operation takes besides: about that of a `FeedPass` with one row (sys.getsizeof of its parts)."""
 
 
 @dataclass(slots=True)
@@ -157,22 +145,16 @@ class StageInbox:
             self._bytes += _size(message)
             self._push(message, _size(message))
             return
-        feed = self._announced(message)
+        rows, size = rows_of(message), message.activation_bytes
+        expected = self._token_bytes * count_tokens(rows)
+        if size not in (0, expected):
+            raise BadActivations(f"A feed came with {size} bytes of activations, not {expected}.")
+        feed = QueuedFeed(message.number, rows, bytearray() if size else None, size)
         self._bytes += _size(feed)
         if feed.missing_bytes:
             self._coming = feed
         else:
             self._push(feed, _size(feed))
-
-    def _announced(self, message: FeedPass) -> QueuedFeed:
-        rows = rows_of(message)
-        expected = self._token_bytes * sum(len(row.tokens) for row in rows)
-        if message.activation_bytes not in (0, expected):
-            raise BadActivations(
-                f"A feed came with {message.activation_bytes} bytes of activations, not {expected}."
-            )
-        activations = bytearray() if message.activation_bytes else None
-        return QueuedFeed(message.number, rows, activations, message.activation_bytes)
 
     def _push(self, operation: BookOperation | QueuedFeed, size: int) -> None:
         self._queued.append((operation, size))
@@ -196,9 +178,12 @@ class StageInbox:
 
 
 def _size(operation: BookOperation | QueuedFeed) -> int:
+    # A whole number in a tuple takes 32 bytes in CPython, and 8 that point to it; an operation besides about what a
+    # `FeedPass` with one row does (sys.getsizeof of its parts).
+    number_bytes, operation_bytes = 40, 400
     match operation:
         case QueuedFeed():
-            return sum(OPERATION_BYTES + 3 * NUMBER_BYTES * len(row.tokens) for row in operation.rows)
+            return sum(operation_bytes + 3 * number_bytes * len(row.tokens) for row in operation.rows)
         case ReusePrefix(_, numbers) | KeepPath(_, numbers) | PruneNodes(_, numbers):
-            return OPERATION_BYTES + NUMBER_BYTES * len(numbers)
-    return OPERATION_BYTES
+            return operation_bytes + number_bytes * len(numbers)
+    return operation_bytes

@@ -1,5 +1,6 @@
 """Loads the layers that a volunteer holds as a stage: which, in how much memory, and what their passes cost."""
 
+import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,19 @@ from cosine_node.engine.torch.partial_model import decoder_layers
 from cosine_node.engine.torch.support import context_tokens, model_class_of, refuse_by_config
 from cosine_node.engine.torch.threads import limit_threads
 from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 
-# The memory that the weights of a part of a model take, known before any is read.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSizes:
-    """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has."""
+    """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has.
+
+    They are known before any weight is read.
+    """
 
     layers_bytes: tuple[int, ...]
     embedding_bytes: int
@@ -68,13 +71,11 @@ def _bytes_of(weights: Iterable[torch.Tensor], dtype: torch.dtype) -> int:
     return sum(weight.numel() for weight in weights) * dtype.itemsize
 
 
-# A part of a model that is fed by nobody: as an engine, to measure its passes before any chain uses it.
-
-
 class StageRehearsal:
-    """Implements `cosine_node.engine.base.Engine` by a stage alone, whose activations it makes up.
+    """Implements `cosine_node.engine.base.Engine` by a stage alone, to measure its passes before any chain uses it.
 
-    Only results of the last stage have choices. It takes the whole pool of the model, so there must be no chain.
+    It makes activations up. Only results of the last stage have choices. It takes the whole pool of the model, so
+    there must be no chain.
     """
 
     def __init__(self, model: StageModel) -> None:
@@ -97,7 +98,7 @@ class StageRehearsal:
         """One pass. Raises what `StageEngine.forward` raises."""
         entering = None
         if not self._model.layers.is_first:
-            shape = sum(len(row.tokens) for row in rows), self._model.hidden_width
+            shape = count_tokens(rows), self._model.hidden_width
             entering = torch.linspace(-1.0, 1.0, shape[0] * shape[1]).reshape(shape)
             entering = entering.to(self._model.device, self._model.dtype)
         found = self._stage.forward(rows, entering)
@@ -174,12 +175,8 @@ class StageDraft:
         """The layers to hold, where others hold these. Raises `UsageError`."""
         if self.named is not None:
             return self.named
-        most_bytes = None if self._memory_bytes is None else WEIGHTS_PART * self._memory_bytes
-
-        def fits(part: LayerRange) -> bool:
-            return most_bytes is None or self.sizes.of(part) <= most_bytes
-
-        part = lacked_most(held, layers=self.sizes.layers, fits=fits)
+        most_bytes = math.inf if self._memory_bytes is None else WEIGHTS_PART * self._memory_bytes
+        part = lacked_most(held, layers=self.sizes.layers, fits=lambda part: self.sizes.of(part) <= most_bytes)
         if part is None:
             assert self._memory_bytes is not None
             raise UsageError(

@@ -34,8 +34,6 @@ from cosine_protocol.stage_messages import (
     TokenEstimate,
 )
 
-# Rows of a pass and their results as they travel between a head and stages. Pure.
-
 
 def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") -> list[FeedPass | Activations]:
     """A feed as it is sent: its rows, then the activations of their tokens in parts."""
@@ -341,8 +339,12 @@ async def open_chain(
                 raise ChainLost(f"{place}: it did not join within {join_s:g} s.", peer_id=place.peer_id) from None
             except (PeerLost, RemoteProtocolError) as error:
                 raise ChainLost(f"{place}: {error}.", peer_id=place.peer_id) from None
+            if isinstance(answer, m.Error):
+                retry_after_s = answer.retry_after_s if answer.code == ErrorCode.OVERLOADED else None
+                said = f"{place}: {answer.message.rstrip('.')}."
+                raise ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)
             if not isinstance(answer, Joined):
-                raise _refused(place, answer)
+                raise ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
             channels[number] = channel
         remote = RemoteChain(plan, chain, channels, answer_s=answer_s)
         listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
@@ -353,11 +355,3 @@ async def open_chain(
             for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-
-
-def _refused(place: StagePlace, answer: m.Message) -> ChainLost:
-    if not isinstance(answer, m.Error):
-        return ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
-    retry_after_s = answer.retry_after_s if answer.code == ErrorCode.OVERLOADED else None
-    said = f"{place}: {answer.message.rstrip('.')}."
-    return ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)

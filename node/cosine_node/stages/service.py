@@ -40,7 +40,22 @@ from cosine_protocol.stage_messages import (
     Results,
 )
 
-# A chain as one of its stages serves it: what it runs on, and how its streams are read.
+LOG = logging.getLogger(__name__)
+INBOX_BYTES: Final = 8 << 20
+"""A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
+MAX_CHAINS: Final = 64
+"""Far above the heads that one stage has time for."""
+MAX_PEER_CHAINS: Final = 4
+"""A head has one, and for a moment the one before."""
+PEER_PART: Final = 0.5
+"""One peer's chains hold at most this part of the pool, so that another one finds room."""
+RETRY_AFTER_S: Final = 0.5
+"""A chain that was lost gives its slots back once the pass under way has ended."""
+READ_FACTOR: Final = 32
+"""125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
+_T = TypeVar("_T")
+Offload = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs work in the engine's thread, one piece at a time."""
 
 
 class ChainBooks(Protocol):
@@ -52,7 +67,7 @@ class ChainBooks(Protocol):
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]: ...
 
     @property
-    def close(self) -> Callable[[], None]: ...
+    def close(self) -> Callable[[], object]: ...
 
 
 class ChainHost(Protocol):
@@ -127,24 +142,6 @@ async def listen(following: Channel) -> None:
         raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage is gone: {error}") from None
     sentence = message.message if isinstance(message, m.Error) else f"unexpected {type(message).__name__}"
     raise PeerError(ErrorCode.NEIGHBOUR_LOST, f"the next stage: {sentence}")
-
-
-LOG = logging.getLogger(__name__)
-INBOX_BYTES: Final = 8 << 20
-"""A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
-MAX_CHAINS: Final = 64
-"""Far above the heads that one stage has time for."""
-MAX_PEER_CHAINS: Final = 4
-"""A head has one, and for a moment the one before."""
-PEER_PART: Final = 0.5
-"""One peer's chains hold at most this part of the pool, so that another one finds room."""
-RETRY_AFTER_S: Final = 0.5
-"""A chain that was lost gives its slots back once the pass under way has ended."""
-READ_FACTOR: Final = 32
-"""125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
-_T = TypeVar("_T")
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs work in the engine's thread, one piece at a time."""
 
 
 class StageService:
@@ -293,7 +290,13 @@ class StageService:
             raise PeerError(ErrorCode.MALFORMED, "windows have a size and a pool, or neither")
         if self._is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving")
-        self._check_share(head.peer_id, join)
+        own = [chain.join for chain in self._chains.values() if chain.head.peer_id == head.peer_id]
+        if len(self._chains) >= MAX_CHAINS or len(own) >= MAX_PEER_CHAINS:
+            raise PeerError(ErrorCode.OVERLOADED, "too many chains are served", RETRY_AFTER_S)
+        asked_tokens = sum(each.pool_tokens for each in own) + join.pool_tokens
+        if asked_tokens > self._peer_tokens:
+            sentence = f"one head may have {self._peer_tokens} token slots, not {asked_tokens}"
+            raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
         try:
             books = self._host.open(
                 pool_tokens=join.pool_tokens,
@@ -306,16 +309,6 @@ class StageService:
         self.counts.opened += 1
         token_bytes = 0 if layers.is_first else self._host.token_bytes
         return ServedChain(join, head, books, StageInbox(token_bytes=token_bytes, most_bytes=self._inbox_bytes))
-
-    def _check_share(self, peer_id: str, join: Join) -> None:
-        """Raise `PeerError` where a head would have more than its share."""
-        own = [chain.join for chain in self._chains.values() if chain.head.peer_id == peer_id]
-        if len(self._chains) >= MAX_CHAINS or len(own) >= MAX_PEER_CHAINS:
-            raise PeerError(ErrorCode.OVERLOADED, "too many chains are served", RETRY_AFTER_S)
-        held_tokens = sum(each.pool_tokens for each in own)
-        if held_tokens + join.pool_tokens > self._peer_tokens:
-            sentence = f"one head may have {self._peer_tokens} token slots, not {held_tokens + join.pool_tokens}"
-            raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
 
     async def _dial(self, join: Join, stack: AsyncExitStack) -> Channel:
         """The stream to the next stage, once that knows what comes over it. Raises `PeerError`."""
@@ -387,8 +380,10 @@ class StageService:
                 raise PeerError(ErrorCode.INTERNAL, f"a pass failed: {type(error).__name__}") from None
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
+        """One pass, unless nobody wants it or a stage before has left it out."""
         found: bytes | list[RowResult]
-        if self._is_skipped(chain, feed):
+        is_left_out = feed.activations is None and not self._host.layers.is_first
+        if is_left_out or _is_dropped(chain, feed):
             self.counts.skipped_feeds += 1
             chain.hosted.books.feed(feed.rows)
             left_out = RowResult((), error=NotComputed("Its nodes were dropped."))
@@ -423,17 +418,6 @@ class StageService:
         self._note_pass(tokens, ended_s - began_s)
         return found
 
-    def _is_skipped(self, chain: ServedChain, feed: QueuedFeed) -> bool:
-        """True if nobody wants the feed, or a stage before has left it out."""
-        if feed.activations is None and not self._host.layers.is_first:
-            return True
-        later = chain.inbox.later()
-        for row in feed.rows:
-            nodes = chain.hosted.books.tree(row.sequence).nodes
-            if not will_be_dropped(row, {name: node.parent for name, node in nodes.items()}, later):
-                return False
-        return True
-
     async def _run(self, work: Callable[[], _T]) -> _T:
         """Work in the engine's thread. Where the chain ends meanwhile, this still waits for the work to end."""
         found: list[_T] = []
@@ -454,3 +438,12 @@ class StageService:
         if errors:
             raise errors[0]
         return found[0]
+
+
+def _is_dropped(chain: ServedChain, feed: QueuedFeed) -> bool:
+    later = chain.inbox.later()
+    for row in feed.rows:
+        nodes = chain.hosted.books.tree(row.sequence).nodes
+        if not will_be_dropped(row, {name: node.parent for name, node in nodes.items()}, later):
+            return False
+    return True

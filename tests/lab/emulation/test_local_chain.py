@@ -63,7 +63,7 @@ def test_a_row_without_finite_logits_fails_alone_and_is_taken_back_everywhere(fo
     head = head_of(stages)
     good, bad = (head.open(sampling=Sampling(), prompt_tokens=3) for _ in range(2))
     head.forward([Row.chain(good, (3, 4)), Row.chain(bad, (5, 6))])
-    weight = stages[-1].module.lm_head.weight.data
+    weight = stages[-1].model.packed.model.lm_head.weight.data
     before = weight.clone()
     weight.fill_(torch.nan)
     [result] = head.forward([Row(bad, (7,), (2,), (1,))])
@@ -80,7 +80,7 @@ def test_a_lost_chain_fails_passes_and_nothing_else(folder: Path) -> None:
     row = Row.chain(sequence, (3, 4, 5))
     head.forward([row])
     head.keep(sequence, row.nodes)
-    stages[1].module.model.layers[1].mlp.down_proj.weight.data.fill_(torch.inf)
+    stages[1].model.packed.model.model.layers[1].mlp.down_proj.weight.data.fill_(torch.inf)
     for _ in range(2):
         with pytest.raises(ChainLost, match="A stage failed: Activations are no finite numbers"):
             head.forward([Row.chain(sequence, (6,))])

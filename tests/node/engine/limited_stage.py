@@ -14,10 +14,10 @@ from typing import Final
 import torch
 
 from cosine_node.engine.base import Row
-from cosine_node.stages.engine import StageModel
 from cosine_node.stages.host import StageHost
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
+from tests.node.engine.staged import load_stages
 
 PROMPT: Final = tuple(range(3, 35))
 SLOTS: Final = 64
@@ -36,7 +36,7 @@ def main(folder: str, first: str, end: str, layers: str, mebibytes: str, read: s
     torch.ones(64, 64) @ torch.ones(64, 64)
     limit(int(mebibytes))
     part = LayerRange(first=int(first), end=int(end), layers=int(layers))
-    model = StageModel.load(folder, part, dtype=torch.float32, device=torch.device("cpu"), slots=SLOTS)
+    [model] = load_stages(folder, [part], slots=SLOTS)
     chain = StageHost(model).open(pool_tokens=SLOTS, window_pool_tokens=None, window_tokens=None, first_sequence=0)
     sequence = chain.books.open(sampling=Sampling(), prompt_tokens=len(PROMPT))
     found = chain.run([Row.chain(sequence, PROMPT)], None if read == "-" else Path(read).read_bytes())

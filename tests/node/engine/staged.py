@@ -35,9 +35,11 @@ def ranges(*ends: int) -> list[LayerRange]:
 def load_stages(
     source: Path | str, parts: Sequence[LayerRange], *, slots: int, window_slots: int | None = None
 ) -> list[StageModel]:
+    """Parts of a model, if the self-test finds them exact."""
+    models = [(part, load_part(str(source), part, dtype=torch.float32)) for part in parts]
     return [
-        StageModel.load(str(source), part, dtype=torch.float32, device=CPU, slots=slots, window_slots=window_slots)
-        for part in parts
+        StageModel(model, part, slots=slots, way=find_way(model), window_slots=window_slots)
+        for part, model in models
     ]
 
 

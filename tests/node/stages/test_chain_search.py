@@ -1,4 +1,4 @@
-"""The chain that is found is the fastest of all, and its spares are the fastest without one stage."""
+"""The chain that is found is the fastest of all, and new stages hold what is lacked most."""
 
 import math
 from collections.abc import Sequence
@@ -9,21 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.stages.chain_search import USUAL_RTT_S, Rtt, StageSight, find_chain, loaded_pass_s
-from cosine_node.stages.coverage import unheld
+from cosine_node.stages.coverage import bars, gaps_sentence, holders, lacked_most, unheld
 from cosine_node.stages.operations import NoChain
 from cosine_node.stages.remote_chain import StagePlace
 from cosine_protocol.stage_messages import LayerRange
 
 HEAD = "head"
-LAYERS = 6
+LAYERS = 8
 
 
 def sight(name: str, first: int, end: int, pass_s: float = 0.01, *, layers: int = LAYERS) -> StageSight:
     return StageSight(StagePlace(name, LayerRange(first=first, end=end, layers=layers)), pass_s)
-
-
-def nowhere(one: str, other: str) -> float | None:
-    return None
 
 
 @st.composite
@@ -89,35 +85,81 @@ def test_the_best_of_all_chains_is_found_and_the_best_without_each_stage(
         check_best(found.spares.get(lost.place.peer_id), rest, rtt_s, avoided)
 
 
-def test_layers_that_nobody_holds_are_named() -> None:
-    stages = [sight("a", 0, 8, layers=24), sight("b", 16, 24, layers=24)]
-    with pytest.raises(NoChain, match=r"^Layers 8:16 of 24 are held by nobody\.$"):
-        find_chain(stages, layers=24, head=HEAD, rtt_s=nowhere)
-    with pytest.raises(NoChain, match=r"^Layers 0:24 of 24 are held by nobody\.$"):
-        find_chain([sight("a", 0, 3, layers=3)], layers=24, head=HEAD, rtt_s=nowhere)
-
-
-def test_stages_that_do_not_follow_each_other_are_told() -> None:
-    stages = [sight("a", 0, 4), sight("b", 3, 6)]
-    with pytest.raises(NoChain, match="after layers 0:4 none begins with layer 4"):
-        find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=nowhere)
-
-
-def test_a_near_stage_is_taken_before_a_fast_one_far_away() -> None:
-    stages = [sight("first", 0, 3), sight("far", 3, 6, 0.001), sight("near", 3, 6, 0.02)]
-
-    def rtt_s(one: str, other: str) -> float:
-        return 0.2 if "far" in (one, other) else 0.01
-
-    found = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=rtt_s)
-    assert [one.place.peer_id for one in found.stages] == ["first", "near"]
-    assert [one.place.peer_id for one in found.spares["near"]] == ["first", "far"]
-    assert "first" not in found.spares
-    avoided = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=rtt_s, avoided={"near", "first"})
-    assert [one.place.peer_id for one in avoided.stages] == ["first", "far"]
+def test_layers_that_nobody_holds_are_named_and_stages_that_do_not_follow_each_other_told() -> None:
+    for held, said in (
+        ([(0, 8), (16, 24)], r"^Layers 8:16 of 24 are held by nobody\.$"),
+        ([], r"^Layers 0:24 of 24 are held by nobody\.$"),
+        ([(0, 16), (12, 24)], "after layers 0:16 none begins with layer 16"),
+    ):
+        # Stages of a model with as many layers as the target alone count.
+        stages = [*(sight("a", *part, layers=24) for part in held), sight("b", 0, 3, layers=3)]
+        with pytest.raises(NoChain, match=said):
+            find_chain(stages, layers=24, head=HEAD, rtt_s=lambda one, other: None)
 
 
 def test_a_busy_stage_counts_as_slower_but_no_slower_than_twice() -> None:
     assert loaded_pass_s(0.1, busy=0.0) == 0.1
     assert loaded_pass_s(0.1, busy=0.5) == pytest.approx(0.15)
     assert loaded_pass_s(0.1, busy=7.0) == pytest.approx(0.2)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> LayerRange:
+    first = draw(st.integers(0, LAYERS - 1))
+    return LayerRange(first=first, end=draw(st.integers(first + 1, LAYERS)), layers=LAYERS)
+
+
+HELD = st.lists(parts(), max_size=8)
+
+
+@given(HELD)
+def test_unheld_layers_are_those_without_holders(held: list[LayerRange]) -> None:
+    counts = holders(held, layers=LAYERS)
+    assert sum(counts) == sum(map(len, held))
+    gaps = unheld(held, layers=LAYERS)
+    assert [layer for layer in range(LAYERS) if not counts[layer]] == [
+        layer for gap in gaps for layer in range(gap.first, gap.end)
+    ]
+    assert all(one.end < other.first for one, other in pairwise(gaps))
+    assert len(bars(counts)) == LAYERS and bars(counts).count("×") == counts.count(0)
+
+
+@given(HELD, st.integers(0, LAYERS))
+def test_a_new_stage_holds_what_fewest_hold_and_what_fits(held: list[LayerRange], room: int) -> None:
+    found = lacked_most(held, layers=LAYERS, fits=lambda layers: len(layers) <= room)
+    counts = holders(held, layers=LAYERS)
+    if not room:
+        assert found is None
+        return
+    assert found is not None and len(found) <= room
+    # The first of the layers that fewest hold, and none that more hold.
+    assert found.first == counts.index(min(counts))
+    assert set(counts[found.first : found.end]) == {min(counts)}
+    meetings = {layer for one in held for layer in (one.first, one.end)} | {0, LAYERS}
+    assert found.first in meetings
+    # It is shorter than it could be only to end where another does.
+    longer = found.end < LAYERS and counts[found.end] == min(counts) and len(found) < room
+    assert not longer or found.end in meetings
+
+
+@given(st.lists(st.integers(1, LAYERS), min_size=1, max_size=12))
+def test_stages_that_come_one_after_the_other_hold_all_layers_before_any_twice(rooms: list[int]) -> None:
+    held: list[LayerRange] = []
+    for room in rooms:
+        before = holders(held, layers=LAYERS)
+        found = lacked_most(held, layers=LAYERS, fits=lambda layers, room=room: len(layers) <= room)  # type: ignore[misc]
+        assert found is not None
+        held.append(found)
+        assert not all(before) or min(holders(held, layers=LAYERS)) >= 1
+        if sum(map(len, held)) <= LAYERS:
+            assert max(holders(held, layers=LAYERS)) == 1
+            # Each begins where the one before ended.
+            assert all(one.precedes(other) for one, other in pairwise(held))
+
+
+def test_gaps_and_bars_are_readable() -> None:
+    held = [LayerRange(first=0, end=8, layers=24), LayerRange(first=16, end=20, layers=24)]
+    gaps = unheld(held, layers=24)
+    assert gaps_sentence(gaps) == "Layers 8:16 and 20:24 of 24 are held by nobody."
+    assert gaps_sentence(gaps[:1]) == "Layers 8:16 of 24 are held by nobody."
+    assert bars([0, 1, 2, 8, 30]) == "×▁▂██"

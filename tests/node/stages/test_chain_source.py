@@ -17,19 +17,17 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
-from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, head_of, save_tiny, served
+from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, head_of, served
 from tests.protocol.samples import record_of
 
 NAMES = (TARGET.hex(),)
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[StageModel]:
+@pytest.fixture
+def models(halves: list[StageModel]) -> list[StageModel]:
     """The first half, the second half, the second half again."""
-    first, second = ranges(2, 4)
-    return load_untried(save_tiny(tmp_path_factory.mktemp("llama")), (first, second, second), slots=POOL_TOKENS)
+    return [*halves, halves[1]]
 
 
 def offered(peer_id: str, model: StageModel, **changes: Any) -> NodeRecord:

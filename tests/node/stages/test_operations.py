@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_node.engine.base import PREFIX, OutOfPages, Row, RowResult
@@ -156,6 +156,7 @@ class Serving:
 
 
 @pytest.mark.parametrize("windowed", [False, True])
+@settings(max_examples=40)
 @given(st.data())
 def test_stages_that_apply_the_log_late_are_like_the_head_after_every_operation(
     windowed: bool, data: st.DataObject

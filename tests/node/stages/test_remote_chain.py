@@ -1,32 +1,33 @@
 """A head over streams to stages gives the whole model's tokens, and says which layers are lost when one is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cosine_node.engine.base import Row
+from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.operations import ChainLost
-from cosine_node.stages.remote_chain import open_chain
+from cosine_node.stages.operations import ChainLost, NotComputed
+from cosine_node.stages.remote_chain import answer_of, feed_messages, open_chain, results_of, rows_of
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.limits import MAX_FEED_TOKENS, MAX_PART_BYTES
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import FeedPass, Join, Joined, Results
+from cosine_protocol.stage_messages import Activations, FedRow, FeedPass, Join, Joined, Results, RowAnswer
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, head_of, save_tiny, served
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("llama"))
+from tests.node.stages.chains import POOL_TOKENS, head_of, served
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +46,16 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("ends", [(2, 4), (1, 3, 4)], ids=str)
-def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, ends: tuple[int, ...]) -> None:
-    models = load_untried(folder, ranges(*ends), slots=POOL_TOKENS)
+def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, stages: list[StageModel]) -> None:
     whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
     requests = draw_requests(4, vocab_tokens=VOCAB, longest=40, seed=3)
     for asked in requests:
         asked.expected = serve_alone(whole, asked, 5)
 
     async def run() -> None:
-        async with served(models) as stages:
-            head = stages.network.join("head")
-            async with open_chain(head, stages.plan(first_sequence=7)) as chain:
+        async with served(stages) as swarm:
+            head = swarm.network.join("head")
+            async with open_chain(head, swarm.plan(first_sequence=7)) as chain:
                 engine = head_of(chain, first_sequence=7)
                 for asked in requests:
                     # Margins are equal to the last bit.
@@ -66,39 +65,29 @@ def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, ends: 
                 )
                 assert different == 0 and engine.open_sequences == 0
                 assert not chain.lost.is_set()
-            await until(lambda: stages.is_idle)
+            await until(lambda: swarm.is_idle)
 
     asyncio.run(run())
-
-
-async def play_death(stages: ServedStages, kill: Callable[[], Awaitable[None]], said: str) -> None:
-    head = stages.network.join("head")
-    async with open_chain(head, stages.plan()) as chain:
-        engine = head_of(chain)
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-        row = Row.chain(sequence, (3, 4, 5))
-        await off_loop(lambda: engine.forward([row]))
-        engine.keep(sequence, row.nodes)
-        await kill()
-        await chain.lost.wait()
-        for _ in range(2):
-            with pytest.raises(ChainLost, match=said):
-                await off_loop(lambda: engine.forward([Row.chain(sequence, (6,))]))
-            assert engine.live_tokens == 3
-        engine.release(sequence)
-    await until(lambda: stages.is_idle)
-    await head.close()
 
 
 @pytest.mark.parametrize(("number", "layers"), [(0, "0:1"), (1, "1:3"), (2, "3:4")])
 def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel], number: int, layers: str) -> None:
     async def run() -> None:
         async with served(stages) as swarm:
-
-            async def kill() -> None:
+            async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+                engine = head_of(chain)
+                sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+                row = Row.chain(sequence, (3, 4, 5))
+                await off_loop(lambda: engine.forward([row]))
+                engine.keep(sequence, row.nodes)
                 await swarm.network.transports[f"stage {number}"].close()
-
-            await play_death(swarm, kill, f"^Layers {layers} at stage {number}: the stream ended")
+                await chain.lost.wait()
+                for _ in range(2):
+                    with pytest.raises(ChainLost, match=f"^Layers {layers} at stage {number}: the stream ended"):
+                        await off_loop(lambda: engine.forward([Row.chain(sequence, (6,))]))
+                    assert engine.live_tokens == 3
+                engine.release(sequence)
+            await until(lambda: swarm.is_idle)
 
     asyncio.run(run())
 
@@ -187,3 +176,102 @@ def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: A
             await swarm.network.transports["stage 0"].close()
 
     asyncio.run(run())
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    count = draw(st.integers(1, 5))
+    nodes = tuple(draw(st.lists(st.integers(0, 1 << 40), min_size=count, max_size=count, unique=True)))
+    parents = tuple(draw(st.sampled_from([PREFIX, *nodes[:index]])) for index in range(count))
+    tokens = tuple(draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count)))
+    scored_from, candidates = draw(st.integers(0, count)), draw(st.integers(0, 3))
+    return Row(draw(st.integers(0, 9)), tokens, nodes, parents, scored_from, candidates, draw(st.booleans()))
+
+
+def results_for(row: Row, draw: st.DrawFn) -> RowResult:
+    estimates = st.tuples(st.integers(0, VOCAB - 1), st.floats(0, 1))
+    choices = [
+        Choice(
+            draw(st.integers(0, VOCAB - 1)),
+            draw(st.floats(0, math.inf)),
+            tuple(draw(st.lists(estimates, min_size=row.candidates, max_size=row.candidates))),
+        )
+        for _ in row.tokens[row.scored_from :]
+    ]
+    return RowResult(tuple(choices), nll=draw(st.none() | st.floats(0, 1e6)))
+
+
+@st.composite
+def fed_and_found(draw: st.DrawFn) -> tuple[list[Row], list[RowResult]]:
+    fed = draw(st.lists(rows(), min_size=1, max_size=3))
+    return fed, [results_for(row, draw) for row in fed]
+
+
+@given(fed_and_found(), st.sampled_from([0, 1, MAX_PART_BYTES, 2 * MAX_PART_BYTES + 1]))
+def test_rows_and_results_survive(pair: tuple[list[Row], list[RowResult]], activation_bytes: int) -> None:
+    fed, found = pair
+    data = bytes(range(256)) * (activation_bytes // 256 + 1)
+    feed, *parts = [decode(encode(each)) for each in feed_messages(7, fed, data[:activation_bytes])]
+    assert isinstance(feed, FeedPass)
+    assert (feed.number, feed.activation_bytes) == (7, activation_bytes)
+    joined = b"".join(part.data for part in parts if isinstance(part, Activations))
+    assert joined == data[:activation_bytes]
+    assert rows_of(feed) == tuple(fed)
+    answer = decode(encode(Results(7, tuple(map(answer_of, found)))))
+    assert isinstance(answer, Results)
+    assert results_of(answer, fed, vocab_tokens=VOCAB) == found
+
+
+@pytest.mark.parametrize("error", [BadLogits("no numbers"), NotComputed("left out")])
+def test_faults_keep_their_kind(error: Any) -> None:
+    answer = Results(0, (answer_of(RowResult((), error=error)),))
+    [result] = results_of(answer, [Row.chain(1, [2])], vocab_tokens=VOCAB)
+    assert type(result.error) is type(error) and not result.choices
+
+
+FITTING = RowAnswer(0, (5,), struct.pack("<d", 0.5), (), None)
+SCORED = Row.chain(1, [2, 3], scored_from=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens": ()},
+        {"tokens": (5, 6), "margins": bytes(16)},
+        {"tokens": (VOCAB,)},
+        {"margins": b""},
+        {"margins": bytes(9)},
+        {"margins": struct.pack("<d", math.nan)},
+        {"candidates": ((), ())},
+        {"candidates": (answer_of(RowResult((Choice(1, 0.0, ((1, 1.0),)),))).candidates[0],)},
+    ],
+    ids=str,
+)
+def test_answers_that_do_not_fit_are_refused(changes: dict[str, Any]) -> None:
+    assert results_of(Results(0, (FITTING,)), [SCORED], vocab_tokens=VOCAB)
+    with pytest.raises(MalformedMessage):
+        results_of(Results(0, (replace(FITTING, **changes),)), [SCORED], vocab_tokens=VOCAB)
+    with pytest.raises(MalformedMessage, match="0 results for 1 rows"):
+        results_of(Results(0, ()), [SCORED], vocab_tokens=VOCAB)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        FedRow(1, (2,), (), (), 0, 0, wants_nll=False),
+        FedRow(1, (), (), (), 0, 0, wants_nll=False),
+        FedRow(1, (2,) * 200, tuple(range(200)), (-1,) * 200, 0, 256, wants_nll=False),
+    ],
+    ids=["no nodes", "empty", "too many candidates"],
+)
+def test_rows_that_are_none_are_refused(row: FedRow) -> None:
+    with pytest.raises(MalformedMessage):
+        rows_of(FeedPass(0, (row,), 0))
+
+
+def test_rows_have_a_bound_together() -> None:
+    half = FedRow(1, (2,) * 2049, tuple(range(2049)), (-1, *range(2048)), 2048, 0, wants_nll=False)
+    assert len(half.tokens) < MAX_FEED_TOKENS
+    rows_of(FeedPass(0, (half,), 0))
+    with pytest.raises(MalformedMessage, match="over its bounds"):
+        rows_of(FeedPass(0, (half, replace(half, sequence=2)), 0))

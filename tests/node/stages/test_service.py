@@ -34,16 +34,11 @@ from cosine_protocol.stage_messages import (
 )
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, save_tiny, served
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, served
 
 WIDTH: Final = 64
 CHAIN: Final = bytes(16)
 OPEN: Final = OpenSequence(0, Sampling(), 3, None)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[StageModel]:
-    return load_untried(save_tiny(tmp_path_factory.mktemp("llama")), ranges(2, 4), slots=POOL_TOKENS)
 
 
 async def at_once(work: Callable[[], None]) -> None:
@@ -125,7 +120,7 @@ def play(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
-    models: list[StageModel], said: Sequence[m.Message], code: ErrorCode, sentence: str
+    halves: list[StageModel], said: Sequence[m.Message], code: ErrorCode, sentence: str
 ) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *said):
@@ -135,20 +130,20 @@ def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
         assert (error.number, error.code) == (0, code)
         assert error.message.startswith("layers 2:4: ") and sentence in error.message
 
-    play(models, scene)
+    play(halves, scene)
 
 
-def test_a_chain_ends_with_the_stage_before_and_says_so(models: list[StageModel]) -> None:
+def test_a_chain_ends_with_the_stage_before_and_says_so(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         stages.network.transports["before"].vanish()
         error = await head.receive()
         assert isinstance(error, m.Error)
         assert error.code == ErrorCode.NEIGHBOUR_LOST and "the stage before is gone" in error.message
 
-    play(models, scene)
+    play(halves, scene)
 
 
-def test_a_stranger_feeds_nobodys_chain_and_ends_none(models: list[StageModel]) -> None:
+def test_a_stranger_feeds_nobodys_chain_and_ends_none(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for peer_id, chain in (
             ("stranger", CHAIN),
@@ -167,7 +162,7 @@ def test_a_stranger_feeds_nobodys_chain_and_ends_none(models: list[StageModel]) 
         answer = await head.receive()
         assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NONE
 
-    play(models, scene)
+    play(halves, scene)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +181,7 @@ def test_a_stranger_feeds_nobodys_chain_and_ends_none(models: list[StageModel]) 
     ids=str,
 )
 def test_a_chain_that_is_not_for_this_stage_is_refused(
-    models: list[StageModel], changes: dict[str, Any], code: ErrorCode
+    halves: list[StageModel], changes: dict[str, Any], code: ErrorCode
 ) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         async with stream_of(stages, "other", join_of(stages, **changes)) as other:
@@ -194,10 +189,10 @@ def test_a_chain_that_is_not_for_this_stage_is_refused(
             assert isinstance(error, m.Error) and (error.number, error.code) == (0, code)
         assert stages.services[1].chains == 1
 
-    play(models, scene)
+    play(halves, scene)
 
 
-def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(models: list[StageModel]) -> None:
+def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[StageModel]) -> None:
     inbox_bytes = 1 << 16
     row_tokens, feeds, gate = 40, 40, Gate()
 
@@ -229,10 +224,10 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(models: list[St
         assert numbers == list(range(feeds))
         await sending
 
-    play(models, scene, gate=gate, inbox_bytes=inbox_bytes)
+    play(halves, scene, gate=gate, inbox_bytes=inbox_bytes)
 
 
-def test_a_feed_that_is_dropped_behind_it_is_not_computed(models: list[StageModel]) -> None:
+def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageModel]) -> None:
     gate = Gate()
 
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
@@ -254,10 +249,10 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(models: list[StageMode
         answer = await head.receive()
         assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NOT_COMPUTED
 
-    play(models, scene, gate=gate)
+    play(halves, scene, gate=gate)
 
 
-def test_what_begins_no_chain_is_refused(models: list[StageModel]) -> None:
+def test_what_begins_no_chain_is_refused(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         async with stream_of(stages, "other", OPEN) as other:
             error = await other.receive()
@@ -266,11 +261,11 @@ def test_what_begins_no_chain_is_refused(models: list[StageModel]) -> None:
         error = await head.receive()
         assert isinstance(error, m.Error) and "unexpected OpenSequence" in error.message
 
-    play(models, scene)
+    play(halves, scene)
 
 
-def test_one_head_has_a_part_of_the_pool_and_another_finds_room(tmp_path: Path) -> None:
-    models = load_untried(save_tiny(tmp_path), ranges(2, 4), slots=6 * USUAL_TOKENS)
+def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
+    models = load_untried(folder, ranges(2, 4), slots=6 * USUAL_TOKENS)
     half = 3 * USUAL_TOKENS
 
     async def run() -> None:
@@ -301,9 +296,9 @@ def test_one_head_has_a_part_of_the_pool_and_another_finds_room(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_head_has_few_chains_at_once(models: list[StageModel]) -> None:
+def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
     async def run() -> None:
-        async with served(models, offload=at_once) as stages, AsyncExitStack() as opened:
+        async with served(halves, offload=at_once) as stages, AsyncExitStack() as opened:
             for number in range(MAX_PEER_CHAINS):
                 join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
                 stream = await opened.enter_async_context(stream_of(stages, "head", join))
@@ -315,7 +310,7 @@ def test_a_head_has_few_chains_at_once(models: list[StageModel]) -> None:
     asyncio.run(run())
 
 
-def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(models: list[StageModel]) -> None:
+def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         service = stages.services[1]
         await service.drain()
@@ -327,10 +322,10 @@ def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(models: list[Sta
             error = await late.receive()
             assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
 
-    play(models, scene)
+    play(halves, scene)
 
 
-def test_passes_are_counted(models: list[StageModel]) -> None:
+def test_passes_are_counted(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)))):
             before.post(message)
@@ -340,4 +335,4 @@ def test_passes_are_counted(models: list[StageModel]) -> None:
         assert service.counts.pass_rows.total == 1
         assert service.counts.pass_s.total == service.busy.total_s > 0
 
-    play(models, scene)
+    play(halves, scene)

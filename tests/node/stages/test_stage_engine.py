@@ -1,33 +1,51 @@
 """Stages in a chain compute what the whole model's engine computes, to the last bit, whatever is asked of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.engine import StageEngine
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, LayerBefore, StandInEmbedding
+from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.stages.engine import StageEngine, StageModel, load_part
+from cosine_node.stages.host import HostedChain, StageHost, _free_range
 from cosine_node.stages.operations import BadActivations
-from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import in_step, load_stages, ranges, through
-from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, LATENT, VOCAB, WINDOWED, build
-from tests.thoroughness import quick_first
+from tests.node.engine.staged import in_step, load_stages, load_untried, ranges, through, whole_engine
+from tests.node.engine.tiny_models import (
+    ARCHITECTURES,
+    COMMON,
+    LATENT,
+    OWN_ATTENTION,
+    RECURRENT,
+    SHARING,
+    VOCAB,
+    WINDOWED,
+    build,
+)
+from tests.node.stages.chains import FOUR, POOL_TOKENS, save_tiny
+from tests.thoroughness import soak_rest
 
 ROOT = Path(__file__).parents[3]
 TARGET = ROOT / "node" / "cosine_node" / "zoo" / "models" / "target"
-FOUR: dict[str, Any] = COMMON | {"num_hidden_layers": 4}
 MIXED = ["sliding_attention", "full_attention"] * 2
 TINY: dict[str, Any] = {
-    "llama": lambda: tf.LlamaConfig(**FOUR),
     "llama-tied": lambda: tf.LlamaConfig(**FOUR, tie_word_embeddings=True),
-    "gpt2": lambda: tf.GPT2Config(
-        vocab_size=VOCAB, n_embd=64, n_layer=4, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=2
-    ),
+    "llama": lambda: tf.LlamaConfig(**FOUR),
+    "gpt2": lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=4, n_head=4, n_positions=256),
+    "mixtral": lambda: tf.MixtralConfig(**FOUR, num_local_experts=4),
     "gemma2-windows": lambda: tf.Gemma2Config(**FOUR, head_dim=16, sliding_window=6, layer_types=MIXED),
     "gemma3-windows": lambda: tf.Gemma3TextConfig(**FOUR, head_dim=16, sliding_window=5, layer_types=MIXED),
     "mistral-windows": lambda: tf.MistralConfig(**FOUR, sliding_window=7),
@@ -41,7 +59,7 @@ PAIRS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("make", quick_first(TINY.values()), ids=TINY)
+@pytest.mark.parametrize("make", soak_rest(TINY.values()), ids=TINY)
 def test_chains_of_one_two_and_four_stages_serve_what_the_whole_model_serves(tmp_path: Path, make: Any) -> None:
     build(make()).save_pretrained(tmp_path)
     engine = in_step(tmp_path, ranges(4), ranges(1, 4), ranges(1, 2, 3, 4), pool_tokens=600)
@@ -61,7 +79,7 @@ def test_the_embedded_target_over_one_two_and_four_stages_is_the_embedded_target
     assert serve_together(engine, requests, at_once=8, seed=7, tolerance=1e-3) == 0
 
 
-@pytest.mark.parametrize("make", quick_first(PAIRS.values()), ids=PAIRS)
+@pytest.mark.parametrize("make", soak_rest(PAIRS.values(), 2), ids=PAIRS)
 def test_models_of_every_kind_can_be_cut_in_two(tmp_path: Path, make: Any) -> None:
     build(make()).save_pretrained(tmp_path)
     engine = in_step(tmp_path, ranges(1, 2), pool_tokens=200)
@@ -93,9 +111,8 @@ def test_windows_hold_as_many_tokens_at_every_stage(tmp_path: Path) -> None:
     engine.forward([Row.chain(again, tokens[known:])])
 
 
-def test_likelihoods_of_prompts_and_rows_that_ask_nothing_come_through(tmp_path: Path) -> None:
-    build(TINY["llama"]()).save_pretrained(tmp_path)
-    engine = in_step(tmp_path, ranges(2, 4), pool_tokens=200)
+def test_likelihoods_of_prompts_and_rows_that_ask_nothing_come_through(folder: Path) -> None:
+    engine = in_step(folder, ranges(2, 4), pool_tokens=200)
     first, second = (engine.open(sampling=Sampling(), prompt_tokens=9) for _ in range(2))
     chain = tuple(range(9))
     asks = Row(first, tuple(range(5, 14)), chain, (PREFIX, *chain[:-1]), scored_from=9, wants_nll=True)
@@ -104,43 +121,8 @@ def test_likelihoods_of_prompts_and_rows_that_ask_nothing_come_through(tmp_path:
     assert not any(result.choices for result in results)
 
 
-def test_two_chains_share_a_stage_by_ranges_of_its_slots(tmp_path: Path) -> None:
-    build(TINY["llama"]()).save_pretrained(tmp_path)
-    models = load_stages(tmp_path, ranges(2, 4), slots=96)
-    alone, early, late = (
-        [StageEngine(model, PagePool(tokens=48), first_slot=first) for model in models] for first in (0, 0, 48)
-    )
-    row = Row.chain(0, range(3, 40))
-    for chain in (alone, early, late):
-        for stage in chain:
-            stage.open(sampling=Sampling(), prompt_tokens=37)
-    expected = through(alone, [row])
-    assert through(late, [row]) == expected
-    for stage in late:
-        stage.keep(0, row.nodes)
-    # Where one chain's slots were the other's, this would write over the tokens that the next row looks at.
-    through(early, [Row.chain(0, range(60, 97))])
-    for stage in alone:
-        stage.release(0)
-        stage.open(sampling=Sampling(), prompt_tokens=37)
-    assert through(late, [Row.chain(0, (7,))]) == _after(alone, row)
-    with pytest.raises(LocalProtocolError, match="no 48 slots from 49 on"):
-        StageEngine(models[0], PagePool(tokens=48), first_slot=49)
-
-
-def _after(chain: list[StageEngine], row: Row) -> Any:
-    fed = Row.chain(1, row.tokens)
-    through(chain, [fed])
-    for stage in chain:
-        stage.keep(1, fed.nodes)
-    return through(chain, [Row.chain(1, (7,))])
-
-
-def test_a_stage_takes_no_activations_but_those_it_can_use(tmp_path: Path) -> None:
-    build(TINY["llama"]()).save_pretrained(tmp_path)
-    first, last = (
-        StageEngine(model, PagePool(tokens=64)) for model in load_stages(tmp_path, ranges(2, 4), slots=64)
-    )
+def test_a_stage_takes_no_activations_but_those_it_can_use(folder: Path) -> None:
+    first, last = (StageEngine(model, PagePool(tokens=64)) for model in load_stages(folder, ranges(2, 4), slots=64))
     row = Row.chain(0, (3, 4, 5))
     for stage in (first, last, last):
         stage.open(sampling=Sampling(), prompt_tokens=3)
@@ -165,10 +147,9 @@ def test_a_stage_takes_no_activations_but_those_it_can_use(tmp_path: Path) -> No
     assert len(last.forward([row], passed)) == 1
 
 
-def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(tmp_path: Path) -> None:
-    build(TINY["llama"]()).save_pretrained(tmp_path)
-    models = load_stages(tmp_path, ranges(2, 4), slots=64)
-    models[1].module.lm_head.weight.data.fill_(torch.nan)
+def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(folder: Path) -> None:
+    models = load_stages(folder, ranges(2, 4), slots=64)
+    models[1].packed.model.lm_head.weight.data.fill_(torch.nan)
     stages = [StageEngine(model, PagePool(tokens=64)) for model in models]
     row = Row.chain(0, (3, 4, 5))
     for stage in stages:
@@ -176,3 +157,234 @@ def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(tmp_path
     [result] = through(stages, [row])
     assert isinstance(result.error, BadLogits)
     assert [stage.live_tokens for stage in stages] == [3, 3]
+
+
+SLOTS = 96
+
+
+def opened(host: StageHost, pool_tokens: int) -> HostedChain:
+    return host.open(pool_tokens=pool_tokens, window_pool_tokens=None, window_tokens=None, first_sequence=0)
+
+
+def test_two_chains_at_a_stage_compute_what_each_computes_alone(halves: list[StageModel]) -> None:
+    hosts = [StageHost(model) for model in halves]
+    rows = [[Row.chain(0, tokens)] for tokens in ((3, 4, 5), (6, 7, 8, 9))]
+    chains = [[opened(host, 40) for host in hosts] for _ in rows]
+    alone = [[StageEngine(model, PagePool(tokens=POOL_TOKENS)) for model in halves] for _ in rows]
+    for stage in (*chains[0], *chains[1]):
+        stage.books.open(sampling=Sampling(), prompt_tokens=3)
+    for (first, last), (first_alone, last_alone), fed in zip(chains, alone, rows, strict=True):
+        for engine in (first_alone, last_alone):
+            engine.open(sampling=Sampling(), prompt_tokens=3)
+        passed = first.run(fed, None)
+        expected = first_alone.forward(fed, None)
+        assert isinstance(passed, bytes) and isinstance(expected, torch.Tensor)
+        assert passed == expected.numpy().tobytes()
+        assert len(passed) == hosts[0].token_bytes * len(fed[0].tokens)
+        assert last.run(fed, bytearray(passed)) == last_alone.forward(fed, expected)
+    # What the one wrote, the other did not overwrite.
+    for (first, last), (first_alone, last_alone) in zip(chains, alone, strict=True):
+        fed = [Row(0, (10,), (9,), (2,))]
+        passed, expected = first.run(fed, None), first_alone.forward(fed, None)
+        assert isinstance(passed, bytes) and isinstance(expected, torch.Tensor)
+        assert last.run(fed, passed) == last_alone.forward(fed, expected)
+    for stage in (*chains[0], *chains[1]):
+        stage.close()
+    assert [host.chains for host in hosts] == [0, 0]
+
+
+def test_bytes_of_another_length_and_what_is_not_finite_are_refused(halves: list[StageModel]) -> None:
+    first, last = (opened(StageHost(model), 32) for model in halves)
+    for stage in (first, last):
+        stage.books.open(sampling=Sampling(), prompt_tokens=3)
+    with pytest.raises(BadActivations, match="5 bytes of activations came for 1 tokens"):
+        last.run([Row.chain(0, (3,))], bytes(5))
+    weight = halves[0].packed.model.model.layers[0].mlp.down_proj.weight.data
+    before = weight.clone()
+    weight.fill_(torch.inf)
+    with pytest.raises(BadActivations, match="What the layers gave is not finite"):
+        first.run([Row.chain(0, (3,))], None)
+    weight.copy_(before)
+
+
+def test_slots_are_given_once_and_again_after_a_chain_has_ended(halves: list[StageModel]) -> None:
+    host = StageHost(halves[0])
+    chains = [opened(host, tokens) for tokens in (32, 16, 112)]
+    with pytest.raises(OutOfPages, match="No 16 of 160 token slots are free together"):
+        opened(host, 1)
+    chains[1].close()
+    with pytest.raises(OutOfPages, match="No 32 of 160"):
+        opened(host, 17)
+    opened(host, 9)
+    assert host.chains == 3
+    chains[0].close()
+    with pytest.raises(OutOfPages, match="window tokens are more than the pool has"):
+        host.open(pool_tokens=16, window_pool_tokens=1 << 30, window_tokens=4, first_sequence=0)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 30), st.data())
+def test_ranges_never_overlap(sizes: list[int], all_slots: int, data: st.DataObject) -> None:
+    taken: list[range] = []
+    for size in sizes:
+        try:
+            found = _free_range(taken, size, all_slots)
+        except OutOfPages:
+            free = [slot for slot in range(all_slots) if not any(slot in other for other in taken)]
+            assert not any(set(range(at, at + size)) <= set(free) for at in free)
+        else:
+            assert len(found) == size and found.stop <= all_slots
+            assert not any(slot in other for other in taken for slot in found)
+            taken.append(found)
+        is_ended = data.draw(st.booleans())
+        if taken and is_ended:
+            taken.pop(data.draw(st.integers(0, len(taken) - 1)))
+
+
+def test_a_stage_with_windows_of_its_own_needs_a_chain_with_windows(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    config = tf.Gemma3TextConfig(
+        **(COMMON | {"num_hidden_layers": 2}), head_dim=16, sliding_window=5, layer_types=kinds
+    )
+    build(config).save_pretrained(tmp_path)
+    [model] = load_stages(tmp_path, ranges(1, 2)[:1], slots=SLOTS, window_slots=48)
+    host = StageHost(model)
+    assert model.window_slots == 48
+    with pytest.raises(OutOfPages, match="for which no pages are asked"):
+        opened(host, 32)
+    for _ in range(3):
+        host.open(pool_tokens=32, window_pool_tokens=16, window_tokens=5, first_sequence=0)
+    with pytest.raises(OutOfPages):
+        host.open(pool_tokens=16, window_pool_tokens=16, window_tokens=5, first_sequence=0)
+
+
+TRIED = ["llama", "llama-tied", "gpt2", "mixtral"]
+WEIGHTS = "model.safetensors"
+
+
+def in_a_file_a_layer(folder: Path, list_name: str) -> None:
+    """Cut a folder's weights into a file for each layer, one for the embedding, and one for all else."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    of_file: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        parts = key.split(".")
+        name = "rest"
+        if list_name in parts:
+            name = f"layer{parts[parts.index(list_name) + 1]}"
+        elif parts[-2] in ("embed_tokens", "wte"):
+            name = "embedding"
+        of_file.setdefault(f"{name}.safetensors", {})[key] = tensor
+    for name, held in of_file.items():
+        save_file(held, folder / name, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {key: name for name, held in of_file.items() for key in held}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", soak_rest(TRIED, 2))
+def test_files_of_other_parts_need_not_be_there(tmp_path: Path, kind: str) -> None:
+    whole = build(TINY[kind]())
+    whole.save_pretrained(tmp_path)
+    in_a_file_a_layer(tmp_path, "h" if kind == "gpt2" else "layers")
+    is_tied = whole.get_output_embeddings().weight is whole.get_input_embeddings().weight
+    for part in ranges(1, 3, 4):
+        needed = {f"layer{index}" for index in range(part.first, part.end)} | {"rest"}
+        if part.is_first or (part.is_last and is_tied):
+            needed.add("embedding")
+        moved = [path for path in tmp_path.glob("*.safetensors") if path.stem not in needed]
+        assert moved
+        for path in moved:
+            path.rename(path.with_suffix(".gone"))
+        model = load_part(str(tmp_path), part, dtype=torch.float32)
+        for path in moved:
+            path.with_suffix(".gone").rename(path)
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(weight, whole.get_parameter(name), rtol=0, atol=0, msg=name)
+
+
+def test_a_file_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    in_a_file_a_layer(tmp_path, "layers")
+    (tmp_path / "layer2.safetensors").unlink()
+    load_part(str(tmp_path), LayerRange(first=0, end=2, layers=4), dtype=torch.float32)
+    with pytest.raises(UsageError, match=r"has no file layer2\.safetensors"):
+        load_part(str(tmp_path), LayerRange(first=1, end=3, layers=4), dtype=torch.float32)
+
+
+def test_what_a_part_lacks_has_stand_ins_with_the_plain_attributes_of_layers(tmp_path: Path) -> None:
+    whole = build(TINY["gemma2-windows"]())
+    whole.save_pretrained(tmp_path)
+    model = load_part(str(tmp_path), LayerRange(first=1, end=3, layers=4), dtype=torch.float32)
+    assert [isinstance(layer, AbsentLayer) for layer in model.model.layers] == [True, False, False, True]
+    assert isinstance(model.get_input_embeddings(), StandInEmbedding)
+    assert isinstance(model.get_output_embeddings(), AbsentOutput)
+    assert model.model.layers[0].hidden_size == whole.model.layers[0].hidden_size
+    embedded = model.get_input_embeddings()(torch.arange(500))
+    assert embedded.shape == (500, 64)
+    # Each token has activations of its own.
+    assert float(torch.corrcoef(embedded).fill_diagonal_(0).abs().max()) < 0.8
+
+
+def test_what_cannot_be_loaded_in_parts_is_refused_with_the_reason(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "llama")
+    with pytest.raises(UnsupportedModel, match="it has 4 layers, not 5"):
+        load_part(str(tmp_path / "llama"), LayerRange.whole(5), dtype=torch.float32)
+    tensors = load_file(tmp_path / "llama" / WEIGHTS)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "llama" / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight, for layers 0:2"):
+        load_part(str(tmp_path / "llama"), LayerRange(first=0, end=2, layers=4), dtype=torch.float32)
+    (tmp_path / "llama" / WEIGHTS).unlink()
+    with pytest.raises(UsageError, match=r"has no file model\.safetensors, nor"):
+        load_part(str(tmp_path / "llama"), LayerRange(first=0, end=2, layers=4), dtype=torch.float32)
+    build(LATENT["LongcatFlash"]()).save_pretrained(tmp_path / "longcat")
+    with pytest.raises(UnsupportedModel, match="cannot be told"):
+        load_part(str(tmp_path / "longcat"), LayerRange(first=0, end=1, layers=2), dtype=torch.float32)
+    config = json.loads((tmp_path / "llama" / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UsageError, match="is stored in gptq and cannot be loaded in parts"):
+        load_part(str(tmp_path / "llama"), LayerRange.whole(4), dtype=torch.float32)
+
+
+UNCUT: dict[str, Any] = {
+    "bloom": (OWN_ATTENTION["bloom"], 2, "passes cannot be packed"),
+    "lfm2": (RECURRENT["lfm2"], 2, "passes cannot be packed"),
+    "gemma3n": (SHARING["Gemma3n"], 6, "share their keys and values"),
+    "gemma4": (SHARING["Gemma4"], 6, "share their keys and values"),
+}
+
+
+def test_stages_hold_their_share_of_weights_and_of_the_pool(folder: Path) -> None:
+    whole = whole_engine(folder, pool_tokens=100)
+    first, middle, last = load_untried(folder, ranges(1, 3, 4), slots=100)
+    for stage in (first, middle, last):
+        assert (stage.vocab_tokens, stage.context_tokens, stage.hidden_width) == (VOCAB, 256, 64)
+        assert (stage.numerics, stage.dtype, stage.slots) == ("float32", torch.float32, 112)
+        # Two heads of 16, keys and values, four bytes each.
+        assert stage.token_bytes == TokenBytes(len(stage.layers) * 2 * 16 * 2 * 4)
+    assert first.pool_bytes + middle.pool_bytes + last.pool_bytes == whole.pool_bytes
+    layer_bytes = (middle.weights_bytes - 64 * 4) // 2
+    assert first.weights_bytes - layer_bytes == pytest.approx(VOCAB * 64 * 4, abs=1000)
+    assert first.weights_bytes == last.weights_bytes
+
+
+@pytest.mark.parametrize("kind", soak_rest(UNCUT))
+def test_models_that_cannot_be_cut_are_refused(tmp_path: Path, kind: str) -> None:
+    make, layers, reason = UNCUT[kind]
+    build(make()).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=reason):
+        load_stages(tmp_path, ranges(layers // 2, layers), slots=64)
+
+
+def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(TINY["gpt2"]()).save_pretrained(tmp_path)
+
+    def forward(self: LayerBefore, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        del self, args
+        return hidden_states.roll(1, -1) if "plan" in kwargs else hidden_states
+
+    monkeypatch.setattr(LayerBefore, "forward", forward)
+    with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
+        load_stages(tmp_path, ranges(1, 4)[1:], slots=64)

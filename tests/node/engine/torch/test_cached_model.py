@@ -43,7 +43,10 @@ def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
         if one.sampling.is_greedy:
             text = model.generate(
                 torch.tensor([one.prompt]),
-                do_sample=False, max_new_tokens=TEXT_TOKENS, eos_token_id=None, pad_token_id=0,
+                do_sample=False,
+                max_new_tokens=TEXT_TOKENS,
+                eos_token_id=None,
+                pad_token_id=0,
             )
             assert [token for token, _ in one.expected] == text[0, len(one.prompt) :].tolist()
     assert serve_together(engine, asked, at_once=3, seed=2, tolerance=1e-3) == 0

@@ -1,0 +1,117 @@
+"""The layers that a volunteer holds, and the pool beside them, follow from memory and what others hold."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+
+from cosine_node.engine.base import Row
+from cosine_node.engine.curve import measure_curve
+from cosine_node.engine.torch.loading import read_config
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.stages.engine import load_part
+from cosine_node.stages.opening import StageDraft, StageRehearsal, StageSource, part_sizes
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
+from tests.node.engine.staged import load_untried, ranges
+from tests.node.engine.tiny_models import VOCAB, build
+from tests.node.stages.chains import FOUR
+from tests.thoroughness import soak_rest
+
+
+def draft(folder: Path, *, layers: str = "auto", memory: str = "1GiB") -> StageDraft:
+    engine = EngineChoice(device="cpu", dtype="float32", threads=1)
+    return StageDraft(
+        StageSource(model="tiny", target="tiny", layers=layers, engine=engine, memory=memory, requests=2), folder
+    )
+
+
+def test_named_layers_are_held_whatever_others_hold(folder: Path) -> None:
+    made = draft(folder, layers="1:3")
+    assert str(made.choose(ranges(1, 3, 4))) == str(made.named) == "1:3"
+
+
+@pytest.mark.parametrize("layers", ["3:1", "0:5", "2", "-1:2"])
+def test_layers_that_are_none_of_the_model_are_told_in_one_sentence(folder: Path, layers: str) -> None:
+    with pytest.raises(UsageError, match=r"^'.*' names no layers of a model of 4; write .*\.$"):
+        draft(folder, layers=layers)
+
+
+def test_layers_that_do_not_fit_are_told_before_they_are_read(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"Layers 0:4 of 4 take .* MiB of weights, and 0\.1 MiB are allowed"):
+        draft(folder, layers="0:4", memory="100KB")
+    with pytest.raises(UsageError, match="Not even one layer of tiny fits into"):
+        draft(folder, memory="100KB").choose([])
+    with pytest.raises(UsageError, match="--memory takes a size"):
+        draft(folder, memory="much")
+
+
+def test_auto_takes_what_the_swarm_lacks_as_far_as_it_fits(folder: Path) -> None:
+    whole = draft(folder)
+    assert str(whole.choose([])) == "0:4"
+    assert str(whole.choose(ranges(2, 4)[:1])) == "2:4"
+    first_two = whole.sizes.of(ranges(2, 4)[0])
+    small = draft(folder, memory=f"{int(first_two / 0.75) + 1}B")
+    assert str(small.choose([])) == "0:2"
+
+
+def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path) -> None:
+    made = draft(folder, layers="1:3", memory="1MB")
+    assert made.named is not None
+    loaded = made.load(made.named, measure_s=0.1)
+    assert loaded.model.layers == made.named and loaded.model.numerics == made.numerics == "float32"
+    assert loaded.curve.seconds(1) > 0
+    assert loaded.model.weights_bytes + loaded.model.pool_bytes <= 1_000_000
+    # One request of usual length fills the context.
+    assert loaded.model.slots >= 256
+    # With memory enough there is room for two heads, each with two requests that fill the context.
+    assert draft(folder, layers="1:3")._pool_tokens(made.named, 1024) == 4 * 256
+
+
+def test_a_part_without_room_for_a_request_is_told(folder: Path) -> None:
+    made = draft(folder, layers="1:3", memory="400KB")
+    assert made.named is not None
+    with pytest.raises(UsageError, match="Beside layers 1:3 there is room for the keys and values of"):
+        made.load(made.named, measure_s=0.1)
+
+
+TINY: dict[str, Any] = {
+    "llama": lambda: tf.LlamaConfig(**FOUR),
+    "llama-tied": lambda: tf.LlamaConfig(**FOUR, tie_word_embeddings=True),
+    "gpt2-tied": lambda: tf.GPT2Config(
+        vocab_size=VOCAB, n_embd=64, n_layer=4, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", soak_rest(TINY, 2))
+def test_parts_take_what_was_foretold(tmp_path: Path, name: str) -> None:
+    build(TINY[name]()).save_pretrained(tmp_path)
+    sizes = part_sizes(read_config(str(tmp_path)), dtype=torch.float32)
+    assert sizes.layers == 4
+    for part in (*ranges(1, 3, 4), LayerRange.whole(4)):
+        loaded = load_part(str(tmp_path), part, dtype=torch.float32)
+        weights = {weight.data_ptr(): weight.nbytes for weight in loaded.parameters()}
+        found = sum(weights.values())
+        # In a whole model the output layer may be the embedding.
+        is_shared = len(part) == 4 and sizes.output_bytes == sizes.embedding_bytes and "tied" in name
+        assert sizes.of(part) - found == is_shared * sizes.output_bytes, part
+    assert part_sizes(read_config(str(tmp_path)), dtype=torch.bfloat16).of(part) * 2 == sizes.of(part)
+
+
+def test_first_middle_and_last_stages_can_be_fed_alone(folder: Path) -> None:
+    ticks = count()
+    for model in load_untried(folder, ranges(1, 3, 4), slots=96):
+        engine = StageRehearsal(model)
+        sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+        [result] = engine.forward([Row.chain(sequence, (3, 4, 5))])
+        assert len(result.choices) == (3 if model.layers.is_last else 0)
+        engine.release(sequence)
+        curve = measure_curve(engine, clock=lambda: float(next(ticks)), tokens=(1, 4), context_tokens=8)
+        assert [tokens for tokens, _ in curve.points] == [1, 4]
+        # Nothing is left of it: chains find the pool empty.
+        assert engine.free_tokens == 96 and engine.cached_tokens == 0
