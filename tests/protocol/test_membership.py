@@ -7,19 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import NotAMember
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import (
-    MAX_CERTIFICATE_BYTES,
-    MAX_CERTIFICATE_S,
-    MAX_PEER_ID_BYTES,
-    MAX_RECORD_SKEW_S,
-    MAX_REQUEST_NUMBER,
-    MAX_REVOCATIONS_BYTES,
-    MAX_REVOKED,
-    MAX_SWARM_NAME_BYTES,
-)
 from cosine_protocol.membership import (
     CERTIFICATE_LINE,
     as_line,
@@ -52,17 +43,19 @@ def check(
     return certificate
 
 
-def test_a_certificate_counts_from_its_start_to_its_end() -> None:
+def test_a_certificate_counts_from_its_start_to_its_end_and_a_later_one_of_a_revoked_member_too() -> None:
     expected = Certificate(SWARM.peer_id, "friends", MEMBER.peer_id, SERIAL, NOW_S, NOW_S + LIFETIME_S)
     assert check(signed()) == check(signed(), now_s=NOW_S + LIFETIME_S) == expected
-    assert check(signed(), now_s=NOW_S - MAX_RECORD_SKEW_S) == expected
+    assert check(signed(), now_s=NOW_S - limits.MAX_RECORD_SKEW_S) == expected
+    check(signed(serial=SERIAL + 1), revoked={MEMBER.peer_id: SERIAL})
+    check(signed(), revoked={STRANGER.peer_id: SERIAL})
 
 
 @pytest.mark.parametrize(
     ("data", "changes", "reason"),
     [
         (signed(), {"now_s": NOW_S + LIFETIME_S + 1}, "has expired"),
-        (signed(), {"now_s": NOW_S - MAX_RECORD_SKEW_S - 1}, "not valid yet"),
+        (signed(), {"now_s": NOW_S - limits.MAX_RECORD_SKEW_S - 1}, "not valid yet"),
         (signed(), {"member": STRANGER.peer_id}, "for another peer"),
         (signed(OTHER_SWARM), {}, "of another swarm"),
         (signed(), {"revoked": {MEMBER.peer_id: SERIAL}}, "was revoked"),
@@ -74,17 +67,12 @@ def test_it_counts_for_no_other_time_peer_or_swarm(data: bytes, changes: dict[st
         check(data, **changes)
 
 
-def test_a_later_certificate_of_a_revoked_member_counts() -> None:
-    check(signed(serial=SERIAL + 1), revoked={MEMBER.peer_id: SERIAL})
-    check(signed(), revoked={STRANGER.peer_id: SERIAL})
-
-
 def test_no_certificate_lasts_for_ever() -> None:
-    assert check(signed(lifetime_s=1e10)).ends_at_s == NOW_S + MAX_CERTIFICATE_S
+    assert check(signed(lifetime_s=1e10)).ends_at_s == NOW_S + limits.MAX_CERTIFICATE_S
     body = encode_body(Certificate(SWARM.peer_id, "", MEMBER.peer_id, SERIAL, NOW_S, 1e11))
     endless = encode_body(SignedCertificate(body, SWARM.sign(kind="member", digest=b"", body=body)))
     with pytest.raises(NotAMember, match="expired"):
-        check(endless, now_s=NOW_S + MAX_CERTIFICATE_S + 1)
+        check(endless, now_s=NOW_S + limits.MAX_CERTIFICATE_S + 1)
 
 
 @given(st.integers(0, 8 * len(signed()) - 1))
@@ -95,7 +83,7 @@ def test_no_bit_of_it_can_be_changed(bit: int) -> None:
         check(bytes(altered))
 
 
-@given(st.binary(max_size=MAX_CERTIFICATE_BYTES))
+@given(st.binary(max_size=limits.MAX_CERTIFICATE_BYTES))
 def test_no_bytes_make_one(data: bytes) -> None:
     for read in (read_certificate, read_revocations):
         with pytest.raises(NotAMember):
@@ -114,29 +102,22 @@ def test_nobody_else_signs_for_a_swarm() -> None:
         read_certificate(other_kind)
 
 
-def test_the_longest_name_and_the_longest_list_have_room() -> None:
-    longest = signed(name="x" * MAX_SWARM_NAME_BYTES, serial=MAX_REQUEST_NUMBER)
-    assert len(longest) <= MAX_CERTIFICATE_BYTES
-    serials = {f"{n:0{MAX_PEER_ID_BYTES}}": MAX_REQUEST_NUMBER for n in range(MAX_REVOKED)}
-    assert len(sign_revocations(SWARM, sequence=1, serials=serials)) <= MAX_REVOCATIONS_BYTES
-
-
-def test_a_list_says_up_to_which_serial_a_members_certificates_are_revoked() -> None:
+def test_a_list_says_up_to_which_serial_certificates_are_revoked_and_the_longest_things_have_room() -> None:
     data = sign_revocations(SWARM, sequence=3, serials={MEMBER.peer_id: 5})
     assert read_revocations(data) == Revocations(SWARM.peer_id, 3, (Revocation(MEMBER.peer_id, 5),))
-    altered = data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(NotAMember):
-        read_revocations(altered)
+        read_revocations(data[:-1] + bytes([data[-1] ^ 1]))
+    longest = signed(name="x" * limits.MAX_SWARM_NAME_BYTES, serial=limits.MAX_REQUEST_NUMBER)
+    assert len(longest) <= limits.MAX_CERTIFICATE_BYTES
+    serials = {f"{n:0{limits.MAX_PEER_ID_BYTES}}": limits.MAX_REQUEST_NUMBER for n in range(limits.MAX_REVOKED)}
+    assert len(sign_revocations(SWARM, sequence=1, serials=serials)) <= limits.MAX_REVOCATIONS_BYTES
 
 
 @given(st.binary(max_size=64))
-def test_a_line_of_text_holds_any_bytes(data: bytes) -> None:
+def test_a_line_of_text_holds_any_bytes_and_a_damaged_one_is_refused(data: bytes) -> None:
     line = as_line(data, prefix=CERTIFICATE_LINE)
     assert line.isascii() and line.startswith(CERTIFICATE_LINE) and not any(map(str.isspace, line))
     assert from_line(f" {line}\n", prefix=CERTIFICATE_LINE) == data
-
-
-def test_a_damaged_line_is_refused() -> None:
     for text in ("é", "a", "cosine-member:a"):
         with pytest.raises(NotAMember, match="damaged"):
             from_line(text, prefix=CERTIFICATE_LINE)

@@ -116,55 +116,44 @@ def test_defaults_and_a_coordinate_are_signed_and_a_record_may_lack_them() -> No
 
 
 @pytest.mark.parametrize(
-    "absurd",
+    ("field", "absurd"),
     [
-        {"temperature": -1.0},
-        {"temperature": math.inf},
-        {"temperature": math.nan},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"min_p": 2.0},
-        {"repetition_penalty": 0.0},
-        {"repetition_penalty": 1e9},
-        {"max_new_tokens": 0},
-        {"max_new_tokens": 1 << 60},
-        {"do_sample": 1},
-        {"not_honoured": ("x" * 65,)},
-        {"not_honoured": ("x",) * 17},
+        ("generation_defaults", {"temperature": -1.0}),
+        ("generation_defaults", {"temperature": math.inf}),
+        ("generation_defaults", {"temperature": math.nan}),
+        ("generation_defaults", {"top_k": -1}),
+        ("generation_defaults", {"top_p": 0.0}),
+        ("generation_defaults", {"top_p": 1.5}),
+        ("generation_defaults", {"min_p": 2.0}),
+        ("generation_defaults", {"repetition_penalty": 0.0}),
+        ("generation_defaults", {"repetition_penalty": 1e9}),
+        ("generation_defaults", {"max_new_tokens": 0}),
+        ("generation_defaults", {"max_new_tokens": 1 << 60}),
+        ("generation_defaults", {"do_sample": 1}),
+        ("generation_defaults", {"not_honoured": ("x" * 65,)}),
+        ("generation_defaults", {"not_honoured": ("x",) * 17}),
+        ("coordinate", {"x_us": math.nan}),
+        ("coordinate", {"y_us": 0.5}),
+        ("coordinate", {"z_us": limits.MAX_COORDINATE_US + 1}),
+        ("coordinate", {"height_us": -1}),
+        ("coordinate", {"error_permille": 1001}),
+        ("coordinate", {"error_permille": True}),
+        ("coordinate", {"height_us": None}),
     ],
     ids=str,
 )
-def test_a_record_with_absurd_generation_defaults_is_refused(absurd: dict[str, Any]) -> None:
-    defaults = {field.name: getattr(GENERATION_DEFAULTS, field.name) for field in fields(GENERATION_DEFAULTS)}
-    wire = [*pack_fields(record_of()), list((defaults | absurd).values())]
-    signed = _signed(msgpack.packb(wire, use_bin_type=True))
-    with pytest.raises(MalformedMessage, match="generation_defaults"):
-        _open(encode_body(signed))
-    with pytest.raises(LocalProtocolError):
-        _sealed(record_of(generation_defaults=replace(GENERATION_DEFAULTS, **absurd)))
-
-
-@pytest.mark.parametrize(
-    "absurd",
-    [
-        {"x_us": math.nan},
-        {"y_us": 0.5},
-        {"z_us": limits.MAX_COORDINATE_US + 1},
-        {"height_us": -1},
-        {"error_permille": 1001},
-        {"error_permille": True},
-        {"height_us": None},
-    ],
-    ids=str,
-)
-def test_a_record_with_an_absurd_coordinate_is_refused(absurd: dict[str, Any]) -> None:
+def test_a_record_with_absurd_defaults_or_an_absurd_coordinate_is_refused(
+    field: str, absurd: dict[str, Any]
+) -> None:
     """It costs the liar its own place in the directory."""
-    place = dict(zip(("x_us", "y_us", "z_us", "height_us", "error_permille"), pack_fields(COORDINATE), strict=True))
-    wire = [*pack_fields(record_of()), None, None, list((place | absurd).values())]
-    signed = _signed(msgpack.packb(wire, use_bin_type=True))
-    with pytest.raises(MalformedMessage, match="coordinate"):
-        _open(encode_body(signed))
+    good: Any = {"generation_defaults": GENERATION_DEFAULTS, "coordinate": COORDINATE}[field]
+    values = {each.name: getattr(good, each.name) for each in fields(good)} | absurd
+    absent = [] if field == "generation_defaults" else [None, None]
+    wire = [*pack_fields(record_of()), *absent, list(values.values())]
+    with pytest.raises(MalformedMessage, match=field):
+        _open(encode_body(_signed(msgpack.packb(wire, use_bin_type=True))))
+    with pytest.raises(LocalProtocolError):
+        _sealed(record_of(**{field: replace(good, **absurd)}))
 
 
 def test_a_distance_behaves_like_a_round_trip_time() -> None:

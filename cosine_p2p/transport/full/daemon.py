@@ -116,7 +116,6 @@ class Daemon:
     def __init__(self, p2p: Any, folder: Path) -> None:
         self.p2p = p2p
         self.peer_id: str = p2p.peer_id.to_base58()
-        self.pid: int = p2p._child.pid
         self._folder = folder
         self._control = p2p._client.control
         mend_calls(self._control)

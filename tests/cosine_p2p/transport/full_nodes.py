@@ -102,7 +102,7 @@ def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
 def pid_of(transport: HivemindTransport) -> int:
     """The process id of a running node's daemon."""
     assert transport._running is not None
-    return transport._running.daemon.pid
+    return int(transport._running.daemon.p2p._child.pid)
 
 
 def dht_of(transport: HivemindTransport) -> Any:
