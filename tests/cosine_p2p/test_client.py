@@ -14,6 +14,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
 from cosine_protocol.errors import (
     GenerationFailed,
@@ -138,6 +139,8 @@ def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
     for options in ({"verifier": "nobody"}, {"trust": ["nobody"]}, {"dtype": "int4"}):
         with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
             generated(**options)
+        with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
+            generated(with_options=options)
     generation = generated(max_new_tokens=TOKENS, max_drafters=0)
     assert (generation.drafters, generation.token_ids) == ((), EXPECTED)
     with pytest.raises(GenerationTimedOut):
@@ -156,12 +159,6 @@ def test_prompts_that_cannot_be() -> None:
         generated("")
     with pytest.raises(PromptTooLong, match="context holds 4096"):
         generated(PROMPT * 1000)
-
-
-@pytest.mark.parametrize("options", [{"verifier": "nobody"}, {"trust": ("nobody",)}, {"dtype": "int4"}])
-def test_verifiers_that_do_not_fit_are_listed(options: dict[str, Any]) -> None:
-    with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
-        generated(with_options=options)
 
 
 def test_nobody_serves_the_target() -> None:
@@ -344,3 +341,36 @@ def test_verifiers_and_drafters_are_looked_up_at_once() -> None:
 
 def test_a_directory_that_does_not_show_drafters_stops_nobody() -> None:
     assert start_with(Far(shows_drafters=False), verifiers=1) == pytest.approx(LOOK_UP_S)
+
+
+async def begun() -> Lifetime:
+    lifetime = Lifetime()
+    lifetime.begin()
+    lifetime.check_running_loop()
+    return lifetime
+
+
+def test_it_begins_once() -> None:
+    async def twice() -> None:
+        (await begun()).begin()
+
+    with pytest.raises(UsageError, match="joined already"):
+        asyncio.run(twice())
+
+
+def test_it_ends_once() -> None:
+    lifetime = asyncio.run(begun())
+    lifetime.check()
+    lifetime.end()
+    with pytest.raises(UsageError, match="is closed; make another one"):
+        lifetime.check()
+
+
+def test_another_event_loop_is_refused() -> None:
+    lifetime = asyncio.run(begun())
+
+    async def elsewhere() -> None:
+        lifetime.check_running_loop()
+
+    with pytest.raises(UsageError, match="joined on another event loop; make a client on this one"):
+        asyncio.run(elsewhere())

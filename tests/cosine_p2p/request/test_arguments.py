@@ -38,8 +38,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(value=VALUES)
+@given(st.sampled_from(sorted(KINDS)), VALUES)
 def test_a_value_is_taken_or_refused_by_name(kind: str, value: Any) -> None:
     try:
         read_argument("it", value, KINDS[kind])

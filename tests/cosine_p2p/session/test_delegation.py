@@ -6,10 +6,23 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.directory.distances import Distances
-from cosine_p2p.session.delegation import SILENCE_S, Coordinator, Delegation, expected_coordinator
+from cosine_p2p.session.delegation import (
+    MAX_KEPT_NODES,
+    SILENCE_S,
+    Claim,
+    Coordinator,
+    Delegation,
+    SignedDraft,
+    SignedDrafts,
+    claims_of,
+    expected_coordinator,
+    without,
+)
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Coordination, Mandates
@@ -17,6 +30,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import Mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import MANDATES, WINDOWS
@@ -27,7 +41,6 @@ CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), id
 NOW_S = 1000.0
 PASS_S = 0.1
 FAR_S = 0.05
-STATS = m.PassStats(0, 0, 0)
 REQUEST = request_of(CLIENT.peer_id, max_new_tokens=300)
 D_0 = request_digest(REQUEST)
 
@@ -84,8 +97,8 @@ def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: by
     return m.Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
 
 
-def commit(tokens: tuple[int, ...], authors: bytes) -> m.Commit:
-    return m.Commit(7, 0, tokens, roll_digest(D_0, tokens), authors, STATS)
+def commit(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> m.Commit:
+    return m.Commit(7, len(after), tokens, roll_digest(D_0, (*after, *tokens)), authors, m.PassStats(0, 0, 0))
 
 
 def delegated() -> Scene:
@@ -294,3 +307,65 @@ def test_when_the_delegate_is_lost_the_next_verifier_is_judged_anew() -> None:
     scene.delegation.lose(VERIFIER.peer_id)
     assert scene.delegation.coordinator is Coordinator.UNDECIDED
     assert scene.offer() is not None
+
+
+def chained(
+    tokens: tuple[int, ...], *, author: int = 1, after: tuple[int, ...] = (), is_checked: bool = False
+) -> SignedDraft:
+    """A chain of tokens after a prefix."""
+    nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
+    draft = m.Draft(1, 1, roll_digest(D_0, after), len(after), nodes)
+    return SignedDraft(author, m.Fragment(b"", bytes(64)), draft, is_checked=is_checked)
+
+
+def claims(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> list[Claim]:
+    return list(claims_of(commit(tokens, authors, after=after), roll_digest(D_0, after)))
+
+
+def test_only_what_drafters_are_credited_with_is_a_claim() -> None:
+    found = claims((5, 6, 7), bytes([2, HOME_AUTHOR, 0]))
+    assert found == [Claim(0, 2, roll_digest(D_0, (5,)))]
+    assert without(bytes([2, 1, 3]), [Claim(1, 1, b"")]) == bytes([2, 0, 3])
+
+
+def test_a_node_shows_its_own_author_and_prefix_only() -> None:
+    drafts, sent = SignedDrafts(), chained((5, 6, 7))
+    drafts.add(sent)
+    assert [drafts.find(claim) for claim in claims((5, 6), b"\1\1")] == [sent, sent]
+    assert [drafts.find(claim) for claim in claims((5, 6), b"\2\1")] == [None, sent]
+    assert [drafts.find(claim) for claim in claims((6,), b"\1")] == [None]
+    assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(5, 6))] == [sent]
+    assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(6, 5))] == [None]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 12), st.data())
+def test_a_chain_shows_each_of_its_tokens_wherever_it_begins(text: list[int], at: int, data: st.DataObject) -> None:
+    at = min(at, len(text) - 1)
+    start = data.draw(st.integers(0, at))
+    drafts, sent = SignedDrafts(), chained(tuple(text[start:]), after=tuple(text[:start]))
+    drafts.add(sent)
+    (claim,) = claims((text[at],), b"\1", after=tuple(text[:at]))
+    assert drafts.find(claim) is sent
+
+
+def test_what_is_committed_past_is_forgotten() -> None:
+    drafts = SignedDrafts()
+    drafts.add(chained((5, 6)))
+    drafts.forget_before(1)
+    assert [drafts.find(claim) is None for claim in claims((5, 6), b"\1\1")] == [True, False]
+
+
+def test_a_flood_costs_its_author_alone() -> None:
+    drafts, first = SignedDrafts(), chained((5,), author=2)
+    drafts.add(first)
+    for token in range(MAX_KEPT_NODES + 1):
+        drafts.add(chained((token,)))
+    assert [drafts.find(claim) is None for claim in claims((0,), b"\1")] == [True]
+    assert [drafts.find(claim) for claim in claims((5,), b"\2")] == [first]
+
+
+def test_one_whose_signature_holds_is_not_given_up_for_another() -> None:
+    drafts, good = SignedDrafts(), chained((5,), is_checked=True)
+    drafts.add(good)
+    drafts.add(chained((5,)))
+    assert [drafts.find(claim) for claim in claims((5,), b"\1")] == [good]

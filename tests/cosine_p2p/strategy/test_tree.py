@@ -5,10 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_p2p.strategy.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree
+from cosine_p2p.strategy.tree import (
+    MAX_LIVE_NODES,
+    MAX_WAITING_BLOCKS,
+    LiveTree,
+    block_below,
+    connected,
+)
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 
 ROOT = bytes(16)
 Shape = dict[bytes, tuple[bytes, int, int, tuple[tuple[int, float], ...]]]
@@ -50,7 +56,7 @@ def random_blocks(rng: random.Random) -> list[Block]:
     return [*blocks, root]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_order_and_duplicates_do_not_matter(seed: int) -> None:
     rng = random.Random(seed)
     blocks = random_blocks(rng)
@@ -64,7 +70,7 @@ def test_order_and_duplicates_do_not_matter(seed: int) -> None:
     assert trees[0] == trees[1] == trees[2], f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_delay_past_commits_does_not_matter(seed: int) -> None:
     """Blocks before, between and after commits leave the tree that all blocks before all commits leave."""
     rng = random.Random(seed)
@@ -218,3 +224,41 @@ def test_path_probabilities_multiply_and_leave_out_what_is_below_none() -> None:
     attach(tree, [4, 5])
     found = tree.path_probabilities(lambda node: None if node.token == 4 else node.draft_probability)
     assert {node.token: probability for node, probability in found.items()} == {1: 0.5, 2: 0.25, 3: 0.125}
+
+
+def grown(rng: random.Random, *, nodes: int) -> LiveTree:
+    tree = LiveTree(ROOT)
+    for author in (1, 2):
+        block = [Node(rng.randrange(-1, index), rng.randrange(3), rng.random()) for index in range(nodes)]
+        tree.attach(ROOT, 0, block, [author] * nodes)
+    return tree
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_wanted_attaches_where_the_base_is_known(seed: int) -> None:
+    rng = random.Random(seed)
+    tree, there = grown(rng, nodes=30), LiveTree(ROOT)
+    live = list(tree.walk())
+    for _ in range(5):
+        wanted = rng.sample(live, rng.randrange(1, len(live)))
+        base, nodes = connected(tree, wanted, is_known=lambda node: node.digest in there)
+        block = block_below(base, nodes, lambda node: (node.most_confident_author(), node.draft_probability))
+        there.attach(block.base, block.position, block.nodes, block.authors)
+        assert all(node.digest in there for node in wanted), f"seed {seed}"
+    assert {node.digest for node in there.walk()} <= {node.digest for node in live}
+
+
+def test_the_base_is_the_deepest_prefix_that_all_share() -> None:
+    tree = LiveTree(ROOT)
+    tree.attach(ROOT, 0, [Node(BASE, 1, 0.5), Node(0, 2, 0.5), Node(1, 3, 0.5), Node(1, 4, 0.5)], [1] * 4)
+    one, two, three, four = tree.walk()
+    assert connected(tree, [three, four]) == (two, [three, four])
+    assert connected(tree, [two]) == (one, [two])
+    assert connected(tree, [three, four], is_known=lambda node: node is one) == (one, [two, three, four])
+
+
+def test_a_block_holds_no_more_than_the_wire_allows() -> None:
+    tree = LiveTree(ROOT)
+    for start in (0, 200):
+        tree.attach(ROOT, 0, [Node(BASE, token, 0.5) for token in range(start, start + 200)], [1] * 200)
+    assert len(connected(tree, list(tree.walk()))[1]) == MAX_BLOCK_NODES
