@@ -32,9 +32,9 @@ from cosine_p2p.request.options import (
     lists_options,
     merge_options,
     shares_feedback,
+    window_of,
 )
-from cosine_p2p.request.prompt_window import window_of
-from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
+from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.saved_state import TrialFile
 from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing, FailoverCheck
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
@@ -274,13 +274,6 @@ class AsyncClient:
             looking.cancel()
         deadline_s = now_s + asked["timeout_s"]
         sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked)
-        return self._run(sessions, codec, asked, applied)
-
-    def _run(
-        self, sessions: Iterator[Session], codec: TextCodec, asked: ClientOptions, applied: AppliedConfig
-    ) -> Run:
-        """A generation by these sessions, with what follows its end."""
-        place = self._joined()
         mandates = place.swarm.mandates
         give = partial(give_receipts, links=place.links, mandates=mandates)
         check = partial(FailoverCheck, mandates=mandates, auditing=self._auditing) if mandates else None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
-from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig, check_peer_addresses
+from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity
@@ -31,8 +32,6 @@ from cosine_protocol.records import NodeRecord
 DIAL_TIMEOUT_S = 4.0
 """A client waits less for a peer than a node does."""
 TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
-
-__all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "TransportKind", "joining"]
 
 
 class TransportKind(StrEnum):
@@ -244,13 +243,11 @@ def joining(
     else:
         parse_initial_peers(peers)
 
-    async def join() -> NetworkSwarm:
-        return await NetworkSwarm.join(
-            peers,
-            access=access,
-            kind=kind,
-            tokenizer_folder=tokenizer_folder,
-            known_peers=known_peers,
-        )
-
-    return join
+    return partial(
+        NetworkSwarm.join,
+        peers,
+        access=access,
+        kind=kind,
+        tokenizer_folder=tokenizer_folder,
+        known_peers=known_peers,
+    )

@@ -83,6 +83,10 @@ class DrafterSearch:
             rtts_s = self.distances.by_client(able, verifier, self.links)
         else:
             rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        levels = {}
+        if self.mandates is not None:
+            now_unix_s = self.mandates.clock()
+            levels = self.shown.levels(able, target_digest=verifier.target_digest, now_s=now_unix_s)
         asked = pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
@@ -90,7 +94,7 @@ class DrafterSearch:
             chance=chance,
             trust=self.options["trust"],
             rtts_s=rtts_s,
-            levels=self._levels(able, verifier),
+            levels=levels,
         )
         return self._with_pupil(asked, able, verifier, chance)
 
@@ -112,8 +116,3 @@ class DrafterSearch:
             kept = list(asked)
         pupil = pick_pupil(able, verifier, asked=asked, chance=chance, trust=self.options["trust"])
         return AskedDrafters((*kept, pupil), len(kept) + 1) if pupil is not None else AskedDrafters(asked)
-
-    def _levels(self, drafters: Sequence[NodeRecord], verifier: NodeRecord) -> dict[str, int]:
-        if self.mandates is None:
-            return {}
-        return self.shown.levels(drafters, target_digest=verifier.target_digest, now_s=self.mandates.clock())

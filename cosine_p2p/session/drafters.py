@@ -3,12 +3,11 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
 from cosine_p2p.request.offload import Offload
-from cosine_p2p.request.prompt_window import windowed
 from cosine_p2p.request.results import DrafterReport
 from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.job import Job, KnownDrafter
@@ -18,7 +17,7 @@ from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature, PeerLost
 from cosine_protocol.identity import verify
-from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
+from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS, NONCE_BYTES
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 
@@ -264,7 +263,9 @@ class Drafters:
         job, known, told = self._job, tuple(self._output), shares_feedback or None
         if job.prompt_window_tokens is None:
             return m.Start(job.number, job.request, known, job.mandate, shares_feedback=told)
-        request = windowed(job.request, job.prompt_window_tokens)
+        # Without the nonce, so that guesses of the rest cannot be tested by the digest.
+        shown = job.request.prompt[-job.prompt_window_tokens :]
+        request = replace(job.request, prompt=shown, nonce=bytes(NONCE_BYTES))
         return m.Start(job.number, request, known, job.mandate, self._d_0, told)
 
     def _on_message(self, delivery: Delivery) -> None:

@@ -127,7 +127,11 @@ def _create(file: Path) -> Identity:
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_private(draft, identity.to_file_bytes())
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(identity.to_file_bytes())
+            handle.flush()
+            os.fsync(descriptor)
         try:
             os.link(draft, file)
         except FileExistsError:
@@ -139,11 +143,3 @@ def _create(file: Path) -> Identity:
             f"The identity file {file} cannot be created ({error.strerror}); name a writable place with --identity."
         ) from None
     return identity
-
-
-def _write_private(file: Path, data: bytes) -> None:
-    descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(descriptor)

@@ -1,7 +1,9 @@
 """Our strategy: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
 
-Theory of operation ------------------- One `Cosine` decides for one request. It is pure: events come in, actions
-go out, and time is none of its concern. It holds four things:
+Theory of operation
+-------------------
+One `Cosine` decides for one request. It is pure: events come in, actions go out, and time is none of its concern.
+It holds four things:
 
 - `LiveTree`: all drafts below the committed prefix, whoever drafted them. Each commit moves its root down.
 - `Fusion`: what a draft probability of each author has been worth, and from that one probability for each node.
@@ -9,7 +11,7 @@ go out, and time is none of its concern. It holds four things:
 - `Forwarder`: what of the tree the verifier has been sent, and with which probability.
 
 A *fragment* is attached to the tree; the nodes that it touched go to the verifier if their path is likely enough
-(`plan_cuts`) and if they are news to it. A *commit* teaches, in this order: fusion and router see the tokens while
+(`TreeCuts`) and if they are news to it. A *commit* teaches, in this order: fusion and router see the tokens while
 the tree still stands before them; each drafter is told if it had drafted where others had; the tree advances; the
 drafters that are active are told the tokens; who drafts is decided anew (`_reroute`); and all that has become
 likely under the new root is sent. A *verifier that opens*, the first or another one after a failover, knows
@@ -34,7 +36,7 @@ sent twice with nearly the same probability; a decision that the state of a draf
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
@@ -60,40 +62,29 @@ from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
 from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
 
-CLIENT_MIN_PATH_PROBABILITY: Final = 0.005
-"""Bounds bytes on the client's link: the verifier drops what is less likely
-(`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
-VERIFIER_RARITY: Final = 300
-"""Where the verifier coordinates. Tuned on the split tune of the recorded generations (decision 29): 1.02 to 1.05
-times the speed of 100, and at 20 ms as fast as 1000."""
-VERIFIER_MIN_PATH_PROBABILITY: Final = 0.0015
-"""Bounds the work of decisions, where the verifier coordinates. Tuned beside `VERIFIER_RARITY`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeCuts:
     """Drafters keep back paths less likely than one in `rarity`, a coordinator those below `min_path_probability`.
 
     Without a `rarity` drafters cut as they are used to.
-    """
-
-    rarity: int | None
-    min_path_probability: float
-
-
-def plan_cuts(*, is_here: bool) -> TreeCuts:
-    """The cuts of a coordinator, `is_here` if that is the verifier's own node.
 
     What follows a token that nobody expected is there in time only if it was drafted before, below a path that
     seemed unlikely then. Of such paths few are ever used, and all cost bytes: a client's link carries each draft
     twice, and is the slowest of all. Within one node passing on costs no bytes, and what is there when a commit
     comes is there for the next pass.
     """
-    if is_here:
-        return TreeCuts(rarity=VERIFIER_RARITY, min_path_probability=VERIFIER_MIN_PATH_PROBABILITY)
-    return TreeCuts(rarity=None, min_path_probability=CLIENT_MIN_PATH_PROBABILITY)
+
+    rarity: int | None
+    min_path_probability: float
 
 
+CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
+"""Bounds bytes on the client's link: the verifier drops what is less likely
+(`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
+VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
+"""Where the verifier coordinates; the probability bounds the work of decisions. Tuned on the split tune of the
+recorded generations (decision 29): 1.02 to 1.05 times the speed of rarity 100, and at 20 ms as fast as 1000."""
 RESEND_CHANGE: Final = 0.1
 """A choice: a smaller change of a probability hardly changes what the verifier selects."""
 BLOCK_NODES: Final = 32
@@ -108,7 +99,7 @@ class Forwarder:
 
     def __init__(self, tree: LiveTree) -> None:
         self._tree = tree
-        self.min_path_probability = CLIENT_MIN_PATH_PROBABILITY
+        self.min_path_probability = CLIENT_CUTS.min_path_probability
         self._sent: dict[TreeNode, float] = {}
 
     def forget(self) -> None:
@@ -119,7 +110,7 @@ class Forwarder:
         """Forget what the tree has dropped."""
         self._sent = {node: known for node, known in self._sent.items() if node.digest in self._tree}
 
-    def blocks(self, view: FusedView, touched: Sequence[TreeNode]) -> list[SendTree]:
+    def blocks(self, view: FusedView, touched: Iterable[TreeNode]) -> list[SendTree]:
         """Blocks of those live nodes that are new to the verifier or have changed, with what connects them."""
         wanted = []
         for node in touched:
@@ -278,7 +269,7 @@ class Cosine:
         self._forwarder = Forwarder(self._tree)
         self._drafters: dict[int, Drafter] = {}
         self._limit = self._options.drafters
-        self._cuts = plan_cuts(is_here=False)
+        self._cuts = CLIENT_CUTS
         self._is_open = False
         self._seen_tokens = 0
 
@@ -299,46 +290,29 @@ class Cosine:
             case FragmentReceived(author, draft):
                 authors = [author] * len(draft.nodes)
                 touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
-                return list(self._forwarder.blocks(self._view(), touched)) if self._may_forward else []
+                return self._forward(touched)
             case Committed():
                 return self._commit(event)
             case _:
                 return []
 
-    def weights(self) -> dict[int, float]:
-        """Present weight of every author that drafts, for people; they sum to 1."""
-        weights = self._router.weights()
-        active = self._active()
-        total = sum(weights[author] for author in active)
-        return {author: weights[author] / total for author in active}
-
     def _active(self) -> list[int]:
         """The authors that draft, by number."""
         return sorted(author for author, drafter in self._drafters.items() if drafter.is_active)
 
-    def _ranked(self) -> list[int]:
-        """The authors that draft, by weight."""
-        weights = self._router.weights()
-        return sorted(self._active(), key=lambda author: (-weights[author], author))
-
-    def _view(self) -> FusedView:
-        return self._fusion.view(self._tree, self._router.weights())
-
     def _open(self, event: VerifierOpened) -> list[Action]:
         self._is_open = True
-        self._cuts = plan_cuts(is_here=event.is_here)
+        self._cuts = VERIFIER_CUTS if event.is_here else CLIENT_CUTS
         self._forwarder.min_path_probability = self._cuts.min_path_probability
         self._forwarder.forget()
-        return self._forward_all()
+        return self._forward(self._tree.walk())
 
-    @property
-    def _may_forward(self) -> bool:
-        return self._is_open and self._limit > 0
-
-    def _forward_all(self) -> list[Action]:
-        if not self._may_forward:
+    def _forward(self, touched: Iterable[TreeNode]) -> list[Action]:
+        """Send what of these nodes is news to the verifier, once one has opened and while drafters are allowed."""
+        if not self._is_open or not self._limit:
             return []
-        return list(self._forwarder.blocks(self._view(), list(self._tree.walk())))
+        view = self._fusion.view(self._tree, self._router.weights())
+        return list(self._forwarder.blocks(view, touched))
 
     def _start(self, event: DrafterStarted) -> list[Action]:
         author = event.author
@@ -352,22 +326,11 @@ class Cosine:
             self._drafters[author] = Drafter(facts)
             likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
             why = f"asked to draft, {away}, {likelihood}"
-        assign = self._assign(author, why)
+        options, tree = self._options, self._tree
+        size = (options.depth_tokens, options.width_nodes, options.window_nodes)
+        assign = SendAssign(author, tree.root.digest, tree.position, *size, why, self._cuts.rarity)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted
-
-    def _assign(self, author: int, why: str) -> SendAssign:
-        options, tree = self._options, self._tree
-        return SendAssign(
-            author,
-            tree.root.digest,
-            tree.position,
-            options.depth_tokens,
-            options.width_nodes,
-            options.window_nodes,
-            why,
-            self._cuts.rarity,
-        )
 
     def _commit(self, event: Committed) -> list[Action]:
         likelihoods = self._fusion.learn(self._tree, event.tokens)
@@ -381,7 +344,7 @@ class Cosine:
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
         # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *self._reroute(), *self._forward_all()]
+        return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
         """Let those draft whom the router picks, and those on trial.
@@ -434,7 +397,8 @@ class Cosine:
         has_evidence = self._seen_tokens >= TRIAL_TOKENS
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
         # The best of those that have drafted goes only when another that has drafted is better.
-        wanted.update([a for a in self._ranked() if self._drafters[a].state is DrafterState.DRAFTING][:1])
+        proven = [author for author in self._active() if author not in wanted]
+        wanted.update(sorted(proven, key=lambda author: -weights[author])[:1])
         for rank, author in enumerate(picked):
             if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence:
                 wanted.add(author)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
 
 MEMORY_LOOKS: Final = 8.0
@@ -73,8 +74,6 @@ SETTLE_TOKENS: Final = 24
 """After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
 """Commits after a change of way that still show the way before."""
-LOOK_COMMITS: Final = STRETCH_COMMITS + 4
-"""Commits of a look with those it takes to settle, at round-trip times up to that of a few passes."""
 # Evidence, in the logarithm of plain passes a second.
 LEVEL_WEIGHT: Final = 0.3
 """A choice: the present way's speed is that of its last few stretches."""
@@ -220,11 +219,6 @@ class SpeedTrial:
         """Commits of the stretch under way."""
         return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
 
-    @property
-    def price_s(self) -> float:
-        """Seconds spent on looking so far."""
-        return self._spent_s
-
     def expect(self, way: int, speed: float) -> None:
         """Expect a way to be worth so many plain passes a second; a look at it corrects that."""
         self._expected[way] = speed
@@ -260,7 +254,9 @@ class SpeedTrial:
         """The seconds that a look is likely to take longer than going on as before; it may save some."""
         level = self._level or 0.0
         gain = max(self._gain(way), WORST_GAIN)
-        return LOOK_COMMITS * (math.exp(-level - gain) - math.exp(-level))
+        # With those it takes to settle, at round-trip times up to that of a few passes.
+        look_commits = STRETCH_COMMITS + 4
+        return look_commits * (math.exp(-level - gain) - math.exp(-level))
 
     def note_usual(self, seconds: float, *, has_others: bool) -> None:
         """Take in a commit of the present way without drafts of its own, maybe with tokens that others drafted."""
@@ -305,7 +301,10 @@ class SpeedTrial:
         self._stretches += 1
         if (look := self._looked) is not None:
             look.beside.append(level)
-            if self._is_ripe(look):
+            # A first look that was a little faster may have met a slow text, and is compared once more.
+            is_first = not self._gains[look.way].looks
+            is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
+            if not (is_first and is_doubtful) or len(look.beside) > 2:
                 self._looked = None
                 self._judge(look)
         elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
@@ -346,12 +345,6 @@ class SpeedTrial:
         if self.way == 0:
             return min(gain, look.worth)
         return max(gain, -(self._worth or 0.0)) if look.way == 0 else gain
-
-    def _is_ripe(self, look: _Look) -> bool:
-        """Whether a look is compared with enough: a first one that was a little faster may have met a slow text."""
-        is_first = not self._gains[look.way].looks
-        is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
-        return not (is_first and is_doubtful) or len(look.beside) > 2
 
     def _judge(self, look: _Look) -> None:
         """Take in how much faster a look was, and take the fastest way."""
@@ -408,7 +401,7 @@ class SpeedTrials:
     def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
         self._ways = tuple(ways)
         self._knows_fed = knows_fed
-        self._trials: dict[tuple[str, float], SpeedTrial] = {}
+        self._trials: Remembered[tuple[str, float], SpeedTrial] = Remembered(MAX_TRIALS)
 
     def find(self, server: str, temperature: float) -> SpeedTrial | None:
         """The trial of requests at a server with this temperature; a new one begins like the nearest known.
@@ -418,15 +411,14 @@ class SpeedTrials:
         if not self._ways:
             return None
         key = server, round(temperature, 1)
-        trial = self._trials.pop(key, None)
+        trial = self._trials.get(key)
         if trial is None:
-            known = [other for other in self._trials if other[0] == server]
-            nearest = min(known, key=lambda other: abs(other[1] - temperature), default=None)
+            known = [
+                (abs(other[1] - temperature), near) for other, near in self._trials.items() if other[0] == server
+            ]
             new = SpeedTrial(self._ways, knows_fed=self._knows_fed)
-            trial = self._trials[nearest].similar() if nearest else new
-        self._trials[key] = trial
-        if len(self._trials) > MAX_TRIALS:
-            self._trials.pop(next(iter(self._trials)))
+            trial = min(known, key=lambda pair: pair[0])[1].similar() if known else new
+        self._trials.note(key, trial)
         return trial
 
     def state(self) -> list[dict[str, Any]]:
@@ -442,4 +434,4 @@ class SpeedTrials:
             match state:
                 case {"server": str(server), "temperature": float(temperature)}:
                     with suppress(ValueError):
-                        self._trials[server, round(temperature, 1)] = SpeedTrial.of_state(state, self._ways)
+                        self._trials.note((server, round(temperature, 1)), SpeedTrial.of_state(state, self._ways))

@@ -33,7 +33,7 @@ they ask if its digest is still there.
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -81,11 +81,6 @@ class TreeNode:
             values = {author: weights.get(author, 0.0) * value for author, value in values.items()}
         authors = [author for author in values if among is None or author in among]
         return max(authors, key=lambda author: (values[author], -author))
-
-    def first_choice(self, author: int) -> "TreeNode | None":
-        """The child to which an author gives the highest draft probability, the oldest on a tie."""
-        own = [child for child in self.children.values() if author in child.draft_probabilities]
-        return max(own, key=lambda child: child.draft_probabilities[author], default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +206,6 @@ class LiveTree:
             children = nodes[-1].children
         return nodes
 
-    def best_path(
-        self, key: Callable[[TreeNode], Any], *, allows: Callable[[TreeNode], bool] | None = None
-    ) -> list[TreeNode]:
-        """The path below the root that takes the child with the largest key at every step, the oldest on a tie.
-
-        With `allows` only children for which it is true are looked at.
-        """
-        nodes: list[TreeNode] = []
-        children = self.root.children
-        while allowed := [child for child in children.values() if allows is None or allows(child)]:
-            nodes.append(max(allowed, key=key))
-            children = nodes[-1].children
-        return nodes
-
     def path_probabilities(self, conditional: Callable[[TreeNode], float | None]) -> dict[TreeNode, float]:
         """The path probability of every node below the root, parents first, given those of a node and its parent.
 
@@ -325,9 +306,3 @@ def connected(
     base = paths[0][shared - 1] if shared else tree.root
     nodes = dict.fromkeys(node for path in paths for node in path[shared:])
     return base, list(nodes)[:MAX_BLOCK_NODES]
-
-
-def chain_block(base: bytes, position: int, chain: Sequence[tuple[int, float, int]]) -> Block:
-    """A block of one chain: each token with its draft probability and the author credited for it."""
-    nodes = tuple(Node(index - 1, token, probability) for index, (token, probability, _) in enumerate(chain))
-    return Block(base, position, nodes, tuple(author for _, _, author in chain))

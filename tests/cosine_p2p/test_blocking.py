@@ -22,7 +22,6 @@ from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -85,10 +84,6 @@ def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> N
     assert [future.result().token_ids for future in futures] == [EXPECTED] * 3
     with pytest.raises(CancelledError):
         given_up.result()
-
-
-def test_who_would_be_asked(client: Client) -> None:
-    assert [record.role for record in client.find_verifiers()] == [Role.VERIFIER]
 
 
 def test_a_stream_may_be_left_early(client: Client) -> None:

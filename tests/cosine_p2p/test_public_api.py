@@ -1,14 +1,20 @@
 """The names and fields that programs outside the repository use."""
 
+import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 import cosine_p2p
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, GenerationOptions, VerifierReport
 from cosine_protocol.errors import UsageError
 
@@ -43,22 +49,6 @@ def test_fields_of_results() -> None:
     assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens"]
 
 
-def test_options_of_a_client() -> None:
-    for kind in (Client, AsyncClient):
-        assert "initial_peers" in inspect.signature(kind).parameters
-    AsyncClient(initial_peers=[NOBODY], target="zoo:target", strategy="cosine")
-
-
-@pytest.mark.parametrize(
-    "option",
-    [{"strategy": "magic"}, {"max_drafters": -1}, {"timeout_s": 0.0}],
-)
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_options_that_mean_nothing_are_refused(kind: type, option: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        kind(initial_peers=[NOBODY], **option)
-
-
 @pytest.mark.parametrize(
     "method",
     [AsyncClient.generate, AsyncClient.stream, AsyncClient.start, Client.generate, Client.submit, Client.stream],
@@ -69,12 +59,6 @@ def test_help_lists_the_options_of_a_generation(method: Callable[..., object]) -
     named = [name for name in parameters if name not in ("otherwise", "cache_scope")]
     assert named[2:] == list(GenerationOptions.__annotations__)
     assert (parameters["timeout_s"].default, parameters["seed"].default) == (600.0, None)
-
-
-def test_a_client_takes_what_a_generation_takes_and_more() -> None:
-    for kind in (Client, AsyncClient):
-        parameters = inspect.signature(kind).parameters
-        assert {*GenerationOptions.__annotations__, "target", "network", "transport", "observer"} <= set(parameters)
 
 
 def test_every_name_is_there_before_it_is_used_and_no_other_is() -> None:
@@ -89,3 +73,30 @@ def test_every_name_is_there_before_it_is_used_and_no_other_is() -> None:
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="no attribute 'Clients'"):
         getattr(cosine_p2p, "Client" + "s")
+
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
+ROWS: Final = re.findall(r"^\| `(generate\(.*?\))`( after `close\(\)`)? \| (.+) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_table_is_found() -> None:
+    assert len(ROWS) == PAGE.count("| `generate(") > 10
+
+
+@pytest.mark.parametrize(("call", "after", "sentence"), ROWS)
+def test_an_error_is_as_the_page_says(call: str, after: str, sentence: str) -> None:
+    expression = ast.parse(call, mode="eval").body
+    assert isinstance(expression, ast.Call)
+    (prompt,) = map(ast.literal_eval, expression.args)
+    options = {str(word.arg): ast.literal_eval(word.value) for word in expression.keywords}
+
+    async def run() -> None:
+        async with SimulatedSwarm() as swarm:
+            client = await swarm.client()
+            if after:
+                await client.__aexit__(None, None, None)
+            await client.generate(prompt, **options)
+
+    with pytest.raises(UsageError) as refused:
+        run_virtual(run())
+    assert str(refused.value) == sentence

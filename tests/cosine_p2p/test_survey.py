@@ -1,14 +1,14 @@
 """The survey: every announced node in order, with its own account or the reason why there is none."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_p2p.survey import NodeSight, Survey, Surveyor
+from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
@@ -19,45 +19,34 @@ from tests.cosine_p2p.plain_swarm import ONE_WAY_S, PlainSwarm, account
 from tests.cosine_p2p.samples import TARGET
 from tests.scenes import in_virtual_time
 
-ASK_S = 4.0
+
+@asynccontextmanager
+async def surveying(swarm: PlainSwarm, *, target: str = TARGET, **options: Any) -> AsyncIterator[Surveyor]:
+    surveyor = Surveyor(swarm, target=target, **{"ask_timeout_s": 4.0, **options})
+    yield surveyor
+    await surveyor.close()
+    await swarm.close()
 
 
-def surveyed(
-    arrange: Callable[[PlainSwarm], Awaitable[Any]], *, times: int = 1, target: str = TARGET, **options: Any
-) -> Survey:
-    """The last of some surveys of a swarm."""
-
-    async def run() -> Survey:
-        swarm = PlainSwarm()
-        await arrange(swarm)
-        surveyor = Surveyor(swarm, target=target, ask_timeout_s=ASK_S, **options)
-        for _ in range(times - 1):
-            await surveyor.survey()
-        survey = await surveyor.survey()
-        await surveyor.close()
-        await swarm.close()
-        return survey
-
-    return run_virtual(run())
-
-
-def test_verifiers_come_first_and_each_role_by_peer_id() -> None:
-    async def arrange(swarm: PlainSwarm) -> None:
-        for number in range(1, 9):
-            await swarm.announce(number, account(), role=Role.VERIFIER if number % 2 else Role.DRAFTER)
-
-    nodes = surveyed(arrange).nodes
+@in_virtual_time
+async def test_verifiers_come_first_and_each_role_by_peer_id() -> None:
+    swarm = PlainSwarm()
+    for number in range(1, 9):
+        await swarm.announce(number, account(), role=Role.VERIFIER if number % 2 else Role.DRAFTER)
+    async with surveying(swarm) as surveyor:
+        nodes = (await surveyor.survey()).nodes
     assert [sight.record.role for sight in nodes] == ["verifier"] * 4 + ["drafter"] * 4
     for part in (nodes[:4], nodes[4:]):
         assert [sight.record.peer_id for sight in part] == sorted(sight.record.peer_id for sight in part)
 
 
-def test_a_node_gives_an_account_of_itself() -> None:
-    async def arrange(swarm: PlainSwarm) -> None:
-        await swarm.announce(1, account(requests=3, passes=70))
-        await asyncio.sleep(12.5)
-
-    (sight,) = surveyed(arrange).nodes
+@in_virtual_time
+async def test_a_node_gives_an_account_of_itself() -> None:
+    swarm = PlainSwarm()
+    await swarm.announce(1, account(requests=3, passes=70))
+    await asyncio.sleep(12.5)
+    async with surveying(swarm) as surveyor:
+        (sight,) = (await surveyor.survey()).nodes
     assert (sight.requests, sight.passes, sight.reason) == (3, 70, "")
     assert sight.rtt_s == pytest.approx(2 * ONE_WAY_S)
     assert sight.uptime_s == pytest.approx(12.5 + 3 * ONE_WAY_S)
@@ -101,89 +90,56 @@ async def babbling(stream: Stream) -> None:
         (babbling, "it broke the protocol"),
     ],
 )
-def test_a_node_that_gives_none_stays_in_the_list_with_the_reason(
+@in_virtual_time
+async def test_a_node_that_gives_none_stays_in_the_list_with_the_reason(
     handler: StreamHandler | None, reason: str
 ) -> None:
-    async def arrange(swarm: PlainSwarm) -> None:
-        await swarm.announce(1, handler)
-        await swarm.announce(2, account(), role=Role.VERIFIER)
-
-    survey = surveyed(arrange)
+    swarm = PlainSwarm()
+    await swarm.announce(1, handler)
+    await swarm.announce(2, account(), role=Role.VERIFIER)
+    async with surveying(swarm) as surveyor:
+        survey = await surveyor.survey()
     healthy, sick = survey.nodes
     assert reason in sick.reason
-    assert sick == NodeSight(
-        record=sick.record, rtt_s=None, requests=None, passes=None, uptime_s=None, reason=sick.reason
-    )
+    nothing = dict.fromkeys(("rtt_s", "requests", "passes", "uptime_s"))
+    assert sick == NodeSight(record=sick.record, reason=sick.reason, **nothing)
     assert (healthy.reason, survey.problem) == ("", "")
 
 
-def test_a_hundred_silent_nodes_are_asked_a_few_at_a_time() -> None:
-    async def run() -> tuple[int, float]:
-        swarm = PlainSwarm()
-        for number in range(1, 101):
-            await swarm.announce(number, silent)
-        surveyor = Surveyor(swarm, target=TARGET, ask_timeout_s=3.0, at_once=10)
-        survey = await surveyor.survey()
-        took_s = asyncio.get_running_loop().time()
-        await surveyor.close()
-        await swarm.close()
-        return len(survey.nodes), took_s
-
-    nodes, took_s = run_virtual(run())
-    assert (nodes, took_s) == (100, 100 / 10 * 3.0)
-
-
-def test_links_are_kept_between_surveys() -> None:
-    streams = 0
-
-    async def arrange(swarm: PlainSwarm) -> None:
-        async def count(stream: Stream) -> None:
-            nonlocal streams
-            streams += 1
-            await account()(stream)
-
-        await swarm.announce(1, count)
-
-    assert surveyed(arrange, times=5).nodes[0].reason == ""
-    assert streams == 1
-
-
-def test_a_node_that_comes_back_is_seen_again() -> None:
-    async def run() -> list[str]:
-        swarm = PlainSwarm()
-        record = await swarm.announce(1, account())
-        surveyor = Surveyor(swarm, target=TARGET)
-        reasons = [(await surveyor.survey()).nodes[0].reason]
-        swarm.network.transports[record.peer_id].vanish()
-        await asyncio.sleep(1)
-        reasons.append((await surveyor.survey()).nodes[0].reason)
-        await swarm.announce(1, account())
-        reasons.append((await surveyor.survey()).nodes[0].reason)
-        await surveyor.close()
-        await swarm.close()
-        return reasons
-
-    assert run_virtual(run()) == ["", "no such peer", ""]
+@in_virtual_time
+async def test_a_hundred_silent_nodes_are_asked_a_few_at_a_time() -> None:
+    swarm = PlainSwarm()
+    for number in range(1, 101):
+        await swarm.announce(number, silent)
+    async with surveying(swarm, ask_timeout_s=3.0, at_once=10) as surveyor:
+        assert len((await surveyor.survey()).nodes) == 100
+        assert asyncio.get_running_loop().time() == 100 / 10 * 3.0
 
 
 @in_virtual_time
-async def test_no_link_is_kept_to_a_node_that_is_no_longer_announced() -> None:
-    ended: list[str] = []
+async def test_links_are_kept_between_surveys_to_nodes_that_are_announced() -> None:
+    begun, ended = list[str](), list[str]()
 
     async def noting(stream: Stream) -> None:
+        begun.append(stream.peer_id)
         await account()(stream)
         ended.append(stream.peer_id)
 
     swarm = PlainSwarm()
-    await swarm.announce(1, noting)
-    surveyor = Surveyor(swarm, target=TARGET)
-    await surveyor.survey()
-    swarm.directory = MemoryDirectory()
-    assert (await surveyor.survey()).nodes == ()
-    await asyncio.sleep(1)
-    assert ended == ["client"]
-    await surveyor.close()
-    await swarm.close()
+    record = await swarm.announce(1, noting)
+    async with surveying(swarm) as surveyor:
+        reasons = [(await surveyor.survey()).nodes[0].reason for _ in range(5)]
+        assert (reasons, begun) == ([""] * 5, ["client"])
+        swarm.network.transports[record.peer_id].vanish()
+        await asyncio.sleep(1)
+        reasons = [(await surveyor.survey()).nodes[0].reason]
+        await swarm.announce(1, noting)
+        reasons.append((await surveyor.survey()).nodes[0].reason)
+        assert reasons == ["no such peer", ""] and len(begun) == 2
+        swarm.directory, before = MemoryDirectory(), len(ended)
+        assert (await surveyor.survey()).nodes == ()
+        await asyncio.sleep(1)
+        assert len(ended) == before + 1
 
 
 class BrokenDirectory(MemoryDirectory):
@@ -195,24 +151,25 @@ class BrokenDirectory(MemoryDirectory):
         return await super().find(role, target, wanted=wanted)
 
 
-def test_a_directory_that_does_not_answer_is_a_problem_not_an_error() -> None:
-    async def arrange(swarm: PlainSwarm) -> None:
-        swarm.directory = BrokenDirectory()
-        await swarm.announce(1, account(), role=Role.VERIFIER)
-
-    survey = surveyed(arrange)
+@in_virtual_time
+async def test_a_directory_that_does_not_answer_is_a_problem_not_an_error() -> None:
+    swarm = PlainSwarm()
+    swarm.directory = BrokenDirectory()
+    await swarm.announce(1, account(), role=Role.VERIFIER)
+    async with surveying(swarm) as surveyor:
+        survey = await surveyor.survey()
     assert survey.problem == "us: the DHT did not answer in time"
     assert len(survey.nodes) == 1
 
 
-def test_a_digest_chooses_among_models_of_one_name() -> None:
-    async def arrange(swarm: PlainSwarm) -> None:
-        await swarm.announce(1, account())
-        await swarm.announce(2, account(), target_digest=b"\x09" * 32)
-
-    assert len(surveyed(arrange).nodes) == 2
-    chosen = surveyed(arrange, target=f"{TARGET}@{'09' * 32}")
-    assert [sight.record.target_digest for sight in chosen.nodes] == [b"\x09" * 32]
+@in_virtual_time
+async def test_a_digest_chooses_among_models_of_one_name() -> None:
+    swarm = PlainSwarm()
+    await swarm.announce(1, account())
+    await swarm.announce(2, account(), target_digest=b"\x09" * 32)
+    async with surveying(swarm, target=f"{TARGET}@{'09' * 32}") as surveyor:
+        nodes = (await surveyor.survey()).nodes
+    assert [sight.record.target_digest for sight in nodes] == [b"\x09" * 32]
 
 
 def test_a_target_that_cannot_be_read_is_a_usage_error() -> None:

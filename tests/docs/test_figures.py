@@ -13,7 +13,7 @@ from cosine_node.serving.discover_service import QUESTION_BURST, QUESTION_RATE
 from cosine_node.verifier.audits import TOKENS_PER_S
 from cosine_p2p.directory.peer_clocks import WARNED_S
 from cosine_p2p.directory.postings import MAX_OWNER_CELLS, MAX_STORED_BYTES
-from cosine_p2p.request.prompt_window import USUAL_WINDOW_TOKENS
+from cosine_p2p.request.options import USUAL_WINDOW_TOKENS
 from cosine_p2p.session.verifier_dials import MAX_DIALS
 from cosine_p2p.transport.addresses import MAX_TRIES
 from cosine_p2p.transport.channel import READ_PLACES, READ_RATE, SILENCE_S

@@ -16,7 +16,7 @@ from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.drafters import Drafters
 from cosine_p2p.session.job import Job
-from cosine_p2p.strategy.cosine import VERIFIER_RARITY
+from cosine_p2p.strategy.cosine import VERIFIER_CUTS
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.tree import Block
 from cosine_protocol import messages as m
@@ -114,7 +114,7 @@ def test_a_verifier_that_coordinates_has_less_likely_paths_drafted(monkeypatch: 
     assert set(rarities) == {USUAL_RARITY}
     rarities.clear()
     assert generated().token_ids == EXPECTED
-    assert set(rarities) == {VERIFIER_RARITY}
+    assert set(rarities) == {VERIFIER_CUTS.rarity}
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))

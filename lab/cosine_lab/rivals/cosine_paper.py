@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_lab.rivals.fused_prefix import TOLD
+from cosine_lab.rivals.paths import first_choice
 from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
 from cosine_lab.rivals.router import Chance, JudgedRound, RequestChance, prompt_shares, shuffled
 from cosine_p2p.strategy.base import Action, DrafterStarted, FragmentReceived, SendAssign
@@ -316,7 +317,7 @@ class CosinePaper(Rounds):
 
     def _answers(self) -> dict[int, FirstChoice]:
         """The first choice below the fused prefix of everyone asked who has drafted there."""
-        first_choices = {author: self._tip().first_choice(author) for author in self._asked}
+        first_choices = {author: first_choice(self._tip(), author) for author in self._asked}
         return {
             author: FirstChoice(node.token, node.draft_probabilities[author])
             for author, node in first_choices.items()

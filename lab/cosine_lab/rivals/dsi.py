@@ -9,6 +9,7 @@ along the drafter's chain as far as it has come. Passes over other prefixes at t
 from dataclasses import dataclass
 
 from cosine_lab.rivals.continuous import Continuous, credit
+from cosine_lab.rivals.paths import best_path
 from cosine_p2p.strategy.base import SendTree
 from cosine_p2p.strategy.tree import block_below
 
@@ -33,7 +34,7 @@ class Dsi(Continuous):
         super().__init__(root, position, author=self._options.author, width_nodes=1)
 
     def _unsent(self) -> list[SendTree]:
-        chain = self._tree.best_path(lambda node: node.draft_probability)
+        chain = best_path(self._tree, lambda node: node.draft_probability)
         # A node is sent after all before it, so what is known of a chain is its beginning.
         known = sum(node in self._sent for node in chain)
         lookahead = self._options.lookahead_tokens

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_lab.rivals.lone_drafter import LoneDrafter
+from cosine_lab.rivals.paths import best_path, chain_block
 from cosine_lab.rivals.rounds import MIN_PATIENCE_S, PATIENCE_FACTOR
 from cosine_p2p.strategy.base import (
     Action,
@@ -27,7 +28,7 @@ from cosine_p2p.strategy.base import (
     WakeAt,
 )
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_p2p.strategy.tree import LiveTree, TreeNode, chain_block
+from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
@@ -145,7 +146,7 @@ class DsiParallel:
         A verifier may vanish with its pass, and drafts may not come: then it looks again.
         """
         actions: list[Action] = []
-        chain = self._tree.best_path(lambda node: node.draft_probability)
+        chain = best_path(self._tree, lambda node: node.draft_probability)
         free = [slot for slot, verifier in self._verifiers.items() if not verifier.is_busy]
         for slot in sorted(free, key=lambda slot: -self._verifiers[slot].position):
             if not self._is_due(chain, now_s):

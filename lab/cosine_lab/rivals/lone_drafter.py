@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from cosine_lab.rivals.paths import first_choice
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
@@ -72,7 +73,7 @@ class LoneDrafter:
         if author is None:
             return
         for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
-            if first := parent.first_choice(author):
+            if first := first_choice(parent, author):
                 self._acceptance[author] = moving_average(
                     self._acceptance[author], first.token == token, weight=ACCEPTANCE_WEIGHT
                 )

@@ -9,6 +9,7 @@ carries the single-token run, which is always wanted, so abandoning one could on
 from dataclasses import dataclass
 
 from cosine_lab.rivals.continuous import Continuous, credit
+from cosine_lab.rivals.paths import best_path
 from cosine_p2p.strategy.base import SendTree
 from cosine_p2p.strategy.tree import TreeNode, block_below
 
@@ -40,7 +41,7 @@ class PipeInfer(Continuous):
 
     def _restart(self) -> None:
         """The tail is the end of the most confident line sent that is still possible."""
-        sent = self._tree.best_path(lambda node: node.draft_probability, allows=self._sent.__contains__)
+        sent = best_path(self._tree, lambda node: node.draft_probability, allows=self._sent.__contains__)
         self._tail = sent[-1] if sent else self._tree.root
 
     def _unsent(self) -> list[SendTree]:

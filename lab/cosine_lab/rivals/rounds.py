@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_lab.rivals.paths import first_choice
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
@@ -260,7 +261,7 @@ class Rounds(ABC):
 
     def _has_drafted(self, author: int) -> bool:
         """Return whether anything of a drafter follows what is committed."""
-        return self._tree.root.first_choice(author) is not None
+        return first_choice(self._tree.root, author) is not None
 
 
 def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) -> SendTree:
@@ -277,7 +278,7 @@ def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:
     """The path below the root along an author's first choices."""
     chain: list[TreeNode] = []
     node = tree.root
-    while first := node.first_choice(author):
+    while first := first_choice(node, author):
         chain.append(first)
         node = first
     return chain

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_lab.rivals.paths import first_choice
 from cosine_lab.rivals.rounds import Acceptance, Rounds, best_draft_tokens, merged
 from cosine_p2p.strategy.base import Action, DrafterStarted, WakeAt
 from cosine_p2p.strategy.tree import TreeNode
@@ -124,7 +125,7 @@ class SpecInfer(Rounds):
     def _judge(self, author: int, tokens: tuple[int, ...]) -> None:
         """Count an author's first choices along the committed tokens, as far as it drafted there."""
         for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
-            first = parent.first_choice(author)
+            first = first_choice(parent, author)
             if first is None:
                 return
             self._by_author[author].learn(accepted=int(first.token == token), drafted=1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from cosine_lab.rivals.paths import best_path
 from cosine_node.verifier.pass_rows import CandidateNode, PassRows, candidate_nodes, most_probable_first
 from cosine_node.verifier.request import RequestStage, ServedRequest, Verdict, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule
@@ -44,7 +45,7 @@ class PolicyRows(PassRows):
         drops_costly = self._policy.drops_costly_nodes
         found = super().candidates(index, request) if drops_costly else all_nodes(index, request)
         if self._policy.only_best_path:
-            path = set(request.tree.best_path(lambda node: node.draft_probability))
+            path = set(best_path(request.tree, lambda node: node.draft_probability))
             found = [candidate for candidate in found if candidate.node in path]
         return most_probable_first(found)[: self._policy.max_nodes] if self._policy.max_nodes is not None else found
 

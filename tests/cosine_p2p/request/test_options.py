@@ -11,14 +11,17 @@ from cosine_p2p.request.options import (
     DEFAULTS,
     OPTIONS,
     TEXT_DEFAULTS,
+    USUAL_WINDOW_TOKENS,
     ClientOptions,
     GenerationOptions,
     choice_seed,
     merge_options,
     read_option,
     shares_feedback,
+    window_of,
 )
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_PROMPT_TOKENS
 from cosine_protocol.request import MAX_SEED
 
 SEEDS = st.integers(0, MAX_SEED)
@@ -51,12 +54,6 @@ def test_what_is_given_wins_and_none_is_as_good_as_absent() -> None:
     assert (options["temperature"], options["trust"], options["target"]) == (0.8, ("a",), "other")
     assert "seed" not in options
     assert merge_options(DEFAULTS, {}, ClientOptions) == DEFAULTS
-
-
-def test_one_stop_is_one_text() -> None:
-    assert merged(stop="END")["stop"] == ("END",)
-    assert merged(stop=["a", "b"])["stop"] == ("a", "b")
-    assert merged(stop=None)["stop"] == ()
 
 
 WHOLE = "max_new_tokens must be a whole number of at least 1, not"
@@ -185,3 +182,21 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
         merged(xyz=3)
     with pytest.raises(UsageError, match="no option 'network' of a single generation; give it to the client"):
         merged(network="main")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, USUAL_WINDOW_TOKENS),
+        ({"prompt_window_tokens": None}, USUAL_WINDOW_TOKENS),
+        ({"trust": ["somebody"]}, None),
+        ({"swarm": "friends.swarm"}, None),
+        ({"prompt_window_tokens": 0}, None),
+        ({"prompt_window_tokens": 40, "trust": ["somebody"], "swarm": "friends.swarm"}, 40),
+        ({"prompt_window_tokens": 10**9}, MAX_PROMPT_TOKENS),
+    ],
+)
+def test_it_is_as_the_user_says_else_as_the_user_knows_the_drafters(
+    options: dict[str, Any], expected: int | None
+) -> None:
+    assert window_of(merge_options(DEFAULTS, options, ClientOptions)) == expected

@@ -151,16 +151,6 @@ def test_nobody_is_found_where_nobody_is_wanted_or_nobody_answers(scene: Scene) 
     assert asyncio.run(run()) == []
 
 
-def test_drafters_of_the_target_are_found() -> None:
-    scene = Scene()
-
-    async def run() -> list[NodeRecord]:
-        await scene.directory.announce(NEAR_CLIENT[0], [TARGET])
-        return await scene.search.look_up(TARGET)
-
-    assert asyncio.run(run()) == [NEAR_CLIENT[0]]
-
-
 def test_what_drafters_earned_decides_among_equals_only() -> None:
     earned = {record.peer_id: 1 for record in NEAR_CLIENT[:MAX_ASKED_DRAFTERS] + NEAR_VERIFIER}
     scene = Scene(options={"coordination": "client"}, shown=Shown(earned))

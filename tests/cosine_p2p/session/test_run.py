@@ -44,12 +44,6 @@ def test_progress_grows_into_the_result() -> None:
     assert last.drafters == result.drafters and last.tried == ()
 
 
-def test_the_latest_reasons_are_the_end_of_all_reasons() -> None:
-    seen, result = looked_at()
-    assert seen[-1].why and seen[-1].why == result.why[-len(seen[-1].why) :]
-    assert seen[-1].decisions == len(result.why)
-
-
 def chunks_without_drafters(strategy: str) -> tuple[list[Chunk], Generation]:
     """The chunks of a text that repeats itself, so that a verifier may copy, and the result."""
 

@@ -16,7 +16,6 @@ from cosine_p2p.session.verifier_dials import DIAL_NEXT_S
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
-    DrafterLost,
     DraftersAllowed,
     DrafterStarted,
     Event,
@@ -37,7 +36,7 @@ from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, PeerL
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import Transcript
 from cosine_protocol.protocols import DRAFT, VERIFY
-from cosine_protocol.statements import open_claim, sign_transcript
+from cosine_protocol.statements import sign_transcript
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 VERIFIER = identity_of(1)
@@ -213,34 +212,12 @@ def test_a_stream_to_its_length() -> None:
     assert session.counts.tokens_by_verifier == {VERIFIER.peer_id: 3}
 
 
-def test_a_stream_is_kept_as_its_verifiers_signed_it() -> None:
-    first = timed(
-        (0.0, lambda n: signed(commit(n, (1,)))),
-        (0.0, lambda n: m.Error(n, 9, "gone", None)),
-    )
-    second = timed(
-        (0.0, lambda n: signed(commit(n, (2, 3), after=(1,)), first=1, signer=2)),
-        (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
-    )
-    done = played({1: first, 2: second})
-    claims = done.session.signed.claims(REQUEST, done.tokens)
-    assert [(claim.author, claim.tokens, open_claim(claim).first) for claim in claims] == [
-        (identity_of(1).peer_id, (1,), 0),
-        (identity_of(2).peer_id, (1, 2, 3), 1),
-    ]
-
-
 def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
     ends: tuple[float, Callable[[int], m.Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
     silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})
     honest = played({1: timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), ends)})
     assert silent.tokens == honest.tokens == [1, 2, 3]
     assert silent.failures == {VERIFIER.peer_id} and not honest.failures
-
-
-def test_a_stream_to_its_end_token() -> None:
-    session, tokens, _ = outcome(lambda n: (commit(n, (1, 9)), final(n, (1, 9))))
-    assert (tokens, session.finish) == ([1, 9], m.FinishReason.EOS)
 
 
 @pytest.mark.parametrize(
@@ -355,10 +332,6 @@ def test_the_only_verifier_is_asked_to_go_on_when_its_connection_was_lost() -> N
     assert ASK_AGAIN_S <= done.seconds < ASK_AGAIN_S + 1.0
 
 
-def _opened(number: int) -> m.Message:
-    return m.Opened(number, 60_000)
-
-
 def drafting(seen: list[m.Message], *, reads_for_s: float = 0.0) -> Behaviour:
     """A drafter that records what it hears and starts after a while."""
 
@@ -377,14 +350,6 @@ SLOW_VERIFIER = timed(
     (1.0, lambda n: commit(n, (3,), after=(1, 2))),
     (0.0, lambda n: final(n, (1, 2, 3))),
 )
-
-
-def test_a_drafter_that_reads_the_prompt_for_long_is_told_what_it_missed() -> None:
-    seen: list[m.Message] = []
-    strategy = Scripted()
-    played({1: SLOW_VERIFIER}, {5: drafting(seen, reads_for_s=1.5)}, strategy=strategy.kind())
-    assert [s for s in seen if isinstance(s, m.Advance)] == [m.Advance(NUMBER, 0, (1, 2))]
-    assert [type(event) for event in strategy.events[-2:]] == [DrafterStarted, Committed]
 
 
 def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
@@ -406,29 +371,6 @@ def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
     assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
     assert len(strategy.received(DrafterStarted)) == 2
     assert done.session.counts.why == ["code: dropped, for now", "code: asked again, again"]
-
-
-def test_a_drafter_that_is_released_before_its_dial_is_answered_is_never_asked() -> None:
-    seen: list[m.Message] = []
-
-    def answer(event: Event) -> Sequence[Action]:
-        match event:
-            case DrafterStarted():
-                return [ReleaseDrafter(1, "not now")]
-            case Committed():
-                return [RecallDrafter(1, "yes"), ReleaseDrafter(1, "no")]
-            case _:
-                return []
-
-    played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=Scripted(answer).kind())
-    assert [type(message) for message in seen] == [m.Start, m.Release]
-
-
-def test_a_drafter_that_cannot_be_reached_is_lost_to_the_strategy() -> None:
-    strategy = Scripted()
-    done = played({1: SLOW_VERIFIER}, strategy=strategy.kind(), lost_drafters=(6,))
-    assert done.tokens == [1, 2, 3]
-    assert strategy.received(DrafterLost) == [DrafterLost(1)]
 
 
 COUNTS = (3, 0)

@@ -42,12 +42,6 @@ def signed(number: int, first: int, start: int, end: int) -> m.Commit:
     return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
 
 
-def test_a_commit_that_continues_the_stream_moves_its_end() -> None:
-    verifier = upstream((1, 2))
-    verifier.take(commit((3, 4), after=(1, 2)), authors=0)
-    assert (verifier.position, verifier.digest) == (4, roll_digest(D_0, (1, 2, 3, 4)))
-
-
 @pytest.mark.parametrize(
     ("verifier", "commits", "why"),
     [

@@ -45,17 +45,6 @@ def test_it_holds_the_latest_values_of_the_last_few_keys_that_are_not_too_old(
     assert {key: memory.get(key, now_s) for key in range(9)} == dict.fromkeys(range(9)) | dict(expected)
 
 
-def test_what_is_forgotten_can_be_noted_anew_and_taken_out() -> None:
-    memory = remembered()
-    memory.note(1, 7, 0.0)
-    assert memory.get(1, 9.9) == 7
-    assert memory.get(1, FORGOTTEN_S) is None
-    memory.note(1, 8, FORGOTTEN_S)
-    assert memory.pop(1) == 8
-    assert memory.pop(1) is None
-    assert memory.items(FORGOTTEN_S) == []
-
-
 @given(NOTES, st.floats(0, 20))
 def test_another_process_goes_on_with_it(notes: list[tuple[int, int, float]], away_s: float) -> None:
     memory, now_s = remembered(), 0.0

@@ -81,7 +81,7 @@ def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
 
 def test_exaggeration_corrects_itself() -> None:
     fusion = Fusion()
-    for _ in range(20):
+    for _ in range(60):
         drafted = tree_of({1: {5: 1.0}})
         fusion.view(drafted, {1: 1.0})
         fusion.learn(drafted, [6])

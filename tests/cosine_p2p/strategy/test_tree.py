@@ -93,22 +93,6 @@ def test_delay_past_commits_does_not_matter(seed: int) -> None:
     assert (early.root.digest, early.position) == (late.root.digest, late.position), f"seed {seed}"
 
 
-def test_a_block_whose_base_is_unknown_waits_for_it() -> None:
-    tree = LiveTree(ROOT)
-    assert attach(tree, [3], after=[1, 2]) == 0
-    assert len(tree) == 0
-    assert attach(tree, [1, 2]) == 3
-    found = tree.get(roll_digest(ROOT, [1, 2, 3]))
-    assert found is not None
-    assert [node.token for node in tree.path(found)] == [1, 2, 3]
-
-
-def test_a_commit_can_bring_the_base() -> None:
-    tree = LiveTree(ROOT)
-    attach(tree, [3], after=[1, 2])
-    assert [node.token for node in tree.advance([1, 2])] == [3]
-
-
 def test_what_waits_goes_once_its_position_is_passed() -> None:
     tree = LiveTree(ROOT)
     attach(tree, [3], after=[9])
@@ -182,14 +166,6 @@ def test_depth_and_number_are_bounded() -> None:
     assert len(wide) == MAX_LIVE_NODES
 
 
-def test_the_claims_of_several_authors_stand_side_by_side() -> None:
-    tree = LiveTree(ROOT)
-    tree.attach(ROOT, 0, chain([1], 0.3), [1])
-    tree.attach(ROOT, 0, chain([1], 0.9), [2])
-    tree.attach(ROOT, 0, chain([1], 0.4), [1])
-    assert tree.root.children[1].draft_probabilities == {1: 0.4, 2: 0.9}
-
-
 def test_the_most_confident_author_has_the_lowest_number_on_a_tie() -> None:
     tree = LiveTree(ROOT)
     for author, probability in ((3, 0.9), (2, 0.9), (1, 0.4)):
@@ -200,22 +176,12 @@ def test_the_most_confident_author_has_the_lowest_number_on_a_tie() -> None:
     assert node.most_confident_author(weights={1: 1.0, 3: 0.1}) == 1
 
 
-def test_an_authors_first_choice_is_its_most_probable_child() -> None:
-    tree = LiveTree(ROOT)
-    tree.attach(ROOT, 0, [Node(BASE, 1, 0.2), Node(BASE, 2, 0.7), Node(BASE, 3, 0.7)], [1, 1, 1])
-    tree.attach(ROOT, 0, [Node(BASE, 1, 0.9)], [2])
-    firsts = [tree.root.first_choice(author) for author in (1, 2, 3)]
-    assert [first and first.token for first in firsts] == [2, 1, None]
-
-
-def test_paths_follow_tokens_and_the_best_children() -> None:
+def test_paths_follow_tokens() -> None:
     tree = LiveTree(ROOT)
     attach(tree, [1, 2])
     attach(tree, [3, 4])
     assert [node.token for node in tree.follow([3, 4, 5])] == [3, 4]
     assert tree.follow([2]) == []
-    assert [node.token for node in tree.best_path(lambda node: node.token)] == [3, 4]
-    assert [node.token for node in tree.best_path(lambda node: 0, allows=lambda node: node.token < 4)] == [1, 2]
 
 
 def test_path_probabilities_multiply_and_leave_out_what_is_below_none() -> None:
