@@ -307,7 +307,7 @@ class AsyncClient:
                 deadline_s=deadline_s,
                 request=request,
                 strategy=strategy,
-                verifiers=able,
+                verifiers={record.peer_id: record.pass_us / 1e6 for record in able},
                 drafters=drafters.records,
                 pupil=drafters.pupil,
                 trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),

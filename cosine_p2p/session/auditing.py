@@ -108,7 +108,7 @@ class Auditing:
         job = session.job
         claims = session.signed.claims(job.request, session.output)
         if share and claims and self._chance() < share:
-            return self.start(claims, [verifier.peer_id for verifier in job.verifiers])
+            return self.start(claims, list(job.verifiers))
         state = AuditState.OFF if not share else AuditState.NOT_DRAWN if claims else AuditState.UNSIGNED
         return StreamAudit(state, [Evidence.of(claim) for claim in claims])
 
@@ -257,7 +257,7 @@ class FailoverCheck:
         verdict = await self._auditing.judge(judge, claim)
         if verdict is None or not accuses(verdict, request):
             return
-        others = [record.peer_id for record in self._session.job.verifiers if record.peer_id not in (author, judge)]
+        others = [peer_id for peer_id in self._session.job.verifiers if peer_id not in (author, judge)]
         # A choice: two are asked for a second opinion, until one has time for it.
         for other in others[:2]:
             second = await self._auditing.judge(other, claim)

@@ -192,8 +192,7 @@ class Delegation:
         is_forced = self._job.coordination is Coordination.VERIFIER
         if not upstream.is_opened and (link.features is None or not (link.rtt_s or is_forced)):
             return None
-        announced_us = {verifier.peer_id: verifier.pass_us for verifier in self._job.verifiers}
-        pass_s = upstream.watch.announced_pass_s or announced_us[link.peer_id] / 1e6
+        pass_s = upstream.watch.announced_pass_s or self._job.verifiers[link.peer_id]
         delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms"
         if MANDATES not in (link.features or ()):
             self._keep("the verifier knows no mandates")

@@ -1,6 +1,6 @@
 """The work of a session: one request, and who may serve it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,16 +10,6 @@ from cosine_p2p.strategy.speed_trial import SpeedTrial
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol.messages import SignedMandate, SignedReceipt
 from cosine_protocol.request import Request
-
-
-class KnownVerifier(Protocol):
-    """The facts of a verifier that a session uses; a `NodeRecord` has them."""
-
-    @property
-    def peer_id(self) -> str: ...
-
-    @property
-    def pass_us(self) -> int: ...
 
 
 class KnownDrafter(Protocol):
@@ -39,6 +29,7 @@ class KnownDrafter(Protocol):
 class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
+    `verifiers` gives by peer id the seconds that each announces for a pass.
     `trial` is that of the first verifier, if numbers of drafters are compared. `has_other_offers` is true if, until
     something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
     once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
@@ -56,7 +47,7 @@ class Job:
     deadline_s: float
     request: Request
     strategy: StrategyKind
-    verifiers: Sequence[KnownVerifier]
+    verifiers: Mapping[str, float]
     drafters: Sequence[KnownDrafter]
     trial: SpeedTrial | None = None
     has_other_offers: bool = False

@@ -84,7 +84,7 @@ class Run:
     @property
     def verifiers(self) -> tuple[str, ...]:
         """Peer ids of the verifiers that may be asked, best first."""
-        return tuple(record.peer_id for record in self._session.job.verifiers)
+        return tuple(self._session.job.verifiers)
 
     @property
     def generation_config(self) -> AppliedConfig:

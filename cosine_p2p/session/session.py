@@ -166,9 +166,8 @@ class Session:
         self.delegation = Delegation(job, self.d_0)
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
-        peer_ids = [record.peer_id for record in job.verifiers]
-        self._usual = speeds.usual(peer_ids, now_s=_now_s())
-        self._queue = VerifierQueue(peer_ids)
+        self._usual = speeds.usual(job.verifiers, now_s=_now_s())
+        self._queue = VerifierQueue(job.verifiers)
         self._upstream: Upstream | None = None
         self._asked: set[str] = set()
         self._drafters = Drafters(

@@ -52,9 +52,8 @@ class WarmSpare:
 
     def _next_spare(self) -> str:
         """The verifier that is asked next if those that serve fail; "" if there is none."""
-        peer_ids = [record.peer_id for record in self._session.job.verifiers]
-        others = [peer_id for peer_id in peer_ids if peer_id not in self._session.serving]
-        return next((peer_id for peer_id in others if peer_id not in self._given_up), "")
+        taken = {*self._session.serving, *self._given_up}
+        return next((peer_id for peer_id in self._session.job.verifiers if peer_id not in taken), "")
 
     async def _warm(self, peer_id: str) -> bool:
         number = next(self._session.job.more_numbers, None)

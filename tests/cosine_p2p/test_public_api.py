@@ -16,6 +16,7 @@ import cosine_p2p
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, GenerationOptions, VerifierReport
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
@@ -100,3 +101,12 @@ def test_an_error_is_as_the_page_says(call: str, after: str, sentence: str) -> N
     with pytest.raises(UsageError) as refused:
         run_virtual(run())
     assert str(refused.value) == sentence
+
+
+def test_the_promised_strategies_are_there() -> None:
+    assert set(STRATEGIES) == {"plain", "cosine"}
+
+
+def test_an_unknown_strategy_is_answered_with_the_known() -> None:
+    with pytest.raises(UsageError, match="cosine, plain"):
+        AsyncClient(strategy="magic")

@@ -134,7 +134,7 @@ async def _ask(data: bytes) -> None:
         deadline_s=DEADLINE_S,
         request=REQUEST,
         strategy=kind,
-        verifiers=records[:2],
+        verifiers={record.peer_id: record.pass_us / 1e6 for record in records[:2]},
         drafters=records[2:] if kind.wants_drafters else (),
         trial=SpeedTrial(kind.drafter_counts) if kind.drafter_counts and not is_delegated else None,
         mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,

@@ -309,7 +309,7 @@ class RequestCoordinator:
             deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
             request=request.request,
             strategy=self._strategy,
-            verifiers=(own,),
+            verifiers={own.peer_id: own.pass_us / 1e6},
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
             trial=trials.find(request.client, request.request.sampling.temperature),
             committed=tuple(request.output),

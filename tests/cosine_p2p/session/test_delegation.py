@@ -64,7 +64,7 @@ class Scene:
             deadline_s=1e9,
             request=REQUEST,
             strategy=ALL_STRATEGIES[self.strategy],
-            verifiers=(record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S)),),
+            verifiers={VERIFIER.peer_id: PASS_S},
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
             mandates=self.mandates,
             coordination=self.coordination,

@@ -68,7 +68,7 @@ class Swarm:
         self.output: list[int] = []
         self.delivered: list[Delivery | FragmentReceived] = []
         self.ledger = DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
-        facts: dict[str, Any] = {"verifiers": (), "drafters": (), "strategy": STRATEGIES["cosine"]}
+        facts: dict[str, Any] = {"verifiers": {}, "drafters": (), "strategy": STRATEGIES["cosine"]}
         made = Job(number=NUMBER, deadline_s=60.0, request=REQUEST, **facts, **job)
         self.drafters = Drafters(
             self.ledger,

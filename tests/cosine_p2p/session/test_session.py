@@ -127,7 +127,7 @@ def played(
             deadline_s=deadline_s,
             request=REQUEST,
             strategy=strategy,
-            verifiers=tuple(record_of(identity_of(n), now_s=0.0) for n in (*unreachable, *verifiers)),
+            verifiers={identity_of(n).peer_id: 0.0009 for n in (*unreachable, *verifiers)},
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
             trial=trial,
         )

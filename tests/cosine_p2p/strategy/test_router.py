@@ -5,11 +5,8 @@ import random
 
 import pytest
 
-from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.router import ALARM_NATS, MEMORY_TOKENS, PRIOR_NATS, HedgeRouter, LeaderWatch, Mixture
-from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.strategy.rounds import facts, joined, play, round_of, share_of
 
 
@@ -182,12 +179,3 @@ def test_samples_count_with_their_weight() -> None:
     assert moving_average(None, 3.0, weight=0.1) == 3.0
     assert moving_average(2.0, 4.0, weight=0.25) == 2.5
     assert moving_average(1.0, False, weight=0.5) == 0.5
-
-
-def test_the_promised_ones_are_there() -> None:
-    assert set(STRATEGIES) == {"plain", "cosine"}
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="cosine, plain"):
-        AsyncClient(strategy="magic")
