@@ -162,18 +162,14 @@ class LeaderWatch:
 
     def __init__(self) -> None:
         self._tokens = 0
-        self._usual_nats = 0.0
-        self._missing_nats = 0.0
-
-    @property
-    def surprise_nats(self) -> float:
+        self.usual_nats = 0.0
         """Mean negative log-likelihood, lately, of the committed tokens where the leader drafted."""
-        return self._usual_nats
+        self._missing_nats = 0.0
 
     @property
     def collapsed_likelihood(self) -> float | None:
         """The probability the leader gives a token when it no longer fits, None while too few were seen."""
-        return math.exp(-self._usual_nats - COLLAPSED_NATS) if self._tokens >= TRIAL_TOKENS else None
+        return math.exp(-self.usual_nats - COLLAPSED_NATS) if self._tokens >= TRIAL_TOKENS else None
 
     @property
     def has_collapsed(self) -> bool:
@@ -187,9 +183,9 @@ class LeaderWatch:
         """Take in the probability that the leader gave a committed token."""
         nats = nats_of(likelihood)
         if self._tokens >= TRIAL_TOKENS:
-            self._missing_nats = max(0.0, self._missing_nats + nats - self._usual_nats - SLACK_NATS)
+            self._missing_nats = max(0.0, self._missing_nats + nats - self.usual_nats - SLACK_NATS)
         self._tokens += 1
-        self._usual_nats += (nats - self._usual_nats) / min(self._tokens, USUAL_TOKENS)
+        self.usual_nats += (nats - self.usual_nats) / min(self._tokens, USUAL_TOKENS)
 
 
 @dataclass(slots=True)
@@ -204,10 +200,6 @@ class _RankedAuthor:
     silent_rounds: int
     is_unproven: bool = False
     is_promising: bool = False
-
-    @property
-    def first_token_s(self) -> float:
-        return self.facts.rtt_s + self.facts.token_s
 
 
 class HedgeRouter:
@@ -293,7 +285,9 @@ class HedgeRouter:
         weights = self.weights()
         ranked = sorted(weights, key=lambda author: (-weights[author], author))
         close = [author for author in ranked if weights[author] >= CLOSE_WEIGHTS * weights[ranked[0]]]
-        return sorted(close, key=lambda author: self._authors[author].first_token_s) + ranked[len(close) :]
+        facts = {author: self._authors[author].facts for author in close}
+        nearest = sorted(close, key=lambda author: facts[author].rtt_s + facts[author].token_s)
+        return nearest + ranked[len(close) :]
 
     def _split(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
         """Of the ranked authors those that keep a slot, and those that are tried in the others."""
@@ -307,13 +301,13 @@ class HedgeRouter:
             return max(1, count - 1)
         if any(known.is_promising for known in self._authors.values()):
             return 1
-        cost = ALONE_FACTOR * math.exp(-self._watch.surprise_nats) if count == 1 else 1.0
+        cost = ALONE_FACTOR * math.exp(-self._watch.usual_nats) if count == 1 else 1.0
         return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
 
     def _worth_trying(self, ranked: list[int], kept: list[int]) -> list[int]:
         """Authors worth a trial: the promising, then the one that has not drafted for longest."""
         weights = self.weights()
-        least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.surprise_nats) if ranked else 0.0
+        least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.usual_nats) if ranked else 0.0
         hopeful = []
         for author in ranked:
             known = self._authors[author]
