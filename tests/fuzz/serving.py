@@ -14,11 +14,11 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.passes.runner import InlineRunner
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.admission import VerifierConfig

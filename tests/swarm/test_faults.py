@@ -7,11 +7,12 @@ from contextlib import aclosing
 
 import pytest
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.runner import InlineRunner, Pass
+from cosine_node.passes.runner import Pass
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.stall import STALL_S

@@ -5,13 +5,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cosine_node.engine.base import BadLogits, Engine, Row
+from cosine_node.engine.base import BadLogits, Engine, PassAbandoned, Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.runner import InlineRunner, Pass, Runner, count_tokens
+from cosine_node.passes.runner import Pass, Runner, count_tokens
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 
 DAMAGE: Final = 0x5A
 """A damaged byte is XORed with this: any value but 0 makes it a wrong one."""
+
+
+class InlineRunner:
+    """Runs passes on the event loop; each lasts as long as a curve says, in the loop's own (virtual) time."""
+
+    def __init__(self, engine: Engine, curve: CostCurve) -> None:
+        self._engine = engine
+        self._curve = curve
+        self._ending: asyncio.Future[bool] | None = None
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        results = self._engine.forward(rows)
+        elapsed_s = self._curve.seconds(count_tokens(rows))
+        if await self._is_abandoned_within(elapsed_s):
+            for row in rows:
+                self._engine.prune(row.sequence, row.nodes)
+            raise PassAbandoned("The pass was abandoned.")
+        return Pass(results, elapsed_s)
+
+    async def _is_abandoned_within(self, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        ending: asyncio.Future[bool] = loop.create_future()
+        self._ending = ending
+        timer = loop.call_later(seconds, lambda: None if ending.done() else ending.set_result(False))
+        try:
+            return await ending
+        finally:
+            timer.cancel()
+
+    def abandon(self) -> None:
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(True)
+
+    def close(self) -> None:
+        return
 
 
 @dataclass(slots=True)

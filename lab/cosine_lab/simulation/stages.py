@@ -90,7 +90,7 @@ class SimulatedStage:
         assert isinstance(engine, PagedEngine)
         assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"
         if self.layers.is_last:
-            engine.number_from(first_sequence)
+            engine.opened = first_sequence
             return _Books(self, engine, engine)
         books = PagedEngine(
             PagePool(tokens=pool_tokens),

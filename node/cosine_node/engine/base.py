@@ -179,3 +179,54 @@ class Engine(Protocol):
     def release(self, sequence: int) -> None:
         """Forget a sequence and free its pages. With a scope its prefix stays cached while there is room."""
         ...
+
+
+class EngineAround:
+    """The base of engines around another one, which do as it does but for what subclasses say."""
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self._inner.vocab_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        return self._inner.context_tokens
+
+    @property
+    def numerics(self) -> str:
+        return self._inner.numerics
+
+    @property
+    def free_tokens(self) -> int:
+        return self._inner.free_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._inner.cached_tokens
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        return self._inner.reuse_prefix(sequence, tokens)
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        self._inner.reserve(sequence, tokens)
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        return self._inner.forward(rows)
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        self._inner.keep(sequence, path)
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        self._inner.prune(sequence, nodes)
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    def release(self, sequence: int) -> None:
+        self._inner.release(sequence)

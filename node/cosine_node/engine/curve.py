@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
@@ -23,9 +24,6 @@ LONGEST_PROMPT_PASS_S: Final = 0.25
 
 CONTEXT_CHUNK_TOKENS: Final = 32
 """Tokens of the context that are fed before the time is looked at again."""
-
-CONTEXT_SHARE: Final = 0.25
-"""The context is there to be attended to, which costs a pass little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +87,9 @@ def measure_curve(
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
     measured: dict[int, list[float]] = {}
 
+    def is_over(share: float = 1.0) -> bool:
+        return clock() - began_s >= share * budget_s
+
     def take(count: int, *, scored_from: int = 0) -> float:
         row = Row.chain(sequence, [0] * count, scored_from=scored_from)
         started_s = clock()
@@ -98,23 +99,25 @@ def measure_curve(
         return measured[count][-1]
 
     try:
-        _feed(engine, sequence, context, is_time_over=lambda: clock() - began_s >= CONTEXT_SHARE * budget_s)
+        # The context is there to be attended to, which costs a pass little: it takes a quarter of the time at most.
+        _feed(engine, sequence, context, is_over=lambda: is_over(0.25))
         first, *others = sorted(count for count in set(tokens) if context + count <= room)
         for count in (first, *reversed(others)):
-            is_time_over = clock() - began_s >= budget_s
+            is_time_over = is_over()
             if len(measured) < 2 or not is_time_over:
                 take(count)
             if not is_time_over:
                 take(count)
         lengths = list(measured)
-        _take_prompts(
-            take,
-            [count for count in prompt_tokens if context + count <= room],
-            last_s=measured[max(measured)][-1],
-            is_time_over=lambda: clock() - began_s >= budget_s,
-        )
+        last_s = measured[max(measured)][-1]
+        with suppress(OutOfMemory, OutOfPages):
+            for count in prompt_tokens:
+                if context + count > room or last_s > LONGEST_PROMPT_PASS_S or is_over():
+                    break
+                take(count, scored_from=count - 1)
+                last_s = take(count, scored_from=count - 1)
         for count in lengths * (repeats - 1):
-            if clock() - began_s < budget_s:
+            if not is_over():
                 take(count)
     finally:
         engine.release(sequence)
@@ -123,25 +126,11 @@ def measure_curve(
     )
 
 
-def _feed(engine: Engine, sequence: int, tokens: int, *, is_time_over: Callable[[], bool]) -> None:
+def _feed(engine: Engine, sequence: int, tokens: int, *, is_over: Callable[[], bool]) -> None:
     """Keep so many tokens in a sequence, or fewer, but some, where the time is over before."""
     fed = 0
-    while fed < tokens and not (fed and is_time_over()):
+    while fed < tokens and not (fed and is_over()):
         chunk = min(CONTEXT_CHUNK_TOKENS, tokens - fed)
         engine.forward([Row.chain(sequence, [0] * chunk, scored_from=chunk - 1)])
         engine.keep(sequence, range(chunk))
         fed += chunk
-
-
-def _take_prompts(
-    take: Callable[..., float], lengths: Sequence[int], *, last_s: float, is_time_over: Callable[[], bool]
-) -> None:
-    """Take two passes of each length, as long as the last one before was short and found memory."""
-    for count in lengths:
-        if last_s > LONGEST_PROMPT_PASS_S or is_time_over():
-            return
-        try:
-            take(count, scored_from=count - 1)
-            last_s = take(count, scored_from=count - 1)
-        except (OutOfMemory, OutOfPages):
-            return

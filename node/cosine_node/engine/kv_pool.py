@@ -1,4 +1,8 @@
-"""The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors."""
+"""The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors.
+
+`FreePages` are the free ones of a number of pages, `PagePool` the pages of a pool with their owners, and
+`WindowPages` the part of them whose keys and values layers with a sliding window hold.
+"""
 
 import heapq
 from collections.abc import Iterable, Mapping
@@ -10,7 +14,9 @@ import numpy.typing as npt
 from cosine_node.engine.base import OutOfPages
 from cosine_protocol.errors import LocalProtocolError
 
-# Which of a number of pages are free, and which of them is best taken next. Pure.
+PAGE_TOKENS: Final = 16
+"""vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
+Integers = npt.NDArray[np.int64]
 
 
 class FreePages:
@@ -36,7 +42,17 @@ class FreePages:
 
     def take(self, following: int) -> int:
         """Take a free page: the following one, or a new beginning far from others, or else the lowest."""
-        page = self._pick(following)
+        page = following
+        if not (0 <= page < self.pages and self._is_free[page]):
+            # Beginnings fall into the widest gaps, 0, 1/2, 1/4, 3/4, ...: bits in reverse order (van der Corput
+            # 1935).
+            bits = (self.pages - 1).bit_length()
+            page = int(f"{self._beginnings:0{bits}b}"[::-1], 2) * self.pages >> bits if bits else 0
+            self._beginnings = (self._beginnings + 1) % self.pages
+        # Pages taken by the rules above are still in the heap and are dropped when they come up.
+        while not self._is_free[page]:
+            page = heapq.heappop(self._lowest)
+            self._is_queued[page] = False
         self._is_free[page] = False
         self.count -= 1
         return page
@@ -48,34 +64,6 @@ class FreePages:
         if not self._is_queued[page]:
             self._is_queued[page] = True
             heapq.heappush(self._lowest, page)
-
-    def _pick(self, following: int) -> int:
-        if 0 <= following < self.pages and self._is_free[following]:
-            return following
-        beginning = halving(self._beginnings, self.pages)
-        self._beginnings = (self._beginnings + 1) % self.pages
-        if self._is_free[beginning]:
-            return beginning
-        # Pages taken by the rules above are still in the heap and are dropped when they come up.
-        while True:
-            page = heapq.heappop(self._lowest)
-            self._is_queued[page] = False
-            if self._is_free[page]:
-                return page
-
-
-def halving(number: int, pages: int) -> int:
-    """The page of 0 <= number < pages in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
-
-    Bits in reverse order (van der Corput 1935).
-    """
-    bits = (pages - 1).bit_length()
-    reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
-    return reverse * pages >> bits
-
-
-PAGE_TOKENS: Final = 16
-"""vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
 
 
 class _Allocation:
@@ -299,18 +287,14 @@ def _bit(slot: int) -> int:
     return 1 << slot % PAGE_TOKENS
 
 
-# The pages of layers with a sliding window: where each page of the pool is in their own, smaller pool. Pure.
-#
-# Such a layer looks back so many tokens and no further (Longformer, arXiv 2004.05150). A page of the pool has a
-# window page as long as some owner may still look at it. Then it is idle: its keys and values stay, for a request
-# that begins with the same tokens, until another page needs the room, the longest idle first.
-
-
-Integers = npt.NDArray[np.int64]
-
-
 class WindowPages:
-    """Window pages for a pool of `pages`, for so many `tokens`; layers look back `window_tokens`."""
+    """Where each of `pages` of a pool is in the smaller pool of the layers that look back `window_tokens` only.
+
+    Such a layer looks back so far and no further (Longformer, arXiv 2004.05150). A page of the pool has a window
+    page, of those for `tokens` tokens, as long as some owner may still look at it. Then it is idle: its keys and
+    values stay, for a request that begins with the same tokens, until another page needs the room, the longest idle
+    first.
+    """
 
     def __init__(self, *, pages: int, tokens: int, window_tokens: int) -> None:
         self.window_tokens = window_tokens

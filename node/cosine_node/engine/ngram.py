@@ -45,10 +45,6 @@ class FollowerIndex:
         self.tokens: list[int] = []
         self._followers: dict[tuple[int, ...], list[int]] = {}
 
-    def __len__(self) -> int:
-        """The number of different n-grams that are held."""
-        return len(self._followers)
-
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text."""
         for token in tokens:
@@ -124,11 +120,6 @@ class NgramEngine(PagedEngine):
             PagePool(tokens=pool_tokens), vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
         )
         self._indices: dict[int, FollowerIndex] = {}
-
-    @property
-    def indexed_ngrams(self) -> int:
-        """Different n-grams of all kept prefixes; 0 once everything is released."""
-        return sum(len(index) for index in self._indices.values())
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         number = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)

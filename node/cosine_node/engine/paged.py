@@ -32,7 +32,8 @@ class PagedEngine:
         self._trees: dict[int, SequenceTree] = {}
         # Only sequences with a scope have hashes: the others share nothing.
         self._hashes: dict[int, BlockHashes] = {}
-        self._opened = first_sequence
+        self.opened = first_sequence
+        """The number of the sequence that will be opened next."""
 
     @property
     def vocab_tokens(self) -> int:
@@ -63,18 +64,9 @@ class PagedEngine:
     def open_sequences(self) -> int:
         return len(self._trees)
 
-    @property
-    def opened(self) -> int:
-        """The number of the sequence that will be opened next."""
-        return self._opened
-
-    def number_from(self, number: int) -> None:
-        """Give that number to the sequence that will be opened next."""
-        self._opened = number
-
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        number = self._opened
-        self._opened += 1
+        number = self.opened
+        self.opened += 1
         if scope is not None:
             self._hashes[number] = BlockHashes(scope)
         self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens)

@@ -25,7 +25,14 @@ from cosine_p2p.text.token_effects import REPLACEMENT
 from cosine_protocol.errors import CosineError, LocalProtocolError
 from cosine_protocol.request import Sampling
 
-# A sequence in target tokens, as a drafter of another tokenizer keeps it: no pages, but plans. Pure.
+MAX_CONTINUATION_TOKENS: Final = 64
+"""Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
+HELD_TOKENS: Final = 8
+"""Tokens at the end of a text that are not kept yet, since text that follows may change them."""
+MAX_PASSES: Final = 16
+"""Bounds the time of a pass of the outer engine, in inner ones; they end once there is a token after every node."""
+SETTLE_TOKENS: Final = 64
+"""Inner nodes from which on those of certain text are kept and others dropped."""
 
 
 @dataclass(slots=True)
@@ -63,15 +70,6 @@ class TargetText(TokenTree[PlannedNode]):
         self._prefix_plan = kept[-1].plan
 
 
-# A sequence in the tokens of a model that is asked to go on with texts: what it was fed, and its answers. Pure.
-
-
-MAX_CONTINUATION_TOKENS: Final = 64
-"""Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
-HELD_TOKENS: Final = 8
-"""Tokens at the end of a text that are not kept yet, since text that follows may change them."""
-
-
 @dataclass(slots=True)
 class OwnNode(TokenNode):
     """One own token. `prediction` is the model's best token after it, None if there is none or nobody has asked."""
@@ -105,11 +103,11 @@ class OwnText(TokenTree[OwnNode]):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing was fed yet."""
+        """True if nothing was fed yet."""
         return not self.tokens and not self.node_tokens
 
     def leads_to(self, ids: Sequence[int]) -> bool:
-        """Return whether a text can be asked about: it goes on from the kept prefix."""
+        """True if a text can be asked about: it goes on from the kept prefix."""
         return len(ids) > len(self.tokens) and list(ids[: len(self.tokens)]) == self.tokens.tolist()
 
     def continuation(self, ids: Sequence[int]) -> list[PredictedToken]:
@@ -221,127 +219,6 @@ class OwnText(TokenTree[OwnNode]):
         return name
 
 
-# Drafting for a target of another tokenizer: passes of the inner model until each text has a next target token.
-
-
-MAX_PASSES: Final = 16
-"""Bounds the time of a pass of the outer engine, in inner ones; they end once there is a token after every node."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnplannedNode:
-    """A node that a token is wanted after, and the text down to it in target tokens and in own ones."""
-
-    text: TargetText
-    own: OwnText
-    node: int
-    tokens: Sequence[int]
-    own_ids: Sequence[int]
-    wants_nll: bool
-
-
-@dataclass(slots=True)
-class DraftingResult:
-    """The result for a sequence besides its plans: its text's negative log-likelihood, in nats."""
-
-    nats: float | None = None
-    error: CosineError | None = None
-
-
-class TextDrafting:
-    """The inner engine and the two tokenizers. `lead` and `ends` are those of `RetokenizedEngine`."""
-
-    def __init__(
-        self, inner: Engine, *, own: TextTokens, target: TextTokens, lead: Sequence[int], ends: frozenset[int]
-    ) -> None:
-        self._inner = inner
-        self._own = own
-        self._target = target
-        self._lead = tuple(lead)
-        self._ends = ends
-
-    def own_ids(self, tokens: Sequence[int]) -> Sequence[int]:
-        """A text in own tokens; empty where the inner model cannot go on from it."""
-        if self._target.decode(tokens).endswith(REPLACEMENT):
-            return ()
-        ids = self.certain_ids(tokens)
-        is_readable = max(ids, default=0) < self._inner.vocab_tokens
-        return ids if is_readable and len(ids) <= self._inner.context_tokens else ()
-
-    def certain_ids(self, tokens: Sequence[int]) -> Sequence[int]:
-        """A text in own tokens, without the half of a character at its end."""
-        return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
-
-    def plan_all(self, nodes: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
-        """Plan what follows every node; what else came of it, by inner sequence."""
-        results = {node.own.sequence: DraftingResult() for node in nodes}
-        waiting = list(nodes)
-        for _ in range(MAX_PASSES):
-            waiting = [node for node in waiting if not self._is_planned(node)]
-            if not waiting or not self._pass(waiting, results):
-                break
-            waiting = [node for node in waiting if results[node.own.sequence].error is None]
-        for node in waiting:
-            self._plan(node, After.UNKNOWN)
-        return results
-
-    def _is_planned(self, node: UnplannedNode) -> bool:
-        """Plan what follows a node if that is known, else ask for one own token more."""
-        if self._plan(node, After.MORE):
-            return True
-        own_tokens = len(node.own_ids) + len(node.own.continuation(node.own_ids))
-        if own_tokens <= self._inner.context_tokens and node.own.ask(node.own_ids):
-            return False
-        self._plan(node, After.UNKNOWN)
-        return True
-
-    def _plan(self, node: UnplannedNode, after: After) -> bool:
-        """Plan what follows a node; False if there is nothing to plan yet."""
-        predicted = node.own.continuation(node.own_ids)
-        is_over = is_last(self._own, own_before=node.own_ids, predicted=predicted, ends=self._ends)
-        plan = plan_tokens(
-            self._target,
-            self._own,
-            before=node.tokens,
-            own_before=node.own_ids,
-            predicted=predicted,
-            after=After.NOTHING if is_over else after,
-        )
-        if plan or is_over or after is After.UNKNOWN:
-            node.text.set_plan(node.node, plan)
-        return bool(plan) or is_over
-
-    def _pass(self, nodes: Sequence[UnplannedNode], results: dict[int, DraftingResult]) -> bool:
-        """Feed what was asked for the nodes; False, and nothing fed, if the inner pool is spent."""
-        owns = {node.own.sequence: node.own for node in nodes}
-        for sequence, own in owns.items():
-            self._inner.prune(sequence, own.take_dropped())
-        wanting = {node.own.sequence for node in nodes if node.wants_nll and node.own.is_empty}
-        asked = [own.row(wants_nll=sequence in wanting) for sequence, own in owns.items()]
-        rows = [row for row in asked if row is not None]
-        try:
-            fed = self._inner.forward(rows)
-        except OutOfPages:
-            for own in owns.values():
-                own.withdraw()
-            return False
-        for row, result in zip(rows, fed, strict=True):
-            own = owns[row.sequence]
-            if result.error is not None:
-                own.withdraw()
-                self._inner.prune(row.sequence, row.nodes)
-                results[row.sequence].error = result.error
-                continue
-            own.absorb(row, result.choices)
-            if result.nll is not None:
-                results[row.sequence].nats = result.nll * (len(row.tokens) - 1)
-        return True
-
-
-SETTLE_TOKENS: Final = 64
-"""Inner nodes from which on those of certain text are kept and others dropped."""
-
-
 @dataclass(slots=True)
 class _TextPair:
     """A sequence of target tokens and, once it is needed, the inner one of the same text."""
@@ -353,6 +230,26 @@ class _TextPair:
     """Target tokens of the prefix when inner tokens were kept last."""
     is_contradicted: bool = False
     """True if text was met whose own tokens do not begin with those kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplanned:
+    """A node that a token is wanted after, and the text down to it in target tokens and in own ones."""
+
+    text: TargetText
+    own: OwnText
+    node: int
+    tokens: Sequence[int]
+    own_ids: Sequence[int]
+    wants_nll: bool
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What came of a pass for a sequence besides its plans: its text's negative log-likelihood, in nats."""
+
+    nats: float | None = None
+    error: CosineError | None = None
 
 
 class RetokenizedEngine:
@@ -378,9 +275,11 @@ class RetokenizedEngine:
         ends: frozenset[int] = frozenset(),
     ) -> None:
         self._inner = inner
-        self._drafting = TextDrafting(inner, own=own, target=target, lead=lead, ends=ends)
+        self._own = own
+        self._target = target
+        self._lead = tuple(lead)
+        self._ends = ends
         self._vocab_tokens = vocab_tokens
-        self._lead_tokens = len(lead)
         self._pairs: dict[int, _TextPair] = {}
         self._opened = 0
         self.own_per_target = own_per_target(own, target, vocab_tokens=vocab_tokens)
@@ -391,7 +290,7 @@ class RetokenizedEngine:
 
     @property
     def context_tokens(self) -> int:
-        room = self._inner.context_tokens - self._lead_tokens - MAX_PASSES
+        room = self._inner.context_tokens - len(self._lead) - MAX_PASSES
         return max(1, int(room / self.own_per_target))
 
     @property
@@ -448,9 +347,9 @@ class RetokenizedEngine:
             # An inner pass may be abandoned or die in the device; the sequences then stand as before it.
             on_error.callback(self._unfeed, rows)
             unplanned = [node for pair, row in zip(pairs, rows, strict=True) for node in self._begin(pair, row)]
-            drafted = self._drafting.plan_all(unplanned)
+            drafted = self._plan_all(unplanned)
             on_error.pop_all()
-        return [_result(pair, row, drafted) for pair, row in zip(pairs, rows, strict=True)]
+        return [self._result(pair, row, drafted) for pair, row in zip(pairs, rows, strict=True)]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         self._of(sequence).text.keep(path)
@@ -487,7 +386,7 @@ class RetokenizedEngine:
             if pair.own is not None:
                 pair.own.withdraw()
 
-    def _begin(self, pair: _TextPair, row: Row) -> Iterator[UnplannedNode]:
+    def _begin(self, pair: _TextPair, row: Row) -> Iterator[_Unplanned]:
         """Feed a row; those of its nodes that nothing is planned after."""
         self._settle(pair)
         own, text = self._own_of(pair), pair.text
@@ -498,9 +397,9 @@ class RetokenizedEngine:
             if text.plan(name) is not None:
                 continue
             tokens = text.tokens_to(name)
-            own_ids = self._drafting.own_ids(tokens)
+            own_ids = self._own_ids(tokens)
             if own.leads_to(own_ids):
-                yield UnplannedNode(text, own, name, tokens, own_ids, wants_nll)
+                yield _Unplanned(text, own, name, tokens, own_ids, wants_nll)
             else:
                 pair.is_contradicted |= bool(own_ids)
                 text.set_plan(name, ())
@@ -511,7 +410,7 @@ class RetokenizedEngine:
         is_due = own.node_tokens >= SETTLE_TOKENS and len(text.tokens) > pair.settled_tokens
         if not is_due and not pair.is_contradicted:
             return
-        ids = self._drafting.certain_ids(text.tokens)
+        ids = self._certain_ids(text.tokens)
         if pair.is_contradicted or not own.leads_to(ids):
             self._inner.release(own.sequence)
             pair.own = None
@@ -519,21 +418,97 @@ class RetokenizedEngine:
             self._inner.keep(own.sequence, own.settle(ids))
         pair.settled_tokens, pair.is_contradicted = len(text.tokens), False
 
+    def _own_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """A text in own tokens; empty where the inner model cannot go on from it."""
+        if self._target.decode(tokens).endswith(REPLACEMENT):
+            return ()
+        ids = self._certain_ids(tokens)
+        is_readable = max(ids, default=0) < self._inner.vocab_tokens
+        return ids if is_readable and len(ids) <= self._inner.context_tokens else ()
 
-def _result(pair: _TextPair, row: Row, drafted: dict[int, DraftingResult]) -> RowResult:
-    """A row's planned tokens, whose margin is their confidence; token 0 with no margin where none is planned."""
-    drafting = drafted.get(pair.own.sequence, DraftingResult()) if pair.own is not None else DraftingResult()
-    if drafting.error is not None:
-        pair.text.prune(row.nodes)
-        return RowResult(choices=(), error=drafting.error)
-    choices = []
-    for name in row.nodes[row.scored_from :]:
-        plan = pair.text.plan(name)
-        if plan:
-            token, confidence = plan[0]
-            choices.append(Choice(token, confidence, plan[: min(row.candidates, 1)]))
-        else:
-            choices.append(Choice(0, 0.0))
-    if drafting.nats is None or len(row.tokens) == 1:
-        return RowResult(tuple(choices))
-    return RowResult(tuple(choices), nll=drafting.nats / (len(row.tokens) - 1))
+    def _certain_ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """A text in own tokens, without the half of a character at its end."""
+        return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
+
+    def _plan_all(self, nodes: Sequence[_Unplanned]) -> dict[int, _Outcome]:
+        """Plan what follows every node; what else came of it, by inner sequence."""
+        results = {node.own.sequence: _Outcome() for node in nodes}
+        waiting = list(nodes)
+        for _ in range(MAX_PASSES):
+            waiting = [node for node in waiting if not self._is_planned(node)]
+            if not waiting or not self._pass(waiting, results):
+                break
+            waiting = [node for node in waiting if results[node.own.sequence].error is None]
+        for node in waiting:
+            self._plan(node, After.UNKNOWN)
+        return results
+
+    def _is_planned(self, node: _Unplanned) -> bool:
+        """Plan what follows a node if that is known, else ask for one own token more."""
+        if self._plan(node, After.MORE):
+            return True
+        own_tokens = len(node.own_ids) + len(node.own.continuation(node.own_ids))
+        if own_tokens <= self._inner.context_tokens and node.own.ask(node.own_ids):
+            return False
+        self._plan(node, After.UNKNOWN)
+        return True
+
+    def _plan(self, node: _Unplanned, after: After) -> bool:
+        """Plan what follows a node; False if there is nothing to plan yet."""
+        predicted = node.own.continuation(node.own_ids)
+        is_over = is_last(self._own, own_before=node.own_ids, predicted=predicted, ends=self._ends)
+        plan = plan_tokens(
+            self._target,
+            self._own,
+            before=node.tokens,
+            own_before=node.own_ids,
+            predicted=predicted,
+            after=After.NOTHING if is_over else after,
+        )
+        if plan or is_over or after is After.UNKNOWN:
+            node.text.set_plan(node.node, plan)
+        return bool(plan) or is_over
+
+    def _pass(self, nodes: Sequence[_Unplanned], results: dict[int, _Outcome]) -> bool:
+        """Feed what was asked for the nodes; False, and nothing fed, if the inner pool is spent."""
+        owns = {node.own.sequence: node.own for node in nodes}
+        for sequence, own in owns.items():
+            self._inner.prune(sequence, own.take_dropped())
+        wanting = {node.own.sequence for node in nodes if node.wants_nll and node.own.is_empty}
+        asked = [own.row(wants_nll=sequence in wanting) for sequence, own in owns.items()]
+        rows = [row for row in asked if row is not None]
+        try:
+            fed = self._inner.forward(rows)
+        except OutOfPages:
+            for own in owns.values():
+                own.withdraw()
+            return False
+        for row, result in zip(rows, fed, strict=True):
+            own = owns[row.sequence]
+            if result.error is not None:
+                own.withdraw()
+                self._inner.prune(row.sequence, row.nodes)
+                results[row.sequence].error = result.error
+                continue
+            own.absorb(row, result.choices)
+            if result.nll is not None:
+                results[row.sequence].nats = result.nll * (len(row.tokens) - 1)
+        return True
+
+    def _result(self, pair: _TextPair, row: Row, drafted: dict[int, _Outcome]) -> RowResult:
+        """A row's planned tokens, whose margin is their confidence; token 0, margin 0 where none is planned."""
+        drafting = drafted.get(pair.own.sequence, _Outcome()) if pair.own is not None else _Outcome()
+        if drafting.error is not None:
+            pair.text.prune(row.nodes)
+            return RowResult(choices=(), error=drafting.error)
+        choices = []
+        for name in row.nodes[row.scored_from :]:
+            plan = pair.text.plan(name)
+            if plan:
+                token, confidence = plan[0]
+                choices.append(Choice(token, confidence, plan[: min(row.candidates, 1)]))
+            else:
+                choices.append(Choice(0, 0.0))
+        if drafting.nats is None or len(row.tokens) == 1:
+            return RowResult(tuple(choices))
+        return RowResult(tuple(choices), nll=drafting.nats / (len(row.tokens) - 1))

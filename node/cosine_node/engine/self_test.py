@@ -21,20 +21,14 @@ from cosine_protocol.request import Sampling
 Text = tuple[int, ...]
 """Token ids from a beginning on; the self-test compares the logits after them."""
 
-FIRST_TOKEN: Final = 5
-"""Most tokenisers keep the ids before it for padding and the like."""
-TOKEN_STEP: Final = 7
-"""The ids of one attempt lie apart, and those of the next lie between them."""
-CYCLE: Final = 3
-"""Words of each part of the long prompt, so that no token stands beside itself."""
 FIRST_PART: Final = 13
-SECOND_PART: Final = 10
-"""Together more than a page of the KV pool, which can then be shared, and cut inside it."""
-BRANCH_TOKENS: Final = 3
+"""Tokens of the long prompt before the place where it is cut."""
 SIBLINGS: Final = 5
 """More than twice as many as the tokens of the short prompt."""
 FAR_DEPTH: Final = 5
 """Tokens of each of the two texts that end where the context does, of which they share the first two."""
+POOL_TOKENS: Final = 16 * PAGE_TOKENS
+"""Bounds memory: more than the tokens of one attempt, whose sequences begin far apart in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +54,22 @@ class SelfTestTexts:
     @classmethod
     def of(cls, *, vocab_tokens: int, context_tokens: int, has_window: bool, attempt: int) -> "SelfTestTexts":
         """The texts of one attempt, in ids of a vocabulary of that size; a window must see all of `far`."""
-        ids = iter((FIRST_TOKEN + attempt + TOKEN_STEP * i) % vocab_tokens for i in count())
+        # Most tokenisers keep the first ids for padding and the like. The ids of one attempt lie apart, and those
+        # of the next lie between them.
+        ids = iter((5 + attempt + 7 * i) % vocab_tokens for i in count())
 
         def draw(length: int) -> Text:
             return tuple(next(ids) for _ in range(length))
 
-        first, second = draw(CYCLE), draw(CYCLE)
-        long = [first[i % CYCLE] for i in range(FIRST_PART)] + [second[i % CYCLE] for i in range(SECOND_PART)]
+        # No token stands beside itself, and both parts together are more than a page of the KV pool, which can then
+        # be shared, and cut inside it.
+        first, second = draw(3), draw(3)
+        long = [first[i % 3] for i in range(FIRST_PART)] + [second[i % 3] for i in range(10)]
         end = max(context_tokens, FAR_DEPTH)
         begin = end - FAR_DEPTH if has_window else 0
         return cls(
             long=tuple(long),
-            branches=(draw(BRANCH_TOKENS), draw(BRANCH_TOKENS)),
+            branches=(draw(3), draw(3)),
             after_branch=next(ids),
             short=draw(2),
             siblings=draw(SIBLINGS),
@@ -81,11 +79,6 @@ class SelfTestTexts:
             far=(draw(2), draw(FAR_DEPTH - 2), draw(FAR_DEPTH - 2)),
             far_positions=(begin, begin + 1, *range(end - FAR_DEPTH + 2, end)),
         )
-
-
-POOL_TOKENS: Final = 16 * PAGE_TOKENS
-"""Bounds memory: more than the tokens of one attempt, whose sequences begin far apart in it."""
-SCOPE: Final = "self-test"
 
 
 class Group(StrEnum):
@@ -143,7 +136,7 @@ def self_test_rows(
     """
 
     rows_of = partial(_take_parts, engine, take)
-    long, sharing = (engine.open(sampling=Sampling(), prompt_tokens=0, scope=SCOPE) for _ in range(2))
+    long, sharing = (engine.open(sampling=Sampling(), prompt_tokens=0, scope="self-test") for _ in range(2))
     short = engine.open(sampling=Sampling(), prompt_tokens=0)
     first, second = texts.branches
     begin, left, right = texts.far

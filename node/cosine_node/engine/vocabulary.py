@@ -1,4 +1,8 @@
-"""A drafter with a reduced vocabulary, in its target's tokens."""
+"""A drafter with a reduced vocabulary, in its target's tokens.
+
+A small drafter spends most of its weights on a large target's vocabulary, of which its domain uses a part. Its own
+ids number the target's tokens that it knows.
+"""
 
 import json
 import math
@@ -8,14 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from cosine_node.engine.base import Choice, Engine, Row, RowResult
+from cosine_node.engine.base import Choice, Engine, EngineAround, Row, RowResult
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
-
-# The reduced vocabulary of a drafter: the target's tokens that it knows, in the order of its own ids.
-#
-# A small drafter spends most of its weights on a large target's vocabulary, of which its domain uses a part.
-
 
 FILE_NAME: Final = "draft_vocabulary.json"
 """The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
@@ -72,7 +70,7 @@ class DraftVocabulary:
         return {token: own for own, token in enumerate(self.target_ids)}
 
 
-class ReducedVocabularyEngine:
+class ReducedVocabularyEngine(EngineAround):
     """Implements `cosine_node.engine.base.Engine` in target tokens around an engine of a drafter's own ids.
 
     The inner engine must draw the noise of the target's ids and choose no reserved id: it was made with the same
@@ -85,7 +83,7 @@ class ReducedVocabularyEngine:
                 f"The drafter knows a token {vocabulary.target_ids[-1]}, but its target has {vocab_tokens}: "
                 "it was made for another target."
             )
-        self._inner = inner
+        super().__init__(inner)
         self._vocabulary = vocabulary
         self._vocab_tokens = vocab_tokens
         unknown = vocab_tokens - len(vocabulary.target_ids)
@@ -95,46 +93,12 @@ class ReducedVocabularyEngine:
     def vocab_tokens(self) -> int:
         return self._vocab_tokens
 
-    @property
-    def context_tokens(self) -> int:
-        return self._inner.context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return self._inner.numerics
-
-    @property
-    def free_tokens(self) -> int:
-        return self._inner.free_tokens
-
-    @property
-    def cached_tokens(self) -> int:
-        return self._inner.cached_tokens
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
-
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         return self._inner.reuse_prefix(sequence, self._vocabulary.own_tokens(tokens))
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._inner.reserve(sequence, tokens)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         own = [replace(row, tokens=self._vocabulary.own_tokens(row.tokens)) for row in rows]
         return [self._result(row, result) for row, result in zip(own, self._inner.forward(own), strict=True)]
-
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._inner.keep(sequence, path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._inner.prune(sequence, nodes)
-
-    def abandon(self) -> None:
-        self._inner.abandon()
-
-    def release(self, sequence: int) -> None:
-        self._inner.release(sequence)
 
     def _result(self, row: Row, result: RowResult) -> RowResult:
         nll = result.nll

@@ -1,4 +1,4 @@
-"""Runs blocking forward passes away from the event loop, and paces them under emulation."""
+"""Runs blocking forward passes away from the event loop, times them, and paces them under emulation."""
 
 import asyncio
 from collections import deque
@@ -8,52 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Protocol
 
-from cosine_node.engine.base import Engine, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-
-# The time of a pass that a node tells: measured at its start, then moved by its real passes. Pure.
-
-
-WINDOW_PASSES: Final = 256
-"""Some seconds of work on a fast device, half a minute on a slow one."""
-MIN_PASSES: Final = 32
-"""Fewer say nothing, for the first passes of every shape take longer."""
-MIN_CHANGE: Final = 0.2
-"""A smaller part of what is told is no news: a client prefers no verifier for it."""
-MIN_CHANGE_S: Final = 1e-4
-"""Less is lost in every link."""
-MIN_INTERVAL_S: Final = 30.0
-"""A record is stored by several nodes, each time."""
-
-
-class PassSpeed:
-    """Compares passes with a measured curve. `pass_s` is the time of a one-token pass to tell now."""
-
-    def __init__(self, curve: CostCurve, *, now_s: float) -> None:
-        self.pass_s = curve.seconds(1)
-        self._curve = curve
-        self._told_at_s = now_s
-        self._ratios: deque[float] = deque(maxlen=WINDOW_PASSES)
-
-    def note(self, *, tokens: int, elapsed_s: float) -> None:
-        """Take a finished pass into account, if the curve was measured for as many tokens."""
-        expected_s = self._curve.seconds(tokens)
-        if expected_s and tokens <= self._curve.points[-1][0]:
-            self._ratios.append(elapsed_s / expected_s)
-
-    def forget(self) -> None:
-        """Count only the passes from now on: those before were under another load."""
-        self._ratios.clear()
-
-    def refresh(self, now_s: float) -> bool:
-        """Move `pass_s` to the median of the last passes if it is far from that; True if it has moved."""
-        if len(self._ratios) < MIN_PASSES or now_s - self._told_at_s < MIN_INTERVAL_S:
-            return False
-        moved_s = self._curve.seconds(1) * median(self._ratios)
-        if abs(moved_s - self.pass_s) < max(MIN_CHANGE * self.pass_s, MIN_CHANGE_S):
-            return False
-        self.pass_s, self._told_at_s = moved_s, now_s
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +54,47 @@ class ThreadRunner:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+WINDOW_PASSES: Final = 256
+"""Some seconds of work on a fast device, half a minute on a slow one."""
+MIN_PASSES: Final = 32
+"""Fewer say nothing, for the first passes of every shape take longer."""
+MIN_CHANGE: Final = 0.2
+"""A smaller part of what is told is no news: a client prefers no verifier for it."""
+MIN_INTERVAL_S: Final = 30.0
+"""A record is stored by several nodes, each time."""
+
+
+class PassSpeed:
+    """The time of a one-token pass that a node tells, `pass_s`: measured at its start, moved by real passes."""
+
+    def __init__(self, curve: CostCurve, *, now_s: float) -> None:
+        self.pass_s = curve.seconds(1)
+        self._curve = curve
+        self._told_at_s = now_s
+        self._ratios: deque[float] = deque(maxlen=WINDOW_PASSES)
+
+    def note(self, *, tokens: int, elapsed_s: float) -> None:
+        """Take a finished pass into account, if the curve was measured for as many tokens."""
+        expected_s = self._curve.seconds(tokens)
+        if expected_s and tokens <= self._curve.points[-1][0]:
+            self._ratios.append(elapsed_s / expected_s)
+
+    def forget(self) -> None:
+        """Count only the passes from now on: those before were under another load."""
+        self._ratios.clear()
+
+    def refresh(self, now_s: float) -> bool:
+        """Move `pass_s` to the median of the last passes if it is far from that; True if it has moved."""
+        if len(self._ratios) < MIN_PASSES or now_s - self._told_at_s < MIN_INTERVAL_S:
+            return False
+        moved_s = self._curve.seconds(1) * median(self._ratios)
+        # Less than a tenth of a millisecond is lost in every link.
+        if abs(moved_s - self.pass_s) < max(MIN_CHANGE * self.pass_s, 1e-4):
+            return False
+        self.pass_s, self._told_at_s = moved_s, now_s
+        return True
+
+
 class TimedRunner:
     """Lets a `PassSpeed` follow how long passes really take."""
 
@@ -115,41 +112,6 @@ class TimedRunner:
 
     def close(self) -> None:
         self._runner.close()
-
-
-class InlineRunner:
-    """Runs passes on the event loop; each lasts as long as a curve says, in the loop's own (virtual) time."""
-
-    def __init__(self, engine: Engine, curve: CostCurve) -> None:
-        self._engine = engine
-        self._curve = curve
-        self._ending: asyncio.Future[bool] | None = None
-
-    async def forward(self, rows: Sequence[Row]) -> Pass:
-        results = self._engine.forward(rows)
-        elapsed_s = self._curve.seconds(count_tokens(rows))
-        if await self._is_abandoned_within(elapsed_s):
-            for row in rows:
-                self._engine.prune(row.sequence, row.nodes)
-            raise PassAbandoned("The pass was abandoned.")
-        return Pass(results, elapsed_s)
-
-    async def _is_abandoned_within(self, seconds: float) -> bool:
-        loop = asyncio.get_running_loop()
-        ending: asyncio.Future[bool] = loop.create_future()
-        self._ending = ending
-        timer = loop.call_later(seconds, lambda: None if ending.done() else ending.set_result(False))
-        try:
-            return await ending
-        finally:
-            timer.cancel()
-
-    def abandon(self) -> None:
-        if self._ending is not None and not self._ending.done():
-            self._ending.set_result(True)
-
-    def close(self) -> None:
-        return
 
 
 class PacedRunner:

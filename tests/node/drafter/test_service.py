@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.drafter.observer import NO_GUESS
@@ -22,7 +23,6 @@ from cosine_node.drafter.service import (
 )
 from cosine_node.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from cosine_node.passes.fair_places import IDLE_WANTED_S
-from cosine_node.passes.runner import InlineRunner
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body

@@ -1,5 +1,5 @@
 import copy
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from tests.node.engine.tiny_models import (
     WINDOWED,
     build,
 )
-from tests.thoroughness import quick_first
+from tests.thoroughness import THOROUGH
 
 TOLERANCE = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,9 +42,23 @@ DECODER: dict[str, Any] = {
     "decoder_attention_heads": 4,
     "max_position_embeddings": 256,
 }
-CASES = [pytest.param(make, id=name) for name, make in ARCHITECTURES.items()]
-WINDOW_CASES = [pytest.param(make, id=f"{name}-window") for name, make in WINDOWED.items()]
-SHARED_CASES = [pytest.param(make, id=name) for name, make in [*LATENT.items(), *SHARING.items()]]
+ACCEPTED = {
+    **ARCHITECTURES,
+    **{f"{name}-window": make for name, make in WINDOWED.items()},
+    **LATENT,
+    **SHARING,
+}
+
+
+def in_dtypes(makes: Mapping[str, Any], rounded: Container[str]) -> list[Any]:
+    """Each model in float32, some of them in fewer bits as well; the others in those are left to `make soak`."""
+    return [
+        pytest.param(make, dtype, id=f"{name}-{dtype}", marks=[THOROUGH] if name in rounded else [pytest.mark.soak])
+        if dtype is not torch.float32
+        else pytest.param(make, dtype, id=name)
+        for name, make in makes.items()
+        for dtype in DTYPES
+    ]
 
 
 class Feeder:
@@ -91,7 +105,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
-@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
+@pytest.mark.parametrize("make", ACCEPTED.values(), ids=ACCEPTED)
 def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> None:
     reference = build(make())
     feeder = Feeder(copy.deepcopy(reference), pads_rows=pads_rows)
@@ -117,8 +131,7 @@ def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> Non
     assert _distance(packed[3], _alone(reference, [*long, 11, 12])[-1]) < TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
-@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
+@pytest.mark.parametrize(("make", "dtype"), in_dtypes(ACCEPTED, {"Llama", "Gemma2-window", "DeepseekV3"}))
 def test_the_self_test_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
     check_exactness(build(make()).to(dtype))
 
@@ -207,13 +220,11 @@ def test_the_self_test_refuses_what_configurations_hide(model_type: str) -> None
         check_exactness(build(TRIED_AND_REFUSED[model_type]()))
 
 
-@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
-@pytest.mark.parametrize("model_type", WRITE_OTHER_TEXT)
-def test_the_self_test_refuses_models_that_load_and_would_write_other_text(
-    model_type: str, dtype: torch.dtype
-) -> None:
-    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*in a self-test"):
-        check_exactness(build(WRITE_OTHER_TEXT[model_type]()).to(dtype))
+@pytest.mark.parametrize(("make", "dtype"), in_dtypes(WRITE_OTHER_TEXT, {"diffllama", "bart", "olmo2"}))
+def test_the_self_test_refuses_models_that_load_and_would_write_other_text(make: Any, dtype: torch.dtype) -> None:
+    config = make()
+    with pytest.raises(UnsupportedModel, match=f"'{config.model_type}'.*in a self-test"):
+        check_exactness(build(config).to(dtype))
 
 
 def test_stretched_ropes_end_where_they_begin_to_stretch() -> None:

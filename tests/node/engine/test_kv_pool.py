@@ -1,12 +1,34 @@
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Pages of the KV pool: what is free, taken, shared, cached, and in sight of layers with a window."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.base import OutOfPages, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS, FreePages, PagePool, WindowPages
+from cosine_node.engine.paged import SPARE_PAGES, PagedEngine
 from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.request import Sampling
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.booleans(), st.integers(-2, 40)), max_size=200))
+def test_what_is_taken_was_free_and_what_is_put_back_is_found_again(
+    pages: int, steps: list[tuple[bool, int]]
+) -> None:
+    free, taken = FreePages(pages), set[int]()
+    for is_taking, number in steps:
+        if is_taking and free.count:
+            page = free.take(number)
+            assert page not in taken
+            assert page == number or number in taken or not 0 <= number < pages
+            taken.add(page)
+        elif taken:
+            page = sorted(taken)[number % len(taken)]
+            taken.remove(page)
+            free.put(page)
+        assert free.count == pages - len(taken)
+        assert all(free.is_free(page) == (page not in taken) for page in range(pages))
 
 
 def test_slots_come_in_order_and_pages_follow_each_other() -> None:
@@ -25,36 +47,6 @@ def test_owners_that_grow_together_keep_their_slots_in_one_run() -> None:
         for owner, taken in slots.items():
             taken += pool.allocate(owner, 1)
     assert all(taken == list(range(taken[0], taken[0] + 127)) for taken in slots.values())
-
-
-def test_a_failed_reservation_changes_nothing() -> None:
-    pool = PagePool(tokens=48)
-    pool.allocate(1, 10)
-    with pytest.raises(OutOfPages):
-        pool.reserve({1: 20, 2: 40})
-    assert pool.free_tokens == 32
-    with pytest.raises(OutOfPages):
-        pool.allocate(1, 39)
-    assert pool.allocate(1, 38) == list(range(10, 48))
-
-
-def test_an_emptied_page_is_free() -> None:
-    pool = PagePool(tokens=64)
-    slots = pool.allocate(1, 33)
-    pool.free(1, slots[32:])
-    assert pool.free_tokens == 32
-    pool.free(1, slots[:16])
-    assert pool.free_tokens == 48
-    assert pool.allocate(1, 1) == [32]
-    assert pool.allocate(2, 1) == [0]
-
-
-def test_reserved_room_is_there() -> None:
-    pool = PagePool(tokens=32)
-    pool.reserve({1: 17})
-    with pytest.raises(OutOfPages):
-        pool.allocate(2, 1)
-    assert len(pool.allocate(1, 32)) == 32
 
 
 def test_a_page_is_free_when_its_owner_its_sharers_and_its_cache_uses_are_gone() -> None:
@@ -116,113 +108,87 @@ def test_nothing_is_freed_twice() -> None:
     assert pool.free_pages == 3
 
 
-class Model:
-    """The pool as sets of slots and pages, to compare with."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.pool = PagePool(tokens=rng.randint(1, 12) * PAGE_TOKENS)
-        self.owned: dict[int, list[int]] = {}
-        self.unused: dict[int, int] = {}
-        self.shared: dict[int, set[int]] = {}
-        self.cached: list[int] = []
-
-    def used_pages(self, *owners: int) -> set[int]:
-        """Pages with slots allocated to these owners, or to any."""
-        return {slot // PAGE_TOKENS for owner in owners or self.owned for slot in self.owned.get(owner, ())}
-
-    def check(self) -> None:
-        used = [slot for slots in self.owned.values() for slot in slots]
-        assert len(used) == len(set(used))
-        assert all(0 <= slot < self.pool.capacity_tokens for slot in used)
-        assert len(self.used_pages()) == sum(len(self.used_pages(owner)) for owner in self.owned)
-        only_shared = set[int]().union(*self.shared.values()) - self.used_pages()
-        held_tokens = len(used) + sum(self.unused.values()) + len(only_shared) * PAGE_TOKENS
-        assert self.pool.free_tokens == self.pool.capacity_tokens - held_tokens
-        only_cached = set(self.cached) - only_shared - self.used_pages()
-        assert self.pool.available_pages == self.pool.free_pages + len(only_cached)
-
-    def step(self) -> None:
-        owner = self.rng.randrange(4)
-        self.owned.setdefault(owner, [])
-        self.unused.setdefault(owner, 0)
-        self.shared.setdefault(owner, set())
-        actions = [self.allocate, self.allocate, self.free, self.reserve, self.share, self.release]
-        self.rng.choice([*actions, self.cache, self.uncache])(owner)
-
-    def allocate(self, owner: int) -> None:
-        count = self.rng.randrange(40)
-        others = set(self.cached).union(*self.shared.values()) - self.used_pages(owner)
-        with self.full_only_for(count):
-            taken = self.pool.allocate(owner, count)
-            assert not others & {slot // PAGE_TOKENS for slot in taken}
-            self.owned[owner] += taken
-            self.note_reserved(owner, count)
-            self.unused[owner] -= count
-
-    def reserve(self, owner: int) -> None:
-        count = self.rng.randrange(60)
-        with self.full_only_for(count):
-            self.pool.reserve({owner: count})
-            self.note_reserved(owner, count)
-
-    def note_reserved(self, owner: int, count: int) -> None:
-        while self.unused[owner] < count:
-            self.unused[owner] += PAGE_TOKENS
-
-    @contextmanager
-    def full_only_for(self, count: int) -> Iterator[None]:
-        """Lets `OutOfPages` pass where that many tokens are not free, and nothing was changed."""
-        before = self.pool.free_tokens
-        try:
-            yield
-        except OutOfPages:
-            assert before == self.pool.free_tokens
-            assert count > self.pool.free_pages * PAGE_TOKENS
-
-    def free(self, owner: int) -> None:
-        slots = self.owned[owner]
-        self.rng.shuffle(slots)
-        count = self.rng.randint(0, len(slots))
-        before = self.used_pages(owner)
-        self.pool.free(owner, slots[:count])
-        del slots[:count]
-        self.unused[owner] += count - PAGE_TOKENS * len(before - self.used_pages(owner))
-
-    def share(self, owner: int) -> None:
-        known = sorted(self.used_pages().union(self.cached, *self.shared.values()))
-        pages = self.rng.sample(known, min(2, len(known)))
-        self.pool.share(owner, pages)
-        self.shared[owner] |= set(pages)
-
-    def cache(self, owner: int) -> None:
-        pages = self.used_pages(owner) | self.shared[owner]
-        self.pool.cache(pages)
-        self.cached += pages
-
-    def uncache(self, owner: int) -> None:
-        if self.cached:
-            page = self.cached.pop(self.rng.randrange(len(self.cached)))
-            self.pool.uncache([page])
-
-    def release(self, owner: int) -> None:
-        if self.rng.random() < 0.3:
-            self.pool.release(owner)
-            self.owned[owner], self.unused[owner], self.shared[owner] = [], 0, set()
+WINDOW = 40
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_walks_agree_with_the_model(seed: int) -> None:
-    model = Model(random.Random(seed))
-    for step in range(250):
-        try:
-            model.step()
-            model.check()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, step {step}") from error
-    for owner in model.owned:
-        model.pool.release(owner)
-    assert model.pool.free_tokens == model.pool.capacity_tokens, f"seed {seed}"
-    for page in model.cached:
-        model.pool.uncache([page])
-    assert model.pool.free_pages == model.pool.pages, f"seed {seed}"
+@given(st.lists(st.tuples(st.sampled_from(["take", "join", "leave", "clear"]), st.integers(0, 7)), max_size=80))
+def test_pages_in_use_keep_their_window_pages_and_no_two_have_the_same(steps: list[tuple[str, int]]) -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
+    users, place = [0] * 8, dict[int, int]()
+    for step, page in steps:
+        match step:
+            case "take" if not windows.has(page) and windows.available_pages:
+                windows.take(page)
+                users[page] = 1
+                place[page] = int(windows.slots_of(np.array([page * PAGE_TOKENS]))[0])
+            case "join" if windows.has(page):
+                windows.join(page)
+                users[page] += 1
+            case "leave" if users[page]:
+                windows.leave(page)
+                users[page] -= 1
+            case "clear" if not users[page]:
+                windows.clear(page)
+        held = [number for number in range(8) if windows.has(number)]
+        slots = {number: int(windows.slots_of(np.array([number * PAGE_TOKENS]))[0]) for number in range(8)}
+        assert all(windows.has(number) and slots[number] == place[number] for number in range(8) if users[number])
+        assert len({slots[number] for number in held}) == len(held)
+        assert all((slots[number] < windows.slots) == (number in held) for number in range(8))
+        assert windows.available_pages == 4 - sum(bool(count) for count in users)
+
+
+def test_the_longest_idle_page_makes_room_first() -> None:
+    windows = WindowPages(pages=8, tokens=3 * PAGE_TOKENS, window_tokens=WINDOW)
+    for page in (0, 1, 2):
+        windows.take(page)
+    for page in (1, 0, 2):
+        windows.leave(page)
+    windows.join(1)
+    windows.take(5)
+    assert [windows.has(page) for page in (0, 1, 2, 5)] == [False, True, True, True]
+
+
+def test_a_pool_without_window_pages_left_feeds_nothing() -> None:
+    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=WINDOW)
+    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
+    pool.allocate(1, 20)
+    with pytest.raises(OutOfPages, match="1 window pages are needed and 0 are free"):
+        pool.allocate(2, 1)
+    assert pool.free_pages == 6
+    pool.release(1)
+    assert (pool.free_pages, windows.available_pages) == (8, 2)
+
+
+def test_a_page_with_slots_left_stays_in_sight() -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
+    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
+    slots = pool.allocate(1, 40)
+    pool.free(1, [slots[3]])
+    pool.look_only_at(1, set())
+    # The first page has a slot that the next token takes, the last one is not full yet.
+    assert [windows.has(slot // PAGE_TOKENS) for slot in (slots[0], slots[16], slots[32])] == [True] * 3
+    assert (pool.near_pages(1), windows.available_pages) == (2, 2)
+
+
+@given(st.integers(1, 70), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=12))
+def test_a_window_behind_the_prefix_is_always_there_and_little_more(
+    window: int, steps: list[tuple[int, int]]
+) -> None:
+    windows = WindowPages(pages=128, tokens=64 * PAGE_TOKENS, window_tokens=window)
+    pool = PagePool(tokens=128 * PAGE_TOKENS, windows=windows)
+    engine = PagedEngine(pool, vocab_tokens=9, context_tokens=1 << 10, numerics="")
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1, scope="a")
+    for fed, kept in steps:
+        [tree] = engine.feed([Row.chain(sequence, [1] * fed)])
+        # A part is kept, the rest is pruned: later tokens take the slots between.
+        engine.keep(sequence, range(min(kept, fed)))
+        engine.prune(sequence, list(tree.nodes))
+        other = engine.open(sampling=Sampling(), prompt_tokens=1)
+        pool.reserve({other: windows.available_pages * PAGE_TOKENS})
+        engine.release(other)
+        first = max(0, len(tree.tokens) - window + 1)
+        assert all(windows.has(slot // PAGE_TOKENS) for slot in tree.slots[first:])
+    fed_tokens = max((fed for fed, _ in steps), default=0)
+    assert pool.near_pages(sequence) <= (window + fed_tokens) // PAGE_TOKENS + 2 * SPARE_PAGES
+    engine.release(sequence)
+    assert windows.available_pages == 64

@@ -1,12 +1,15 @@
+"""The bookkeeping of engines with a KV pool: trees of nodes, and prefixes that sequences share and leave cached."""
+
 import random
 from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
 
 import pytest
 
 from cosine_node.engine.base import PREFIX, OutOfPages, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 VOCAB = 4
@@ -104,18 +107,6 @@ def test_only_equal_scopes_share() -> None:
     assert cache.begin(text, None)[1] == 0
 
 
-def test_only_an_empty_open_sequence_reuses_a_prefix() -> None:
-    cache = Cache(pages=8)
-    text = _text(40)
-    number, _ = cache.begin(text)
-    fed = cache.open()
-    cache.feed(Row(fed, (1,), (0,), (PREFIX,)))
-    cache.engine.release(number)
-    for wrong in (number, fed, cache.begin(text)[0]):
-        with pytest.raises(LocalProtocolError):
-            cache.engine.reuse_prefix(wrong, text)
-
-
 def test_what_is_not_kept_is_not_shared() -> None:
     cache = Cache(pages=8)
     text = _text(32)
@@ -145,6 +136,22 @@ def test_a_released_sequence_takes_room_only_as_long_as_nobody_needs_it() -> Non
     assert (cache.pool.free_tokens, cache.engine.cached_tokens) == (0, 0)
     with pytest.raises(OutOfPages):
         cache.engine.reserve(other, 49)
+
+
+def test_a_token_is_hashed_once_whatever_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = list[int]()
+
+    def counting(data: bytes, **options: Any) -> Any:
+        hashed.append(len(data))
+        return blake2b(data, **options)
+
+    cache = Cache(pages=20)
+    number = cache.open()
+    monkeypatch.setattr("cosine_node.engine.prefix_cache.blake2b", counting)
+    for _ in range(10 * PAGE_TOKENS):
+        cache.feed_chain(number, [1])
+    cache.engine.release(number)
+    assert (len(hashed), len(set(hashed))) == (10, 1)
 
 
 def test_the_prefix_used_last_is_forgotten_last() -> None:
@@ -293,7 +300,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("pages", [5, 12, 24, 4000])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_walks_agree_with_lists_of_tokens(seed: int, pages: int) -> None:
     walk = Walk(random.Random(seed), pages=pages)
     try:
@@ -304,6 +311,7 @@ def test_random_walks_agree_with_lists_of_tokens(seed: int, pages: int) -> None:
             walk.check()
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, {pages} pages") from error
+    assert walk.has_evicted or pages != 24
     cache = walk.cache
     assert cache.engine.live_tokens == 0
     assert cache.pool.free_tokens == cache.pool.capacity_tokens
@@ -311,13 +319,3 @@ def test_random_walks_agree_with_lists_of_tokens(seed: int, pages: int) -> None:
     assert cache.engine.cached_tokens <= len(walk.known) * PAGE_TOKENS
     cache.evict_all()
     assert (cache.engine.cached_tokens, cache.pool.free_pages) == (0, pages)
-
-
-def test_the_walks_share_and_evict() -> None:
-    walks = []
-    for seed in range(3):
-        walks.append(Walk(random.Random(seed), pages=24))
-        for _ in range(150):
-            walks[-1].step()
-    assert all(walk.has_evicted for walk in walks)
-    assert any(walk.has_released_shared for walk in walks)

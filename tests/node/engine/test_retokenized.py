@@ -7,23 +7,20 @@ from random import Random
 from typing import Any
 
 import pytest
-import transformers as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.base import PREFIX, BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
 from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
-from cosine_node.engine.torch.engine import TorchEngine
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.engine.recited import BYTES, CERTAINTY, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
-from tests.node.engine.tiny_models import COMMON, build
 
 DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
 """Pairs of (target, own) tokenizers."""
@@ -150,17 +147,6 @@ def test_branches_of_one_sequence_are_asked_in_one_pass() -> None:
     assert inner.passes - passes <= MAX_PASSES
     alone = [choice_after(engine, chain(opened(engine), [*prompt, branch])) for branch in branches]
     assert list(said) == alone
-
-
-def test_rows_of_several_sequences_share_inner_passes() -> None:
-    texts = ["When the ferry", "When the ferry finally left", "When"]
-    engine, inner = reciting(PAIRS, BYTES)
-    rows = [chain(opened(engine), PAIRS.encode(text)) for text in texts]
-    together = [result.choices for result in engine.forward(rows)]
-    shared = inner.passes
-    apart = [engine.forward([chain(opened(engine), PAIRS.encode(text))])[0].choices for text in texts]
-    assert together == apart
-    assert shared < inner.passes - shared
 
 
 def test_an_unscored_place_that_is_asked_about_later_is_fed_anew() -> None:
@@ -358,65 +344,6 @@ def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
     other = PAIRS.encode("The children")
     assert choice_after(engine, chain(row.sequence, other)).candidates
     assert inner.fed_tokens <= len(BYTES.encode("The children")) + MAX_PASSES
-
-
-def test_wrong_calls_are_refused_and_change_nothing() -> None:
-    engine, inner = reciting(PAIRS, BYTES)
-    sequence = opened(engine)
-    good = chain(sequence, [3, 4])
-    for wrong in (
-        replace(good, tokens=(3,)),
-        replace(good, tokens=(3, 400)),
-        replace(good, nodes=(0, 0)),
-        replace(good, parents=(PREFIX, 9)),
-        replace(good, scored_from=3),
-        replace(good, parents=(PREFIX, PREFIX), wants_nll=True),
-        replace(good, sequence=99),
-    ):
-        with pytest.raises(LocalProtocolError):
-            engine.forward([wrong])
-    with pytest.raises(LocalProtocolError):
-        engine.forward([good, replace(good, nodes=(5, 6))])
-    with pytest.raises(LocalProtocolError):
-        engine.keep(sequence, [0])
-    assert engine.reuse_prefix(sequence, [3, 4, 5]) == 0
-    assert (inner.passes, engine.forward([])) == (0, [])
-    assert len(engine.forward([good])[0].choices) == 1
-    with pytest.raises(LocalProtocolError):
-        engine.reuse_prefix(sequence, [3, 4, 5])
-
-
-class Letters:
-    """One token for each of 64 characters."""
-
-    def encode(self, text: str) -> Sequence[int]:
-        return [ord(letter) - 32 for letter in text]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(chr(32 + token) for token in tokens)
-
-
-def _letters_engine() -> TorchEngine:
-    return TorchEngine(build(tf.LlamaConfig(**{**COMMON, "vocab_size": 64})), pool_tokens=512)
-
-
-def test_a_model_with_weights_drafts_its_own_greedy_text() -> None:
-    inner, alone = _letters_engine(), _letters_engine()
-    engine = RetokenizedEngine(inner, own=Letters(), target=BYTES, vocab_tokens=256)
-    drafted, greedy = list(BYTES.encode("THE GULLS")), list(Letters().encode("THE GULLS"))
-    sequence, by_itself = opened(engine), alone.open(sampling=Sampling(), prompt_tokens=len(greedy))
-    rows = [chain(sequence, drafted), chain(by_itself, greedy)]
-    for name in range(len(greedy), len(greedy) + 40):
-        drafted.append(engine.forward(rows[:1])[0].choices[0].candidates[0][0])
-        greedy.append(alone.forward(rows[1:])[0].choices[0].token)
-        rows = [
-            chain(sequence, drafted[-1:], first=name, parent=name - 1),
-            chain(by_itself, greedy[-1:], first=name, parent=name - 1),
-        ]
-    assert BYTES.decode(drafted) == Letters().decode(greedy)
-    assert engine.live_tokens == inner.live_tokens > 0
-    engine.release(sequence)
-    assert (engine.live_tokens, inner.live_tokens) == (0, 0)
 
 
 def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:

@@ -60,8 +60,13 @@ def test_a_model_that_is_loaded_and_writes_another_text_is_told(monkeypatch: pyt
     assert "texts are not those of `generate`" in found.reason
 
 
-@THOROUGH
-@pytest.mark.parametrize("model_type", AGAIN)
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=THOROUGH if name in ("dbrx", "marian", "jamba", "moshi") else pytest.mark.soak)
+        for name in AGAIN
+    ],
+)
 def test_the_page_says_what_the_survey_finds(model_type: str) -> None:
     found = survey(model_type).outcome
     assert found is AGAIN[model_type]

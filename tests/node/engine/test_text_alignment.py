@@ -46,7 +46,7 @@ def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, aft
     return [token for token, _ in plan]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.text(max_size=20), st.text(max_size=20), AFTER, st.sampled_from(DIRECTIONS))
 def test_what_is_proposed_spells_the_beginning_of_what_was_said(
     before: str, text: str, after: After, direction: tuple[PlainTokens, PlainTokens]
@@ -88,7 +88,7 @@ def test_text_goes_on_after_a_run_of_emoji(own: PlainTokens, length: int) -> Non
     assert not is_last(own, own_before=before, predicted=said_of(own, "🙂 ok"), ends=frozenset())
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.text(max_size=10),
     st.lists(st.integers(0, 255), max_size=12),
@@ -108,7 +108,7 @@ def test_what_is_no_text_is_never_proposed(
     assert spelt.count("\ufffd") == before.count("\ufffd")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(cut=st.integers(1, len(TEXT) - 1), length=st.integers(0, 40), direction=st.sampled_from(DIRECTIONS))
 def test_what_is_settled_stays_whatever_follows(
     cut: int, length: int, direction: tuple[PlainTokens, PlainTokens]
@@ -211,9 +211,3 @@ def test_lengths_are_compared_by_vocabulary_and_by_typical_text() -> None:
     assert own_per_target(PAIRS, BYTES, vocab_tokens=256) == 1
     assert typical_own_per_target(PAIRS, BYTES) < 1
     assert own_per_target(BYTES, BYTES, vocab_tokens=0) == 1
-
-
-@pytest.mark.parametrize("text", ["", "a", "é", "🐟"])
-def test_whole_characters_are_left_as_they_are(text: str) -> None:
-    assert whole_text(text) == text
-    assert whole_text(BYTES.decode(BYTES.encode(text + "🐟")[:-1])) == text

@@ -1,18 +1,15 @@
 """Layers with a window hold what somebody may still look at, what fits of the rest, and nothing wrong."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cosine_node.engine.base import OutOfPages, Row
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
-from cosine_node.engine.paged import SPARE_PAGES, PagedEngine
+from cosine_node.engine.base import Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_protocol.request import Sampling
@@ -21,91 +18,12 @@ from tests.node.engine.tiny_models import SHARING, VOCAB, WINDOWED, build
 from tests.thoroughness import quick_first
 
 POOL_PAGES = 32
-WINDOW = 40
 MODELS = WINDOWED | SHARING
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "join", "leave", "clear"]), st.integers(0, 7)), max_size=80))
-def test_pages_in_use_keep_their_window_pages_and_no_two_have_the_same(steps: list[tuple[str, int]]) -> None:
-    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
-    users, place = [0] * 8, dict[int, int]()
-    for step, page in steps:
-        match step:
-            case "take" if not windows.has(page) and windows.available_pages:
-                windows.take(page)
-                users[page] = 1
-                place[page] = int(windows.slots_of(np.array([page * PAGE_TOKENS]))[0])
-            case "join" if windows.has(page):
-                windows.join(page)
-                users[page] += 1
-            case "leave" if users[page]:
-                windows.leave(page)
-                users[page] -= 1
-            case "clear" if not users[page]:
-                windows.clear(page)
-        held = [number for number in range(8) if windows.has(number)]
-        slots = {number: int(windows.slots_of(np.array([number * PAGE_TOKENS]))[0]) for number in range(8)}
-        assert all(windows.has(number) and slots[number] == place[number] for number in range(8) if users[number])
-        assert len({slots[number] for number in held}) == len(held)
-        assert all((slots[number] < windows.slots) == (number in held) for number in range(8))
-        assert windows.available_pages == 4 - sum(bool(count) for count in users)
-
-
-def test_the_longest_idle_page_makes_room_first() -> None:
-    windows = WindowPages(pages=8, tokens=3 * PAGE_TOKENS, window_tokens=WINDOW)
-    for page in (0, 1, 2):
-        windows.take(page)
-    for page in (1, 0, 2):
-        windows.leave(page)
-    windows.join(1)
-    windows.take(5)
-    assert [windows.has(page) for page in (0, 1, 2, 5)] == [False, True, True, True]
-
-
-def test_a_pool_without_window_pages_left_feeds_nothing() -> None:
-    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=WINDOW)
-    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
-    pool.allocate(1, 20)
-    with pytest.raises(OutOfPages, match="1 window pages are needed and 0 are free"):
-        pool.allocate(2, 1)
-    assert pool.free_pages == 6
-    pool.release(1)
-    assert (pool.free_pages, windows.available_pages) == (8, 2)
-
-
-def test_a_page_with_slots_left_stays_in_sight() -> None:
-    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
-    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
-    slots = pool.allocate(1, 40)
-    pool.free(1, [slots[3]])
-    pool.look_only_at(1, set())
-    # The first page has a slot that the next token takes, the last one is not full yet.
-    assert [windows.has(slot // PAGE_TOKENS) for slot in (slots[0], slots[16], slots[32])] == [True] * 3
-    assert (pool.near_pages(1), windows.available_pages) == (2, 2)
-
-
-@given(st.integers(1, 70), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=12))
-def test_a_window_behind_the_prefix_is_always_there_and_little_more(
-    window: int, steps: list[tuple[int, int]]
-) -> None:
-    windows = WindowPages(pages=128, tokens=64 * PAGE_TOKENS, window_tokens=window)
-    pool = PagePool(tokens=128 * PAGE_TOKENS, windows=windows)
-    engine = PagedEngine(pool, vocab_tokens=9, context_tokens=1 << 10, numerics="")
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=1, scope="a")
-    for fed, kept in steps:
-        [tree] = engine.feed([Row.chain(sequence, [1] * fed)])
-        # A part is kept, the rest is pruned: later tokens take the slots between.
-        engine.keep(sequence, range(min(kept, fed)))
-        engine.prune(sequence, list(tree.nodes))
-        other = engine.open(sampling=Sampling(), prompt_tokens=1)
-        pool.reserve({other: windows.available_pages * PAGE_TOKENS})
-        engine.release(other)
-        first = max(0, len(tree.tokens) - window + 1)
-        assert all(windows.has(slot // PAGE_TOKENS) for slot in tree.slots[first:])
-    fed_tokens = max((fed for fed, _ in steps), default=0)
-    assert pool.near_pages(sequence) <= (window + fed_tokens) // PAGE_TOKENS + 2 * SPARE_PAGES
-    engine.release(sequence)
-    assert windows.available_pages == 64
+def soaked(values: Iterable[Any], *, but: Container[Any]) -> list[Any]:
+    """Cases that are left to `make soak`, and those that are not."""
+    return [value if value in but else pytest.param(value, marks=pytest.mark.soak) for value in values]
 
 
 def an_engine(name: str, *, pages: int, **options: Any) -> tuple[TorchEngine, WindowPages]:
@@ -163,7 +81,7 @@ def generated(name: str, prompt: Sequence[int], count: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", quick_first(MODELS, len(MODELS) // 2))
+@pytest.mark.parametrize("name", soaked(MODELS, but={"Mistral", "Gemma2", "GptOss", "Gemma4"}))
 def test_a_text_of_many_windows_is_that_of_generate(name: str) -> None:
     engine, windows = an_engine(name, pages=6)
     prompt = tokens_of(150, seed=1)
@@ -183,7 +101,7 @@ def test_a_model_of_windows_only_takes_their_memory_whatever_its_context() -> No
 
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
 @pytest.mark.parametrize("name", ["Gemma2", "Mistral", "GptOss"])
-@pytest.mark.parametrize("seed", quick_first(range(4)))
+@pytest.mark.parametrize("seed", soaked(range(4), but={0}))
 def test_random_walks_over_few_window_pages_equal_fresh_forwards(seed: int, name: str, pads_rows: bool) -> None:
     windows = WindowPages(pages=64, tokens=18 * PAGE_TOKENS, window_tokens=WINDOWED[name]().sliding_window)
     engine = TorchEngine(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.pre_tokenizers import PRE_TOKENIZERS
-from cosine_node.gguf.tokenizer import merges_by_score, tokenizer_files
+from cosine_node.gguf.tokenizer import tokenizer_files
 from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -128,15 +128,6 @@ def test_a_space_before_texts_can_be_switched_off(tmp_path: Path) -> None:
     read = tokenizer_of(sentence_piece(add_space_prefix=0), tmp_path)
     assert read.encode("ab a").tokens == ["<s>", "ab", "▁a"]
     assert read.decode(read.encode("ab a").ids) == "ab a"
-
-
-def test_every_way_to_make_a_piece_is_a_merge_the_highest_score_first() -> None:
-    assert merges_by_score(["a", "b", "ab", "abb", "bb"], [0.0, 0.0, -2.0, -1.0, -3.0]) == [
-        ("a", "bb"),
-        ("ab", "b"),
-        ("a", "b"),
-        ("b", "b"),
-    ]
 
 
 @pytest.mark.parametrize(

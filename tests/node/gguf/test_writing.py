@@ -1,4 +1,4 @@
-"""Writing GGUF files: what is read back from them is the model that was written."""
+"""A model folder as a GGUF file and back: what is written is read again, and what cannot be is one sentence."""
 
 import json
 import shutil
@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from cosine_node import zoo
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.transformers_model import refuse_others, transformers_config, transformers_weights
 from cosine_node.gguf.writing import FILE_TYPES, StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.thoroughness import quick_first
 
 SMALL = zoo.folder("draft-code")
@@ -54,15 +58,6 @@ def test_matrices_are_in_the_type_asked_for_and_vectors_in_float32(weights: str,
     # One step of the coarsest of them: Q4_0 has eight on either side of zero.
     step = np.abs(stored).max() / 8
     assert np.abs(model.weight("token_embd.weight") - stored).max() <= step
-
-
-def test_rotary_rows_stand_in_turn(tmp_path: Path) -> None:
-    write_gguf(SMALL, tmp_path / "a.gguf", weights="F32")
-    written = GgufFile.open(tmp_path / "a.gguf").weight("blk.1.attn_k.weight")
-    stored = StoredModel.read(SMALL).weights()["model.layers.1.self_attn.k_proj.weight"]
-    # The first of its two heads of 64 rows: pairs that are rotated together stand beside each other.
-    assert np.array_equal(written[:4], stored[[0, 32, 1, 33]])
-    assert np.array_equal(written[64:68], stored[[64, 96, 65, 97]])
 
 
 def test_a_model_without_a_tokenizer_and_a_reduced_vocabulary_have_tokens_without_texts(
@@ -107,3 +102,97 @@ def test_other_tokenizers_and_types_are_refused_and_leave_nothing(copy: Path, tm
     with pytest.raises(UsageError, match="has 4 tokens that end a text"):
         write_gguf(copy, tmp_path / "a.gguf")
     assert list(tmp_path.iterdir()) == [copy]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_weights_are_those_that_torch_reads(dtype: torch.dtype, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"a": torch.randn(3, 5).to(dtype), "b": torch.randn(2).to(dtype)}, tmp_path / "model.safetensors")
+    read = StoredModel.read(tmp_path).weights()
+    stored = load_file(tmp_path / "model.safetensors")
+    assert read.keys() == stored.keys()
+    for name, values in read.items():
+        assert values.dtype == np.float32
+        assert np.array_equal(values, stored[name].float().numpy())
+
+
+def test_a_chat_template_is_found_in_its_file_or_in_the_tokenizers_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    model = StoredModel.read(tmp_path)
+    assert model.chat_template() is None
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "one"}')
+    assert model.chat_template() == "one"
+    (tmp_path / "chat_template.jinja").write_text("two")
+    assert model.chat_template() == "two"
+
+
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it has no config\.json"):
+        StoredModel.read(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"config\.json holds no JSON object"):
+        StoredModel.read(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match=r"config\.json cannot be read"):
+        StoredModel.read(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"it has no \*\.safetensors files"):
+        StoredModel.read(tmp_path).weights()
+    shutil.copy(zoo.folder("draft-code") / "config.json", tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match="not a readable safetensors file"):
+        StoredModel.read(tmp_path).weights()
+
+
+@pytest.mark.parametrize("name", ["target", "draft-code"])
+def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: Path) -> None:
+    folder = zoo.folder(name)
+    write_gguf(folder, tmp_path / "a.gguf", weights="BF16")
+    model = GgufFile.open(tmp_path / "a.gguf")
+    stored = json.loads((folder / "config.json").read_text())
+    assert transformers_config(model).items() <= stored.items()
+    weights, own = dict(transformers_weights(model)), StoredModel.read(folder).weights()
+    assert weights.keys() == own.keys()
+    assert all(np.array_equal(weights[name], own[name]) for name in own)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"general.architecture": "mamba"}, "of the kind 'mamba' cannot be read, only llama, qwen2, qwen3"),
+        ({"llama.rope.scaling.type": "yarn"}, "stretched in the way 'yarn'"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(metadata: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    sizes = {"mamba.block_count": 1, "mamba.context_length": 9, "mamba.embedding_length": 32}
+    heads = {"mamba.attention.head_count": 4}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {**sizes, **heads, **metadata}))
+    with pytest.raises(UsageError, match=reason):
+        refuse_others(model)
+
+
+def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
+    keys = {key.replace("llama", "mamba"): size for key, size in SIZES.items()}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"general.architecture": "mamba", **keys}))
+    assert transformers_config(model) == {
+        "model_type": "mamba",
+        "vocab_size": 4,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+    }
+
+
+def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", vector="blk.0.ssm_a.weight"))
+    with pytest.raises(UsageError, match=r"has a tensor blk\.0\.ssm_a\.weight"):
+        dict(transformers_weights(model))
+
+
+def test_a_number_that_is_none_is_named(tmp_path: Path) -> None:
+    wrong = {"llama.feed_forward_length": 64, "llama.rope.freq_base": "10000"}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", wrong))
+    with pytest.raises(UsageError, match=r"llama\.rope\.freq_base that is no number"):
+        transformers_config(model)

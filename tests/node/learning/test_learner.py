@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.service import DrafterConfig, DrafterService
@@ -23,7 +24,6 @@ from cosine_node.learning.learner import MAX_WAITING, Learner
 from cosine_node.learning.learner_report import LOCK, Activity, LearnerNow
 from cosine_node.learning.stream_store import NAME
 from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
-from cosine_node.passes.runner import InlineRunner
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.learning import scripted_child

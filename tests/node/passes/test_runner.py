@@ -1,4 +1,4 @@
-"""Runners: away from the loop, on it in virtual time, or paced like a named device, honestly."""
+"""Runners: away from the loop, on it in virtual time, or paced; the time of a pass that is told; idle passes."""
 
 import asyncio
 import threading
@@ -6,15 +6,20 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.idle_passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, IdlePasses
 from cosine_node.passes.runner import (
+    MIN_CHANGE,
     MIN_INTERVAL_S,
     MIN_PASSES,
-    InlineRunner,
+    WINDOW_PASSES,
     PacedRunner,
     Pass,
     PassSpeed,
@@ -148,3 +153,137 @@ def test_passes_that_are_timed_are_told_to_the_speed() -> None:
     run_virtual(run())
     assert speed.refresh(MIN_INTERVAL_S)
     assert speed.pass_s == pytest.approx(0.3)
+
+
+MEASURED = CostCurve(((1, 0.04), (64, 0.08)))
+START_S = 1000.0
+LATER_S = START_S + MIN_INTERVAL_S
+
+
+def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
+    """After passes that took so many times what the curve says."""
+    speed = PassSpeed(MEASURED, now_s=START_S)
+    for ratio in ratios:
+        speed.note(tokens=tokens, elapsed_s=ratio * MEASURED.seconds(tokens))
+    return speed
+
+
+def test_a_busy_start_is_corrected_by_the_passes_that_follow() -> None:
+    speed = speed_after(*[0.25] * MIN_PASSES, tokens=16)
+    assert speed.pass_s == 0.04
+    assert speed.refresh(LATER_S)
+    assert round(speed.pass_s, 6) == 0.01
+    assert not speed.refresh(LATER_S + 2 * MIN_INTERVAL_S)
+
+
+def test_it_is_told_only_now_and_then() -> None:
+    speed = speed_after(*[2.0] * MIN_PASSES)
+    assert not speed.refresh(LATER_S - 0.1)
+    assert speed.refresh(LATER_S)
+    for _ in range(WINDOW_PASSES):
+        speed.note(tokens=1, elapsed_s=0.04)
+    assert not speed.refresh(LATER_S + MIN_INTERVAL_S - 0.1)
+    assert speed.refresh(LATER_S + MIN_INTERVAL_S)
+    assert round(speed.pass_s, 6) == 0.04
+
+
+@pytest.mark.parametrize(
+    ("one_token_s", "tokens", "ratios"),
+    [
+        pytest.param(0.04, 1, [3.0] * (MIN_PASSES - 1), id="few passes"),
+        pytest.param(0.04, 1, [1.0] * MIN_PASSES + [500.0] * (MIN_PASSES - 1), id="some that stood still"),
+        pytest.param(0.04, 65, [9.0] * MIN_PASSES, id="more tokens than were measured"),
+        pytest.param(1e-5, 1, [9.0] * MIN_PASSES, id="less than any link would show"),
+        pytest.param(0.0, 1, [1.0] * MIN_PASSES, id="a device without cost"),
+    ],
+)
+def test_what_says_nothing_changes_nothing(one_token_s: float, tokens: int, ratios: list[float]) -> None:
+    curve = CostCurve(((1, one_token_s), (64, 2 * one_token_s)))
+    speed = PassSpeed(curve, now_s=START_S)
+    for ratio in ratios:
+        speed.note(tokens=tokens, elapsed_s=ratio * (curve.seconds(tokens) or 1.0))
+    assert not speed.refresh(LATER_S)
+
+
+@given(st.lists(st.floats(0.05, 20.0), max_size=300), st.floats(0.0, 300.0))
+def test_what_is_told_has_changed_by_a_fifth_or_not_at_all(ratios: list[float], after_s: float) -> None:
+    speed = speed_after(*ratios)
+    has_changed = speed.refresh(START_S + after_s)
+    assert has_changed is (speed.pass_s != 0.04)
+    assert not has_changed or abs(speed.pass_s / 0.04 - 1) >= MIN_CHANGE * 0.999
+    assert 0.05 * 0.04 * 0.999 <= speed.pass_s <= 20 * 0.04 * 1.001
+
+
+BUSY_START = CostCurve(((1, 0.0379), (64, 0.08)))
+REAL = CostCurve(((1, 0.0105), (64, 0.08)))
+DAY_S = 24 * 3600.0
+
+
+class Node:
+    """What the passes of an idle node need, on a device as fast as `REAL` that was measured as `BUSY_START`."""
+
+    def __init__(self) -> None:
+        self.engine = ScriptedEngine()
+        self.speed = PassSpeed(BUSY_START, now_s=0.0)
+        self.work = asyncio.Event()
+        runner = TimedRunner(InlineRunner(self.engine, REAL), self.speed)
+        self.idle_passes = IdlePasses(self.engine, runner, self.speed)
+
+    async def wait(self, *, work_after_s: float) -> float:
+        """Wait for work that comes after so long; how much later that is noticed."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + work_after_s
+        loop.call_at(due_s, self.work.set)
+        await self.idle_passes.wait(self.work)
+        return loop.time() - due_s
+
+
+def test_passes_under_the_load_of_before_do_not_hide_what_is_now() -> None:
+    async def run() -> float:
+        node = Node()
+        for _ in range(1000):
+            node.speed.note(tokens=1, elapsed_s=0.2)
+        await node.wait(work_after_s=FIRST_PAUSE_S + 10)
+        assert node.speed.refresh(FIRST_PAUSE_S + 10)
+        return node.speed.pass_s
+
+    assert run_virtual(run()) == pytest.approx(REAL.seconds(1))
+
+
+def test_an_idle_day_costs_little() -> None:
+    async def run() -> int:
+        node = Node()
+        await node.wait(work_after_s=DAY_S)
+        return node.engine.passes
+
+    passes = run_virtual(run())
+    assert DAY_S / LONGEST_PAUSE_S * MIN_PASSES < passes < 1.3 * DAY_S / LONGEST_PAUSE_S * MIN_PASSES
+
+
+@given(st.floats(0.0, 3 * FIRST_PAUSE_S))
+def test_work_waits_for_one_pass_at_most_and_the_pool_is_whole_again(work_after_s: float) -> None:
+    async def run() -> float:
+        node = Node()
+        free_tokens = node.engine.free_tokens
+        late_s = await node.wait(work_after_s=work_after_s)
+        assert node.engine.free_tokens == free_tokens
+        return late_s
+
+    assert 0.0 <= run_virtual(run()) <= REAL.seconds(1) * 1.001
+
+
+class BrokenRunner(InlineRunner):
+    """Loses every pass."""
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        raise RuntimeError("the device is away")
+
+
+def test_a_pass_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> float:
+        node = Node()
+        node.idle_passes = IdlePasses(node.engine, BrokenRunner(node.engine, REAL), node.speed)
+        return await node.wait(work_after_s=2 * FIRST_PAUSE_S)
+
+    assert run_virtual(run()) == 0.0
+    assert "idle" in caplog.text

@@ -89,7 +89,7 @@ class Serving:
 
     def sequence(self) -> int:
         # Sometimes one that is not open.
-        return self.draw(0, self.head._opened)
+        return self.draw(0, self.head.opened)
 
     def row(self, sequence: int) -> Row:
         tree = self.head._trees.get(sequence)

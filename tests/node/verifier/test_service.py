@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.runner import InlineRunner
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S

@@ -1,6 +1,7 @@
-"""A full model and its reduced twin: where the vocabulary covers what is likely, they are the same drafter."""
+"""A drafter of fewer tokens: where its vocabulary covers what is likely, it is the same drafter as the full one."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +9,35 @@ import transformers as tf
 
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.engine.vocabulary import FILE_NAME, DraftVocabulary, ReducedVocabularyEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB
+
+
+def test_tokens_are_numbered_in_its_order_and_all_others_are_the_reserved_id() -> None:
+    vocabulary = DraftVocabulary((2, 5, 9))
+    assert vocabulary.reserved_id == 3
+    assert vocabulary.own_tokens([9, 2, 7, 5, 2]) == (2, 0, 3, 1, 0)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    DraftVocabulary((0, 4, 49_151)).write(tmp_path)
+    read = DraftVocabulary.read(tmp_path)
+    assert read is not None
+    assert read.target_ids == (0, 4, 49_151)
+
+
+def test_a_folder_without_one_has_the_whole_vocabulary(tmp_path: Path) -> None:
+    assert DraftVocabulary.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "[3, 3]", "[4, 1]", "[-1, 2]", "[1.5]", "[true, 2]", '{"1": 2}', "[1,"])
+def test_a_file_that_is_no_rising_list_of_ids_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE_NAME).write_text(text, "utf-8")
+    with pytest.raises(UsageError):
+        DraftVocabulary.read(tmp_path)
+
 
 KNOWN = DraftVocabulary(tuple(range(0, VOCAB, 3)))
 NEVER = -1e4
@@ -77,17 +103,6 @@ def test_an_unknown_token_shares_the_likelihood_of_the_reserved_id(twins: tuple[
     assert known.nll is not None
     assert unknown.nll is not None
     assert unknown.nll > known.nll + math.log(VOCAB - len(KNOWN.target_ids))
-
-
-def test_sequences_share_prefixes_of_target_tokens(twins: tuple[Engine, Engine]) -> None:
-    _, reduced = twins
-    tokens = tuple(range(0, 120, 3))
-    for known_tokens in (0, 32):
-        sequence = reduced.open(sampling=Sampling(), prompt_tokens=len(tokens), scope="one client")
-        assert reduced.reuse_prefix(sequence, tokens) == known_tokens
-        reduced.forward([Row.chain(sequence, tokens[known_tokens:])])
-        reduced.keep(sequence, range(len(tokens) - known_tokens))
-        reduced.release(sequence)
 
 
 def test_a_vocabulary_of_another_target_is_refused(twins: tuple[Engine, Engine]) -> None:
