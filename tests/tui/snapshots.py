@@ -6,8 +6,7 @@ from typing import Any
 from cosine_p2p.request.results import Generation, VerifierReport
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
-from cosine_protocol.identity import Identity
-from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_protocol.records import NodeRecord, Role
 from cosine_tui.state.feed import StillFeed
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import (
@@ -27,13 +26,14 @@ from cosine_tui.state.snapshot import (
     SwarmConnection,
     TextRun,
 )
+from tests.cosine_p2p import samples
+from tests.cosine_p2p.samples import TARGET, identity_of
 
-TARGET = "someone/model"
 LOST_REASON = "no answer within 4 s"
 
 
 def peer_id_of(number: int) -> str:
-    return Identity.from_seed(number.to_bytes(32, "big")).peer_id
+    return identity_of(number).peer_id
 
 
 VERIFIER, SPARE, CODE, MATH = map(peer_id_of, (1, 2, 3, 4))
@@ -49,29 +49,15 @@ VERIFIER_RECORD: dict[str, Any] = {
 
 def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRecord:
     fields: dict[str, Any] = {
-        "schema": SCHEMA,
-        "peer_id": peer_id_of(number),
         "role": role,
         "target": TARGET,
         "target_digest": bytes(32),
-        "content_digest": bytes(32),
         "tokenizer_digest": bytes(32),
-        "numerics": "float32",
-        "model": "tiny",
-        "expertise": ("code",),
-        "capacity_requests": 4,
         "load_requests": 1,
-        "pass_us": 900,
-        "context_tokens": 1024,
-        "eos": (2,),
         "addresses": (),
-        "software": "test",
-        "emulated": "",
         "sequence": 1,
-        "issued_at_s": 0.0,
-        "lifetime_s": 300.0,
     }
-    return NodeRecord(**(fields | changes))
+    return samples.record_of(identity_of(number), now_s=0.0, **(fields | changes))
 
 
 def node_of(peer_id: str, *, record: NodeRecord | None = None, **changes: Any) -> NodeView:
@@ -91,6 +77,10 @@ def drafter_of(peer_id: str, domain: str, author: int, *, emulated: str = "", **
     facts: dict[str, Any] = {**VERIFIER_RECORD, "pass_us": 5900, "model": f"tiny-{domain}", "expertise": (domain,)}
     record = record_of(0, Role.DRAFTER, peer_id=peer_id, **(facts | {"emulated": emulated}))
     return node_of(peer_id, record=record, author=author, **changes)
+
+
+def drafts_of(peer_id: str, domain: str, author: int, **facts: Any) -> DrafterView:
+    return DrafterView(peer_id=peer_id, domain=domain, author=author, **facts)
 
 
 def request_of(number: int = 7, **changes: Any) -> RequestView:
@@ -121,26 +111,10 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
         "copied_per_s": 1.5,
         "verifiers": (VERIFIER,),
         "drafters": (
-            DrafterView(
-                peer_id=CODE,
-                domain="code",
-                author=1,
-                rtt_ms=40.0,
-                drafted=120,
-                accepted=5,
-                drafted_per_s=61.0,
-                accepted_per_s=7.1,
+            drafts_of(
+                CODE, "code", 1, rtt_ms=40.0, drafted=120, accepted=5, drafted_per_s=61.0, accepted_per_s=7.1
             ),
-            DrafterView(
-                peer_id=MATH,
-                domain="math",
-                author=2,
-                rtt_ms=44.0,
-                drafted=80,
-                accepted=3,
-                drafted_per_s=40.0,
-                accepted_per_s=4.4,
-            ),
+            drafts_of(MATH, "math", 2, rtt_ms=44.0, drafted=80, accepted=3, drafted_per_s=40.0, accepted_per_s=4.4),
         ),
         "speeds": Speeds(0.5, (0.0, 8.0, 20.0, 24.0, 17.0)),
         "timeline": (

@@ -140,17 +140,14 @@ async def test_lines_sent_before_the_first_paint_are_prompts_and_options_in_orde
     assert screen.line == "quit"
 
 
-@pytest.mark.parametrize("key", quick_first(["f2", "f1", "f3", "f4", "f5", "ctrl+o"]))
 @on_screen()
-async def test_typing_goes_to_the_prompt_line_whatever_is_shown(screen: Screen, key: str) -> None:
-    await screen.press(key)
-    await screen.burst(*BURST)
-    assert screen.line == BURST and screen.is_on_prompt
+async def test_what_is_typed_or_pasted_is_text_for_the_prompt_line_whatever_is_shown(screen: Screen) -> None:
+    for key in ("f1", "f2", "f3", "f4", "f5", "ctrl+o"):
+        await screen.press(key)
+        await screen.burst(*BURST)
+        assert screen.line == BURST and screen.is_on_prompt
+        screen.app.query_one(PromptInput).value = ""
     assert screen.app.is_running and screen.feed.cancelled == [] and screen.app.theme == DARK
-
-
-@on_screen()
-async def test_what_is_pasted_is_one_line_without_what_steers_a_terminal(screen: Screen) -> None:
     await screen.press("f2")
     screen.app.post_message(events.Paste("quit\nnow\x1b[2J"))
     await screen.settle()
@@ -171,21 +168,16 @@ async def test_a_narrow_screen_shows_one_pane_and_function_keys_choose_it(screen
     for key, name in zip(("f2", "f3", "f4", "f5"), PaneName, strict=True):
         await screen.press(key)
         assert screen.panes == [name] and screen.pane(name).text
-
-
-@pytest.mark.thorough
-@on_screen(size=TWO)
-async def test_from_100_columns_on_the_request_stands_beside_another_pane(screen: Screen) -> None:
-    assert screen.panes == ["swarm", "request"]
-    await screen.press("f3")
-    assert screen.panes == ["requests", "request"]
-    await screen.press("f4")
-    assert screen.panes == ["requests", "request"] and screen.app.focused is screen.pane("request")
-    assert screen.app.query_one(PaneGrid).shown_pane(screen.app.view) is screen.app.focused
+    await screen.press("f4", "f6")
+    assert "ᵃdef add" in screen.pane("request").text, "marks name the drafters"
+    await screen.press("f6")
+    assert "ᵃdef add" not in screen.pane("request").text
 
 
 @on_screen(size=WIDE)
-async def test_a_wide_screen_shows_all_panes_and_a_low_one_two(screen: Screen) -> None:
+async def test_a_wide_screen_shows_all_panes_and_from_100_columns_on_the_request_beside_another(
+    screen: Screen,
+) -> None:
     assert screen.panes == list(PaneName)
     assert all(screen.pane(name).text for name in PaneName)
     await screen.press("f4")
@@ -194,7 +186,18 @@ async def test_a_wide_screen_shows_all_panes_and_a_low_one_two(screen: Screen) -
     assert screen.app.focused is not screen.pane("request")
     await screen.pilot.resize_terminal(160, 24)
     await screen.pilot.pause()
-    assert len(screen.panes) == 2
+    assert len(screen.panes) == 2, "a low one has room for two"
+    await screen.pilot.resize_terminal(*TWO)
+    for key, panes in (
+        ("f2", ["swarm", "request"]),
+        ("f3", ["requests", "request"]),
+        ("f4", ["requests", "request"]),
+    ):
+        await screen.press(key)
+        assert screen.panes == panes
+    assert (
+        screen.app.focused is screen.pane("request") is screen.app.query_one(PaneGrid).shown_pane(screen.app.view)
+    )
 
 
 @pytest.mark.thorough
@@ -214,7 +217,9 @@ def test_a_large_swarm_leaves_room_for_the_other_panes_and_can_be_scrolled() -> 
 
 
 @on_screen()
-async def test_a_prompt_is_sent_with_the_options_typed_before(screen: Screen) -> None:
+async def test_a_prompt_is_sent_with_the_options_typed_before_and_lines_come_back_with_the_arrows(
+    screen: Screen,
+) -> None:
     await screen.burst(*"/temperature 0.8", "enter")
     assert screen.notice == "temperature is 0.8 from now on."
     await screen.burst(*"--tokens 9 Once upon", "enter", *"again", "enter")
@@ -223,6 +228,10 @@ async def test_a_prompt_is_sent_with_the_options_typed_before(screen: Screen) ->
         ("again", Options(temperature=0.8)),
     ]
     assert screen.panes == ["request"] and screen.is_on_prompt
+    await screen.burst("up", "up")
+    assert screen.line == "--tokens 9 Once upon"
+    await screen.press("down", "down")
+    assert screen.line == ""
 
 
 @on_screen()
@@ -232,17 +241,25 @@ async def test_an_error_is_wrapped_above_the_line_which_stays_to_be_mended(scree
     assert screen.notice.startswith("✗ There is no strategy 'magic-that-nobody-has-thought-of'")
     box, shown = screen.app.query_one(PromptBox), screen.app.query_one("#notice").region
     assert shown.width * shown.height >= len(screen.notice) > shown.width
-    assert (
-        box.region.bottom == screen.app.size.height - 1
-        and screen.app.query_one(PromptInput).region.y >= shown.bottom
-    )
+    assert box.region.bottom == screen.app.size.height - 1
+    assert screen.app.query_one(PromptInput).region.y >= shown.bottom
     assert screen.line == line and screen.feed.asked == []
     await screen.press("backspace")
     assert screen.notice == ""
+    for number in range(12):
+        screen.app.notify(f"a toast of some length, number {number} " * 3, timeout=60)
+    await screen.settle()
+    rack = screen.app.screen.query_one(ToastRack)
+    assert rack.display and rack.children
+    assert not any(toast.region.overlaps(box.region) for toast in rack.children)
 
 
 @on_screen()
-async def test_tab_completes_and_says_what_there_is(screen: Screen) -> None:
+async def test_tab_completes_and_says_what_there_is_and_the_right_arrow_takes_a_suggestion(screen: Screen) -> None:
+    await screen.burst(*"/ev")
+    await screen.press("right")
+    assert screen.line == "/events"
+    screen.app.query_one(PromptInput).value = ""
     await screen.burst(*"--te", "tab")
     assert screen.line == "--temperature "
     await screen.burst(*"1 --top", "tab")
@@ -251,47 +268,17 @@ async def test_tab_completes_and_says_what_there_is(screen: Screen) -> None:
     assert not screen.is_on_prompt
 
 
-@pytest.mark.thorough
-@on_screen()
-async def test_the_right_arrow_takes_the_suggestion(screen: Screen) -> None:
-    await screen.burst(*"/ev")
-    await screen.press("right")
-    assert screen.line == "/events"
-
-
-@on_screen()
-async def test_earlier_lines_come_back_with_the_arrows(screen: Screen) -> None:
-    await screen.burst(*"one", "enter", *"two", "enter", "up", "up")
-    assert screen.line == "one"
-    await screen.press("down", "down")
-    assert screen.line == ""
-
-
-@pytest.mark.thorough
-@on_screen()
-async def test_toasts_and_the_prompt_line_never_meet(screen: Screen) -> None:
-    for number in range(12):
-        screen.app.notify(f"a notice of some length, number {number} " * 3, timeout=60)
-    await screen.settle()
-    rack = screen.app.screen.query_one(ToastRack)
-    assert rack.display and rack.children
-    for toast in rack.children:
-        assert not toast.region.overlaps(screen.app.query_one(PromptBox).region)
-
-
-@on_screen()
-async def test_the_users_own_running_request_can_be_cancelled_and_no_other(screen: Screen) -> None:
-    await screen.press("ctrl+g")
-    assert screen.feed.cancelled == [7]
-    await screen.press("f7", "ctrl+g")
-    assert screen.feed.cancelled == [7] and "Only a request of your own" in screen.notice
-
-
-def test_requests_can_be_leafed_through() -> None:
+def test_requests_can_be_leafed_through_and_one_of_the_users_own_cancelled_and_copied() -> None:
+    own = request_of(7, text=(TextRun("a\n\x1b]0;owned\x07b", 1), TextRun("\tc", 0)))
     others = tuple(request_of(number, is_own=False, label="math") for number in (8, 9))
-    snapshot = replace(SNAPSHOT, requests=(*SNAPSHOT.requests, *others))
+    snapshot = replace(SNAPSHOT, requests=(SNAPSHOT.requests[0], own, *others))
 
     async def play(screen: Screen) -> None:
+        await screen.press("ctrl+y")
+        assert screen.app.clipboard == "a\n·]0;owned·b\tc", "nothing that steers a terminal"
+        assert screen.notice.startswith("The text of request 7")
+        await screen.press("ctrl+g")
+        assert screen.feed.cancelled == [7]
         seen = [screen.app.shown_request]
         for key in ("f7", "f7", "f8", "f9"):
             await screen.press(key)
@@ -299,6 +286,8 @@ def test_requests_can_be_leafed_through() -> None:
         await screen.burst(*"/request 9", "enter")
         seen.append(screen.app.shown_request)
         assert [request.number for request in seen if request] == [7, 6, 6, 7, 7, 9]
+        await screen.press("ctrl+g")
+        assert screen.feed.cancelled == [7] and "Only a request of your own" in screen.notice
         await screen.burst(*"/request 99", "enter")
         assert screen.notice == "✗ There is no request '99' here; there are 6, 7, 8, 9."
 
@@ -306,7 +295,7 @@ def test_requests_can_be_leafed_through() -> None:
 
 
 @on_screen()
-async def test_a_node_is_selected_and_opened_and_left(screen: Screen) -> None:
+async def test_nodes_and_requests_are_selected_and_opened_by_keys_or_clicks_and_left(screen: Screen) -> None:
     await screen.press("f2", "down", "down", "down", "enter")
     page = screen.pane("page").text
     assert CODE in page and "42 % of 100 tokens" in page and screen.panes == []
@@ -314,30 +303,20 @@ async def test_a_node_is_selected_and_opened_and_left(screen: Screen) -> None:
     assert screen.app.clipboard == CODE
     await screen.press("escape")
     assert screen.panes == ["swarm"] and screen.is_on_prompt
-
-
-@on_screen()
-async def test_a_request_is_selected_and_opened(screen: Screen) -> None:
-    await screen.press("f3", "down")
-    assert screen.app.shown_request is not None and screen.app.shown_request.number == 6
-    await screen.press("enter")
-    page = screen.pane("page").text
-    assert "TIMELINE" in page and "ACCOUNTS" in page
-    assert screen.pane("page").title == "Request 6 · math  (PgDn scrolls, Esc closes)"
-
-
-@pytest.mark.thorough
-@on_screen()
-async def test_a_click_selects_a_row_and_a_second_one_opens_it(screen: Screen) -> None:
     swarm = screen.app.query_one("#swarm", ListPane)
     await screen.pilot.click(swarm, offset=(3, 2))
     assert swarm.selected == VERIFIER
     await screen.pilot.click(swarm, offset=(3, 4))
     assert swarm.selected == VERIFIER
     await screen.pilot.click(swarm, offset=(3, 2))
-    await screen.pilot.pause()
-    await screen.pilot.pause()
+    await screen.settle()
     assert VERIFIER in screen.pane("page").text
+    await screen.press("escape", "f3", "down")
+    assert screen.app.shown_request is not None and screen.app.shown_request.number == 6
+    await screen.press("enter")
+    page = screen.pane("page").text
+    assert "TIMELINE" in page and "ACCOUNTS" in page
+    assert screen.pane("page").title == "Request 6 · math  (PgDn scrolls, Esc closes)"
 
 
 @on_screen()
@@ -368,100 +347,62 @@ async def test_help_is_a_page_with_every_command_and_typing_goes_on(screen: Scre
     assert screen.panes == ["swarm"]
 
 
-@pytest.mark.thorough
-@on_screen()
-async def test_the_palette_has_the_monitors_own_commands(screen: Screen) -> None:
-    names = [command.title for command in screen.app.get_system_commands(screen.app.screen)]
-    assert {"Help (F1)", "Copy (Ctrl+Y)", "Sort by load", f"Node code drafter {CODE[-6:]}"} <= set(names)
-    assert "Request 7 · yours · code" in names
-    await screen.press("ctrl+p")
-    assert isinstance(screen.app.screen, CommandPalette)
-    await screen.press(*"Theme")
-    found = screen.app.screen.query_one(CommandList)
-    await screen.until(lambda: found.option_count == 1)
-    await screen.press("enter")
-    await screen.until(lambda: screen.app.theme == LIGHT)
-    assert screen.line == "" and not isinstance(screen.app.screen, CommandPalette)
-
-
-@pytest.mark.parametrize("domain", quick_first(["[/]x", "[@click=screen.app.quit]x", "[$accent]x"]))
-def test_a_stranger_s_name_is_no_markup_in_the_palette(domain: str) -> None:
+def test_the_palette_has_the_monitors_own_commands_and_reads_no_markup_in_a_stranger_s_name() -> None:
     some = SNAPSHOT.nodes[2]
-    evil = replace(some, record=replace(some.record, expertise=(domain,)))
+    domains = ["[/]x", "[@click=screen.app.quit]x", "[$accent]x"]
+    evil = tuple(replace(some, record=replace(some.record, expertise=(domain,))) for domain in domains)
 
     async def play(screen: Screen) -> None:
-        await screen.press("ctrl+p")
-        await screen.press(*"Node")
+        names = [command.title for command in screen.app.get_system_commands(screen.app.screen)]
+        assert {"Help (F1)", "Copy (Ctrl+Y)", "Sort by load", "Request 7 · yours · code"} <= set(names)
+        await screen.press("ctrl+p", *"Node")
         found = screen.app.screen.query_one(CommandList)
+        await screen.until(lambda: found.option_count == len(domains))
+        shown = " ".join(str(found.get_option_at_index(index).prompt) for index in range(len(domains)))
+        assert all(domain.replace("[", "(").replace("]", ")") in shown for domain in domains)
+        await screen.press(*["backspace"] * 4, *"Theme")
+        assert isinstance(screen.app.screen, CommandPalette)
         await screen.until(lambda: found.option_count == 1)
-        assert domain.replace("[", "(").replace("]", ")") in str(found.get_option_at_index(0).prompt)
+        await screen.press("enter")
+        await screen.until(lambda: screen.app.theme == LIGHT)
+        assert screen.line == "" and not isinstance(screen.app.screen, CommandPalette)
 
-    played(play, snapshot=replace(SNAPSHOT, nodes=(evil,)))
-
-
-def test_the_text_of_a_request_is_copied_without_what_steers_a_terminal() -> None:
-    request = request_of(7, text=(TextRun("a\n\x1b]0;owned\x07b", 1), TextRun("\tc", 0)))
-
-    async def play(screen: Screen) -> None:
-        await screen.press("ctrl+y")
-        assert screen.app.clipboard == "a\n·]0;owned·b\tc" and screen.notice.startswith("The text of request 7")
-
-    played(play, snapshot=replace(SNAPSHOT, requests=(request,)))
+    played(play, snapshot=replace(SNAPSHOT, nodes=evil))
 
 
-@pytest.mark.thorough
-@on_screen()
-async def test_marks_name_the_drafters_in_the_text(screen: Screen) -> None:
-    await screen.press("f4", "f6")
-    assert "ᵃdef add" in screen.pane("request").text
-    await screen.press("f6")
-    assert "ᵃdef add" not in screen.pane("request").text
-
-
-@pytest.mark.thorough
-def test_no_color_turns_the_marks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words_and_without_colour_marks_are_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
+    reason = " ".join(f"reason{number}" for number in range(20))
+    long = SwarmConnection(state=ConnectionState.LOST, since_s=55.0, reason=reason)
 
     async def play(screen: Screen) -> None:
+        swarm, head = screen.app.query_one("#swarm", ListPane), screen.pane("headline")
+        screen.feed.show(LOST)
+        await screen.settle()
+        assert "✗ swarm lost, next try in 4 s: the DHT did not answer" in head.text
+        assert swarm.is_stale and "VERIFIERS 2" in swarm.text
+        assert screen.pane("swarm").title == "Swarm  (last seen)"
+        screen.feed.show(replace(SNAPSHOT, connection=long))
+        await screen.settle()
+        await screen.settle()
+        assert "reason19" in head.text and head.region.height == len(head.text.split("\n")), "wrapped, not cut"
+        screen.feed.show(SNAPSHOT)
+        await screen.settle()
+        assert not swarm.is_stale
         await screen.press("f4")
         assert "ᵃdef add" in screen.pane("request").text
 
     played(play)
 
 
-@on_screen()
-async def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words(screen: Screen) -> None:
-    screen.feed.show(LOST)
-    await screen.settle()
-    assert "✗ swarm lost, next try in 4 s: the DHT did not answer" in screen.pane("headline").text
-    swarm = screen.app.query_one("#swarm", ListPane)
-    assert swarm.is_stale and "VERIFIERS 2" in swarm.text
-    assert screen.pane("swarm").title == "Swarm  (last seen)"
-    screen.feed.show(SNAPSHOT)
-    await screen.settle()
-    assert not swarm.is_stale
-
-
-@pytest.mark.thorough
-def test_a_long_reason_of_a_lost_swarm_is_wrapped_not_cut() -> None:
-    reason = " ".join(f"reason{number}" for number in range(20))
-    connection = SwarmConnection(state=ConnectionState.LOST, since_s=55.0, reason=reason)
-
-    async def play(screen: Screen) -> None:
-        await screen.settle()
-        headline = screen.pane("headline")
-        assert "reason19" in headline.text and headline.region.height == len(headline.text.split("\n"))
-
-    played(play, snapshot=replace(SNAPSHOT, connection=connection))
-
-
 IDLE = replace(SNAPSHOT, requests=SNAPSHOT.requests[:1])
 
 
-@pytest.mark.parametrize("keys", quick_first([["ctrl+q"], ["ctrl+c"], ["a", "ctrl+c"], [*"/quit", "enter"]]))
-def test_quitting_closes_the_feed(keys: list[str]) -> None:
+def test_quitting_closes_the_feed_at_once_where_nothing_of_the_users_own_goes_on() -> None:
     async def play(screen: Screen) -> None:
-        await screen.burst(*keys)
+        await screen.burst("a", "ctrl+c")
 
     screen = played(play, snapshot=IDLE)
     assert screen.feed.is_closed and screen.app.failure is None and screen.app.return_code == 0
@@ -471,9 +412,8 @@ def test_quitting_closes_the_feed(keys: list[str]) -> None:
 def test_while_a_request_of_the_users_own_goes_on_quitting_asks_once(keys: list[str]) -> None:
     async def play(screen: Screen) -> None:
         await screen.burst(*keys)
-        assert screen.app.return_code is None and screen.notice.startswith(
-            "1 request of yours still goes on; quit once more"
-        )
+        assert screen.app.return_code is None
+        assert screen.notice.startswith("1 request of yours still goes on; quit once more")
         await screen.press("escape")
         await screen.burst(*keys)
         assert screen.app.return_code is None and "quit once more" in screen.notice
@@ -490,8 +430,7 @@ def test_a_prompt_just_sent_counts_before_it_is_in_a_snapshot() -> None:
         assert screen.app.return_code is None
         await screen.press("ctrl+q")
 
-    screen = played(play, snapshot=IDLE)
-    assert screen.app.return_code == 0
+    assert played(play, snapshot=IDLE).app.return_code == 0
 
 
 def test_a_source_that_fails_ends_the_screen_with_its_reason() -> None:
@@ -500,9 +439,8 @@ def test_a_source_that_fails_ends_the_screen_with_its_reason() -> None:
         await screen.settle()
 
     screen = played(play)
-    assert (
-        str(screen.app.failure) == "That is no address." and screen.app.return_code == 1 and screen.feed.is_closed
-    )
+    assert (str(screen.app.failure), screen.app.return_code) == ("That is no address.", 1)
+    assert screen.feed.is_closed
 
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\u202eevil"

@@ -1,5 +1,6 @@
 """The command: one sentence for every mistake, an SVG where a file is asked for, a clean end in a terminal."""
 
+import asyncio
 import builtins
 import os
 import pty
@@ -12,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cosine_protocol.errors import UsageError
 from cosine_tui.cli import main
-from tests.thoroughness import quick_first
+from cosine_tui.looks.themes import DARK
+from cosine_tui.state.snapshot import Snapshot
+from cosine_tui.svg_export import draw_svg, read_size, snapshot_svg
+from tests.thoroughness import THOROUGH
+from tests.tui.snapshots import SNAPSHOT, RecordingFeed
 
 ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGkDE6SiWuUbdKFYrKhdRDxRo52GDGsEHR4t61j7DM4Ek"
 ALTERNATE_SCREEN, NORMAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -66,17 +74,49 @@ def test_what_is_not_installed_is_named_with_its_extra(
     )
 
 
+@given(st.one_of(st.sampled_from(["80", "80x", "0x0", "8000x24", "80x24x2", "eighty"]), st.text(max_size=12)))
+def test_any_text_is_a_size_or_refused(text: str) -> None:
+    assert read_size("160x48") == (160, 48)
+    try:
+        columns, rows = read_size(text)
+    except UsageError as error:
+        assert str(error).startswith("--size must be COLUMNSxROWS")
+    else:
+        assert columns >= 40 and rows >= 10 and text == f"{columns}x{rows}"
+
+
+def test_equal_snapshots_give_equal_drawings_and_what_ends_a_feed_before_its_first_is_raised() -> None:
+    first = snapshot_svg(SNAPSHOT, size=(80, 24), theme=DARK, keys=("f4",))
+    assert first == snapshot_svg(SNAPSHOT, size=(80, 24), theme=DARK, keys=("f4",))
+    assert first.startswith("<svg") and "Request" in first
+    feed = RecordingFeed(Snapshot())
+    feed.fail(UsageError("That is no address."))
+    with pytest.raises(UsageError, match="That is no address"):
+        asyncio.run(draw_svg(feed, size=(80, 24), theme=DARK))
+
+
 @pytest.mark.thorough
 def test_a_screenshot_of_the_demo_is_the_same_every_time(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         with pytest.raises(SystemExit) as end:
-            main(("--demo", "--screenshot", str(tmp_path / name), "--size", "80x24", "--after", "3"))
+            main(("--demo", "--screenshot", str(tmp_path / name), "--size", "80x24", "--after", "1"))
         assert not end.value.code
     first = (tmp_path / "a.svg").read_text("utf-8")
     assert first == (tmp_path / "b.svg").read_text("utf-8") and "DRAFTERS" in first
 
 
-@pytest.mark.parametrize("end", quick_first([b"\x11\x11", b"\x03\x03", signal.SIGTERM, signal.SIGHUP]))
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"\x11\x11",
+        pytest.param(signal.SIGTERM, marks=THOROUGH),
+        pytest.param(b"\x03\x03", marks=SOAK),
+        pytest.param(signal.SIGHUP, marks=SOAK),
+    ],
+)
 def test_in_a_terminal_typing_ahead_is_text_and_it_ends_cleanly(end: bytes | signal.Signals) -> None:
     """The demo in a pseudo-terminal: a burst before the first paint becomes a prompt, and whatever ends the demo
     then, asked twice by key, the exit code is 0 and the screen is given back.

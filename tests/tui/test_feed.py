@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.state.feed import StillFeed, ThreadFeed
+from cosine_tui.state.feed import ThreadFeed
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import Snapshot
 
@@ -56,14 +56,8 @@ def test_a_source_lives_in_its_thread_until_it_is_closed() -> None:
     feed.close()
     assert (source.asked, source.cancelled, source.was_cancelled) == (["Hello"], [3], True)
     assert not any(thread.name == "cosine-tui-source" for thread in threading.enumerate())
-
-
-def test_closing_twice_and_wishing_afterwards_do_no_harm() -> None:
-    feed = ThreadFeed(ScriptedSource())
-    feed.start()
     feed.close()
-    feed.close()
-    feed.ask("Hello", Options())
+    feed.ask("too late", Options())
     assert feed.error() is None
 
 
@@ -74,8 +68,3 @@ def test_what_ends_a_source_is_told() -> None:
     source.flooded.wait()
     feed.close()
     assert str(feed.error()) == "That is no address."
-
-
-def test_a_still_feed_gives_its_snapshot_once() -> None:
-    feed = StillFeed(Snapshot(title="one"))
-    assert feed.take() == Snapshot(title="one") and feed.take() is None

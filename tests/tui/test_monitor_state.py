@@ -62,20 +62,6 @@ def test_the_first_look_is_one_event_however_many_nodes_there_are() -> None:
     assert (event.kind, event.text) == (EventKind.JOINED, "found 1 verifier and 2 drafters, 1 of them unreachable")
 
 
-def test_nodes_join_vanish_come_back_and_leave() -> None:
-    state = new_state()
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3)), 2.0)
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3, reason=LOST_REASON)), 3.0)
-    lost = state.snapshot(4.0).nodes[1]
-    assert (lost.reachability, lost.reason, lost.since_s) == (Reachability.LOST, LOST_REASON, 3.0)
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3)), 5.0)
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 6.0)
-    events = state.snapshot(6.0).events[1:]
-    assert kinds(events) == [EventKind.JOINED, EventKind.UNREACHABLE, EventKind.REACHABLE, EventKind.LEFT]
-    assert events[1].text == f"code drafter {peer_id_of(3)[-6:]}: {LOST_REASON}"
-
-
 def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     state = new_state()
     state.add_survey(survey_of(sight_of(3, passes=10)), 1.0)
@@ -86,6 +72,12 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     assert node.passes_per_s == pytest.approx(15.0)
     state.add_survey(survey_of(sight_of(3, passes=2)), 4.0)
     assert state.snapshot(4.0).nodes[0].passes_per_s is None
+    assert state.snapshot(4.0).note == ""
+    lost = sight_of(3, reason=LOST_REASON)
+    state.add_survey(survey_of(replace(lost, record=replace(lost.record, emulated="60/6@10"))), 5.0)
+    node = state.snapshot(6.0).nodes[0]
+    assert (node.reachability, node.reason, node.since_s) == (Reachability.LOST, LOST_REASON, 5.0)
+    assert state.snapshot(6.0).note == "emulated devices: 60/6@10"
 
 
 def test_a_swarm_is_lost_once_and_found_again() -> None:
@@ -112,14 +104,6 @@ def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
     (event,) = state.snapshot(2.0).events
     assert event.kind is EventKind.FAILOVER
     assert event.text == f"request 1: {first[-6:]} was lost: the stream ended; {second[-6:]} goes on from token 2"
-
-
-def test_a_failed_request_is_an_event_with_its_reason() -> None:
-    state = new_state()
-    log = state.add_request(ASKED, 1.0)
-    state.end_request(log, RequestState.FAILED, 2.0, error="No verifier is left.")
-    snapshot = state.snapshot(2.0)
-    assert kinds(snapshot.events) == [EventKind.FAILED] and snapshot.requests[0].error == "No verifier is left."
 
 
 def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> None:
@@ -158,14 +142,6 @@ def test_old_requests_are_forgotten_and_running_ones_never() -> None:
         state.end_request(state.add_request(ASKED, 1.0), RequestState.FINISHED, 2.0)
     requests = state.snapshot(2.0).requests
     assert len(requests) <= KEPT_REQUESTS + 1 and requests[0].number == running.number
-
-
-def test_emulated_devices_are_named_wherever_there_are_any() -> None:
-    state = new_state()
-    assert state.snapshot(0.0).note == ""
-    sight = sight_of(3)
-    state.add_survey(survey_of(replace(sight, record=replace(sight.record, emulated="60/6@10"))), 1.0)
-    assert state.snapshot(1.0).note == "emulated devices: 60/6@10"
 
 
 @pytest.mark.parametrize(

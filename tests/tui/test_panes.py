@@ -25,7 +25,6 @@ from cosine_tui.panes.request import (
     plain_per_s,
     request_page,
     request_pane,
-    request_title,
     resampled,
     speed_plot,
 )
@@ -44,7 +43,6 @@ from cosine_tui.state.view import ALL, Listing
 from tests.tui.snapshots import (
     BANNED,
     CODE,
-    LEARNER,
     LEARNING,
     LOST,
     LOST_REASON,
@@ -88,6 +86,16 @@ def pane(width: int = NARROW, *, has_marks: bool = False, height: int = 0, **cha
 
 def row_of(text: str, part: str) -> str:
     return next(line for line in text.split("\n") if part in line)
+
+
+def with_node(index: int, **changes: Any) -> Snapshot:
+    """One of the nodes is otherwise."""
+    nodes = list(SNAPSHOT.nodes)
+    nodes[index] = replace(nodes[index], **changes)
+    return replace(SNAPSHOT, nodes=tuple(nodes))
+
+
+LONG_REASON = " ".join(f"word{number}" for number in range(40))
 
 
 @given(st.integers(min_value=30, max_value=220))
@@ -146,6 +154,28 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
             ["ᵃdef add", "follow when the request is over"],
         ),
         (text_of(request_page(SNAPSHOT, 99, NARROW)), ["no longer kept"]),
+        (row_of(requests(SNAPSHOT), "target decoded"), ["4.3 tokens/s"]),
+        (row_of(requests(SNAPSHOT), "verifier drafted"), ["  = ", "1.5 tokens/s"]),
+        (row_of(requests(SNAPSHOT), "✓ 6 math"), ["Add two numbers.", "12 tokens"]),
+        (text_of(pane(why=("code: first", "code: then"))), ["code  then\ncode  first"]),
+        (text_of(event_list(SNAPSHOT), 50), ["00:50  ↻ failover     request 6:", "\n" + " " * 20]),
+        (
+            text_of(node_page(with_node(2, earned=Earned(tokens=1234, verifiers=2, clients=1)), CODE)),
+            ["receipts          1,234 tokens of others' texts, signed by 2 verifiers and 1"],
+        ),
+        (text_of(node_page(LEARNING, MATH)), ["serves            the model as it came; learns, by its own word"]),
+        (
+            text_of(node_page(replace(LEARNING, nodes=(replace(LEARNING.nodes[2], learner=()),)), CODE)),
+            ["serves            version 3 (1a2b3c4d) of zoo:draft-code, by its own word"],
+        ),
+        (
+            text_of(node_page(with_node(1, reason=LONG_REASON), SPARE), HALF),
+            ["✗ unreachable for 12 s", "word39"],
+        ),
+        (
+            text_of(node_page(replace(SNAPSHOT, began_unix_s=58.0), VERIFIER)),
+            ["announced         2 min 00 s ago, for 5 min 00 s"],
+        ),
     ],
 )
 def test_what_matters_is_said(shown: str, parts: list[str]) -> None:
@@ -161,32 +191,11 @@ def test_who_is_banned_stands_below_the_nodes_with_how_long_and_why() -> None:
     assert "`cosine-node ban` shows all" in swarm(many)
 
 
-def test_the_page_of_a_drafter_says_what_it_has_receipts_for() -> None:
-    earned = Earned(tokens=1234, verifiers=2, clients=1)
-    nodes = tuple(replace(node, earned=earned) if node.peer_id == CODE else node for node in SNAPSHOT.nodes)
-    lines = text_of(node_page(replace(SNAPSHOT, nodes=nodes), CODE))
-    assert "receipts          1,234 tokens of others' texts, signed by 2 verifiers and 1" in lines
-    assert "receipts" not in text_of(node_page(SNAPSHOT, CODE))
-
-
-def test_of_the_user_s_own_drafter_the_page_says_what_it_has_learned_of_others_their_word() -> None:
-    own = text_of(node_page(LEARNING, CODE))
-    for name, text in LEARNER:
-        assert f"{name:<16}  {text[:40]}" in own
-    other = text_of(node_page(LEARNING, MATH))
-    assert "serves            the model as it came; learns, by its own word" in other
-    claimed = replace(LEARNING.nodes[2], learner=())
-    text = text_of(node_page(replace(LEARNING, nodes=(claimed,)), CODE))
-    assert "serves            version 3 (1a2b3c4d) of zoo:draft-code, by its own word" in text
-    assert "LEARNING" not in text_of(node_page(SNAPSHOT, CODE))
-
-
 def test_a_long_reason_is_wrapped_below_its_node() -> None:
-    nodes = (replace(SNAPSHOT.nodes[1], reason=" ".join(f"word{number}" for number in range(12))),)
     for width in (HALF, NARROW):
-        rows = swarm_rows(replace(SNAPSHOT, nodes=nodes), width)
-        assert any("word11" in row.line.plain for row in rows) and len(rows) > 5
-        assert [row.key for row in rows if row.key] == [SPARE]
+        rows = swarm_rows(with_node(1, reason=LONG_REASON), width)
+        assert any("word39" in row.line.plain for row in rows)
+        assert [row.key for row in rows if row.key] == [node.peer_id for node in SNAPSHOT.nodes]
 
 
 def test_a_swarm_of_thousands_is_cut_and_counted() -> None:
@@ -209,33 +218,6 @@ def test_an_empty_swarm_says_why_it_is_empty(state: ConnectionState, said: str) 
     assert said in swarm(snapshot)
 
 
-def test_the_target_s_own_tokens_are_decoded_or_copied() -> None:
-    lines = requests(SNAPSHOT).split("\n")
-    decoded = next(line for line in lines if "target decoded" in line)
-    copied = next(line for line in lines if "verifier drafted" in line)
-    assert decoded.rstrip().endswith("4.3 tokens/s") and copied.rstrip().endswith("1.5 tokens/s")
-    assert copied.startswith("  = ")
-    nothing = replace(SNAPSHOT, requests=(request_of(7, copied_per_s=0.0),))
-    assert "verifier drafted" not in requests(nothing)
-
-
-def test_the_list_has_what_is_over_after_what_goes_on() -> None:
-    rows = request_rows(SNAPSHOT, NARROW)
-    assert [row.key for row in rows if row.key] == ["7", "6"]
-    text = rows[-1].line.plain
-    assert text.startswith("✓ 6 math") and "Add two numbers." in text and "12 tokens" in text
-
-
-def test_a_request_shows_figures_legend_text_and_reasons() -> None:
-    text = text_of(pane())
-    assert "17.3 tokens/s   12 tokens   6 passes   2.5 s so far   0.31 s to the first" in text
-    assert "accepted in each pass  ·▂▃·▁▂  at most 3, 2.0 tokens a pass" in text
-    assert f"a code {CODE[-6:]}" in text
-    assert re.search(r"target decoded +3 ", text) and re.search(r"= verifier drafted +1 ", text)
-    assert "def add(a, b):\n    return a + b" in text
-    assert "math  dropped, its guesses were seldom right (weight 1 %)" in text
-
-
 def test_the_speed_is_a_line_on_a_small_pane_and_a_plot_on_a_large_one() -> None:
     small = text_of(pane())
     assert re.search(r"speed  ·*▃+▇+█+▆+  1.1 times plain \(16.1\)", small)
@@ -248,10 +230,7 @@ def test_a_plot_reaches_its_top_at_the_greatest_speed_and_marks_plain_decoding()
     assert [line[:6] for line in lines] == [" 20.0 ", "      ", "  5.0 ", "      ", "      "]
     assert lines[0].endswith("█" * 10) and lines[2][6:16] == PLAIN_LINE * 10 and lines[3][16:26] == "█" * 10
     assert lines[4].startswith("      0 s") and lines[4].endswith("2 s")
-
-
-def test_a_plot_without_room_or_time_is_none() -> None:
-    assert speed_plot(Speeds(), 5.0, 46, 4) == [] == speed_plot(Speeds(1.0, (1.0,)), 5.0, 10, 4)
+    assert speed_plot(Speeds(), 5.0, 46, 4) == [] == speed_plot(Speeds(1.0, (1.0,)), 5.0, 10, 4), "no room or time"
 
 
 def test_plain_decoding_is_a_token_a_pass_of_the_verifier() -> None:
@@ -285,32 +264,6 @@ def test_while_it_is_written_the_end_of_the_text_is_known() -> None:
     assert request_pane(SNAPSHOT, request_of(state=RequestState.FINISHED), NARROW)[1] is None
 
 
-def test_reasons_are_told_the_latest_first() -> None:
-    text = text_of(pane(why=tuple(f"code: reason {number}" for number in range(16))))
-    assert re.findall(r"code  reason (\d+)", text) == [str(number) for number in reversed(range(16))]
-
-
-def test_a_page_of_a_node_tells_its_record_speed_load_and_reputation_here() -> None:
-    text = text_of(node_page(SNAPSHOT, CODE))
-    assert f"code drafter {CODE[-6:]}" in text and CODE in text and "● up for 1 min 02 s" in text
-    assert "5.9 ms for one token, as announced, emulated: profile 60/6@10" in " ".join(text.split())
-    assert "2 of 16 requests" in text and "41 ms" in text and "7.5 a second" in text
-    assert "drafted for 3 requests seen here" in text and "240 tokens in trees, 42 of them right (18 %)" in text
-    assert re.search(r"failures +1\n00:40 +request 5: it was lost: the stream ended", text)
-    assert "tiny-code" in text and "4,096 tokens" in text
-
-
-def test_a_page_of_a_silent_node_says_why_in_full() -> None:
-    node = replace(SNAPSHOT.nodes[1], reason=" ".join(f"word{number}" for number in range(40)))
-    text = text_of(node_page(replace(SNAPSHOT, nodes=(node,)), SPARE), HALF)
-    assert "✗ unreachable for 12 s" in text and "word39" in text
-
-
-def test_an_announcement_s_age_is_told_where_the_clock_is_known() -> None:
-    text = text_of(node_page(replace(SNAPSHOT, began_unix_s=58.0), VERIFIER))
-    assert re.search(r"announced +2 min 00 s ago, for 5 min 00 s", text)
-
-
 def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
     over = request_of(7, state=RequestState.FINISHED, account=account_of())
     text = text_of(request_page(replace(SNAPSHOT, requests=(over,)), 7, NARROW))
@@ -320,24 +273,6 @@ def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
     assert re.search(rf"verifier {VERIFIER[-6:]} +committed 12 tokens", text)
     assert "10 tokens of the text in time, 8 of them right (80 %)" in text
     assert "3 tokens decoded, 1 copied" in text and "812 B sent, 64.2 kB received" in text
-
-
-def test_titles_of_requests() -> None:
-    assert [request_title(request) for request in (None, *SNAPSHOT.requests)] == [
-        "Request",
-        "Request 6 · math",
-        "Request 7 · yours · code",
-    ]
-
-
-def test_events_are_told_the_latest_first_with_a_sign_and_a_word() -> None:
-    lines = text_of(event_list(SNAPSHOT)).split("\n")
-    assert lines[0].startswith("00:50  ↻ failover     request 6:") and lines[-1].startswith("00:00  + joined")
-
-
-def test_a_long_event_is_wrapped_below_itself() -> None:
-    lines = text_of(event_list(SNAPSHOT), 50).split("\n")
-    assert len(lines) > 3 and any(line.startswith(" " * 20) for line in lines)
 
 
 def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:

@@ -12,7 +12,6 @@ from cosine_tui.state.prompt_line import (
     OPTIONS,
     CommandEntry,
     History,
-    MonitorCommand,
     OptionChange,
     Options,
     PromptEntry,
@@ -31,9 +30,6 @@ def changed(line: str, options: Options | None = None) -> Options:
 def test_text_is_a_prompt() -> None:
     assert read_entry("  Once upon a time ", Options()) == PromptEntry("Once upon a time", Options())
     assert read_entry("   ", Options()) is None
-
-
-def test_two_slashes_begin_a_prompt_with_a_slash() -> None:
     assert read_entry("//usr/bin", Options()) == PromptEntry("/usr/bin", Options())
 
 
@@ -84,14 +80,12 @@ def test_two_dashes_end_the_options() -> None:
     assert read_entry("--seed 7 -- --x", Options()) == PromptEntry("--x", Options(seed=7))
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_command_can_be_typed(command: MonitorCommand) -> None:
-    assert read_entry(f"/{command.name}  two words ", Options()) == CommandEntry(command.name, "two words")
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_example_can_be_typed(name: str) -> None:
-    assert isinstance(read_entry(f"/{name} {OPTIONS[name].example}", Options()), OptionChange)
+def test_every_command_and_every_example_of_an_option_can_be_typed() -> None:
+    for command in COMMANDS:
+        entry = read_entry(f"/{command.name}  two words ", Options())
+        assert entry == CommandEntry(command.name, "two words")
+    for name, option in OPTIONS.items():
+        assert isinstance(read_entry(f"/{name} {option.example}", Options()), OptionChange)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,12 @@ def test_what_cannot_be_is_said_in_one_sentence(line: str, said: str) -> None:
         read_entry(line, Options())
 
 
-@given(st.text(max_size=40))
+@given(
+    st.one_of(
+        st.text(max_size=40),
+        st.builds("/{} {}".format, st.sampled_from(sorted(OPTIONS)), st.text(max_size=12)),
+    )
+)
 def test_nothing_that_is_typed_breaks_it(line: str) -> None:
     try:
         entry = read_entry(line, Options())
@@ -128,14 +127,6 @@ def test_nothing_that_is_typed_breaks_it(line: str) -> None:
         assert line.strip().startswith(("/", "--")) and str(error).endswith(".")
     else:
         assert (entry is None) == (not line.strip())
-
-
-@given(st.sampled_from(sorted(OPTIONS)), st.text(max_size=12))
-def test_an_option_takes_a_value_or_says_why_not(name: str, value: str) -> None:
-    try:
-        changed(f"/{name} {value}")
-    except UsageError as error:
-        assert str(error).endswith(".")
 
 
 def test_the_history_goes_back_and_forth_and_keeps_what_was_not_sent() -> None:
@@ -189,12 +180,7 @@ def test_a_slash_alone_names_everything_and_so_do_two_dashes() -> None:
     assert {f"/{command.name}" for command in COMMANDS} < set(complete("/")[1])
     assert complete("--")[1] == tuple(f"--{name}" for name in OPTIONS)
     assert complete("/strategy ")[1] == tuple(sorted(STRATEGIES))
-
-
-def test_the_suggestion_is_the_first_candidate() -> None:
-    assert suggestion("--te") == "--temperature"
-    assert suggestion("/sort l") == "/sort load"
-    assert suggestion("/sort load") is None
+    assert suggestion("/sort l") == "/sort load" and suggestion("/sort load") is None
 
 
 @given(st.text(alphabet="/-abcdefhkoprstwy =", max_size=24))

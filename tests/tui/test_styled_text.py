@@ -1,4 +1,4 @@
-"""Texts for the screen: exact widths whatever strangers write, nothing that steers a terminal."""
+"""Texts and numbers for the screen: exact widths whatever strangers write, nothing that steers a terminal."""
 
 import unicodedata
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import (
     AUTHOR_TONES,
     Tone,
@@ -31,11 +32,8 @@ def test_a_text_steers_no_terminal(text: str) -> None:
     assert len(toned(text).plain) == len(text)
 
 
-def test_an_escape_sequence_and_a_bidi_override_become_dots() -> None:
+def test_what_steers_becomes_dots_and_copied_text_keeps_its_lines() -> None:
     assert clean("\x1b[31mred\u202e") == "·[31mred·"
-
-
-def test_copied_text_keeps_its_lines_and_nothing_that_steers() -> None:
     assert clean_text("a\n\tb\x1b[2J\r\u202e") == "a\n\tb·[2J··"
 
 
@@ -75,3 +73,40 @@ def test_every_drafter_has_a_tone_and_a_letter_and_what_is_copied_a_sign() -> No
     assert len({author_tone(number) for number in range(1, AUTHOR_TONES + 1)}) == AUTHOR_TONES
     assert [author_mark(number) for number in (0, 1, 2, 26, 27)] == [" ", "a", "b", "z", "a"]
     assert author_mark(0, is_copied=True) == "="
+
+
+def test_numbers_have_units_and_no_more_digits_than_they_are_worth() -> None:
+    shown = [formatting.milliseconds(value) for value in (None, 0.84, 9.94, 41.2, 999.4, 1234.0)]
+    assert shown == ["–", "0.8 ms", "9.9 ms", "41 ms", "999 ms", "1.2 s"]
+    assert [formatting.duration(s) for s in (-1, 4.9, 125, 11_220)] == ["0 s", "4 s", "2 min 05 s", "3 h 07 min"]
+    assert [formatting.counted(n, "node") for n in (0, 1, 2000)] == ["0 nodes", "1 node", "2,000 nodes"]
+    assert [formatting.per_second(rate) for rate in (0, 5.84, 99.94, 1658.7)] == ["0.0", "5.8", "99.9", "1,659"]
+    assert [formatting.percent(share) for share in (None, 0.0, 0.415)] == ["–", "0 %", "42 %"]
+    sizes = [formatting.file_size(count) for count in (0, 999, 64_200, 3_100_000)]
+    assert sizes == ["0 B", "999 B", "64.2 kB", "3.1 MB"]
+    assert formatting.short_name("12D3KooWabcdef") == "abcdef"
+
+
+def test_a_clock_counts_from_the_start_unless_it_knows_the_time() -> None:
+    assert formatting.clock(125.9, None) == "02:05"
+    assert len(formatting.clock(0.0, 1_700_000_000.0)) == len("HH:MM:SS")
+
+
+@given(st.floats(min_value=-1, max_value=2), st.integers(min_value=1, max_value=30))
+def test_a_bar_has_its_width_and_shows_whatever_is_there(share: float, width: int) -> None:
+    bar = formatting.bar(share, width)
+    assert len(bar) == width
+    assert (bar == formatting.GAP * width) == (share <= 0)
+    assert bar == "█" * width or share < 1
+    assert formatting.bar(share, 0) == ""
+
+
+def test_a_sparkline_shows_the_last_values_and_nothing_as_a_dot() -> None:
+    assert formatting.sparkline((9, 0, 1, 4, 8), 4) == "·▁▄█"
+    assert formatting.sparkline((), 4) == ""
+    assert formatting.sparkline((16, 8), 9) == "█▄"
+
+
+def test_a_chart_is_drawn_row_by_row() -> None:
+    rows = [formatting.bars_in_row((0.0, 1.0, 2.0, 4.0), top=4.0, row=row, rows=2) for row in (1, 0)]
+    assert rows == ["   █", " ▄██"]

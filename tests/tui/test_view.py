@@ -1,16 +1,17 @@
 """What is shown: the request, the filters and orders of the lists; and when quitting asks first."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from cosine_tui.state.snapshot import NodeView, RequestState, Snapshot
+from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot
 from cosine_tui.state.view import ALL, Listing, Order, View
 from tests.tui.snapshots import CODE, MATH, SNAPSHOT, SPARE, VERIFIER, request_of
 
 
-def showing(*requests: object) -> Snapshot:
-    return replace(SNAPSHOT, requests=requests)  # type: ignore[arg-type]
+def showing(*requests: RequestView) -> Snapshot:
+    return replace(SNAPSHOT, requests=requests)
 
 
 def number_of(view: View, snapshot: Snapshot) -> int | None:
@@ -18,52 +19,37 @@ def number_of(view: View, snapshot: Snapshot) -> int | None:
     return None if request is None else request.number
 
 
-def test_the_latest_of_the_users_own_is_shown_before_any_other() -> None:
-    snapshot = showing(request_of(1), request_of(2), request_of(3, is_own=False))
-    assert number_of(View(), snapshot) == 2
-    assert number_of(View(), showing()) is None
+ONE, TWO, OTHERS = request_of(1), request_of(2), request_of(3, is_own=False)
+IDLE = request_of(8, is_own=False, state=RequestState.ASKING, text=())
 
 
-def test_without_an_own_request_the_one_that_writes_is_shown() -> None:
-    idle = request_of(8, is_own=False, state=RequestState.ASKING, text=())
-    snapshot = showing(SNAPSHOT.requests[0], request_of(7, is_own=False), idle)
-    assert number_of(View(), snapshot) == 7
+@pytest.mark.parametrize(
+    ("requests", "shown"),
+    [((), None), ((ONE, TWO, OTHERS), 2), ((SNAPSHOT.requests[0], OTHERS, IDLE), 3)],
+    ids=["nothing", "the latest of the user's own", "without one whatever is written"],
+)
+def test_a_request_is_shown_by_itself(requests: Sequence[RequestView], shown: int | None) -> None:
+    assert number_of(View(), showing(*requests)) == shown
 
 
-def test_a_chosen_request_stays_until_it_is_forgotten() -> None:
-    view, snapshot = View(), showing(request_of(1), request_of(2))
+def test_a_chosen_request_stays_until_it_is_forgotten_or_another_is_asked_for() -> None:
+    view, snapshot = View(), showing(request_of(1, is_own=False), TWO)
     view.pin_request(1)
     assert number_of(view, snapshot) == 1
-    assert number_of(view, showing(request_of(2), request_of(3))) == 3
-
-
-def test_steps_end_at_the_first_and_the_last() -> None:
-    view, snapshot = View(), showing(request_of(1), request_of(2))
-    view.step_request(snapshot, 1)
+    assert number_of(view, showing(TWO, request_of(4))) == 4
+    view.follow_own(snapshot)
     assert number_of(view, snapshot) == 2
-    for _ in range(3):
-        view.step_request(snapshot, -1)
+    view.follow_latest()
     assert number_of(view, snapshot) == 1
     view.step_request(showing(), 1)
 
 
-def test_the_latest_is_whatever_is_written() -> None:
-    view, snapshot = View(), showing(request_of(1, is_own=False), request_of(2))
-    view.follow_latest()
-    assert number_of(view, snapshot) == 1
-    view.follow_own(snapshot)
-    assert number_of(view, snapshot) == 2
-
-
-def test_nothing_is_asked_where_nothing_of_the_users_own_goes_on() -> None:
+def test_quitting_is_asked_about_once_and_anew_for_what_began_since() -> None:
     over = request_of(1, state=RequestState.FINISHED)
     assert View().may_quit(showing(over, request_of(2, is_own=False)))
-
-
-def test_quitting_is_asked_about_once_and_anew_for_what_began_since() -> None:
-    view, one = View(), showing(request_of(1))
+    view, one = View(), showing(ONE)
     assert [view.may_quit(one), view.may_quit(one)] == [False, True]
-    assert not view.may_quit(showing(request_of(1), request_of(2)))
+    assert not view.may_quit(showing(ONE, TWO))
     view.forget_warning()
     assert not view.may_quit(one)
 
@@ -77,73 +63,49 @@ def test_a_prompt_just_sent_goes_on_before_any_snapshot_knows_it() -> None:
     assert view.own_running(showing(*before.requests, replace(own, state=RequestState.FINISHED))) == frozenset()
 
 
-def names(nodes: list[NodeView]) -> list[str]:
-    return [node.peer_id for node in nodes]
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("listing", "expected"),
     [
-        ("", [VERIFIER, SPARE, CODE, MATH]),
-        ("drafter", [CODE, MATH]),
-        ("DRAFTER math", [MATH]),
-        ("lost", [SPARE]),
-        (CODE[-6:], [CODE]),
-        ("bfloat16 nobody", []),
+        (ALL, [VERIFIER, SPARE, CODE, MATH]),
+        (Listing("drafter"), [CODE, MATH]),
+        (Listing("DRAFTER math"), [MATH]),
+        (Listing("lost"), [SPARE]),
+        (Listing(CODE[-6:]), [CODE]),
+        (Listing("bfloat16 nobody"), []),
+        (Listing(order=Order.SPEED), [CODE, MATH, VERIFIER, SPARE]),
+        (Listing(order=Order.LOAD), [MATH, VERIFIER, SPARE, CODE]),
+        # What is not known comes last.
+        (Listing(order=Order.RTT), [VERIFIER, CODE, MATH, SPARE]),
+        (Listing(order=Order.SHARE), [CODE, VERIFIER, SPARE, MATH]),
+        (Listing(order=Order.TOKENS), [VERIFIER, SPARE, CODE, MATH]),
     ],
+    ids=str,
 )
-def test_a_filter_keeps_nodes_with_all_its_words(words: str, expected: list[str]) -> None:
-    assert names(Listing(words).nodes(SNAPSHOT.nodes)) == expected
+def test_nodes_are_filtered_by_all_words_and_ordered(listing: Listing, expected: list[str]) -> None:
+    assert [node.peer_id for node in listing.nodes(SNAPSHOT.nodes)] == expected
 
 
-@pytest.mark.parametrize(
-    ("order", "first"),
-    [
-        (Order.USUAL, VERIFIER),
-        (Order.SPEED, CODE),
-        (Order.LOAD, MATH),
-        (Order.RTT, VERIFIER),
-        (Order.SHARE, CODE),
-        (Order.TOKENS, VERIFIER),
-    ],
-)
-def test_orders_of_nodes(order: Order, first: str) -> None:
-    assert names(Listing(order=order).nodes(SNAPSHOT.nodes))[0] == first
-
-
-def test_a_node_of_unknown_distance_comes_last() -> None:
-    assert names(Listing(order=Order.RTT).nodes(SNAPSHOT.nodes))[-1] == SPARE
-
-
-def test_orders_of_requests() -> None:
+def test_requests_are_filtered_by_prompt_state_and_drafters_and_ordered() -> None:
     over = RequestState.FINISHED
     requests = (
-        request_of(1, state=over, tokens=90, tokens_per_s=1.0),
-        request_of(2, state=over, tokens=5, tokens_per_s=40.0),
+        request_of(1, state=over, tokens=90, tokens_per_s=1.0, prompt="A poem"),
+        replace(request_of(2, state=over, tokens=5, tokens_per_s=40.0), drafters=()),
         request_of(3, is_own=False),
-        request_of(4, is_own=True),
+        request_of(4, is_own=True, state=RequestState.ASKING),
     )
-    found = {order: [r.number for r in Listing(order=order).requests(requests)] for order in Order}
-    assert found[Order.USUAL] == found[Order.LOAD] == [4, 3, 2, 1]
-    assert found[Order.NEWEST] == [4, 3, 2, 1]
-    assert found[Order.TOKENS][0] == 1 and found[Order.SPEED][0] == 2
+
+    def numbers(listing: Listing) -> list[int]:
+        return [request.number for request in listing.requests(requests)]
+
+    assert numbers(ALL) == numbers(Listing(order=Order.LOAD)) == [4, 3, 2, 1]
+    assert numbers(Listing(order=Order.NEWEST)) == [4, 3, 2, 1]
+    assert numbers(Listing(order=Order.TOKENS))[0] == 1 and numbers(Listing(order=Order.SPEED))[0] == 2
+    assert numbers(Listing("poem")) == [1] and numbers(Listing("asking")) == [4]
+    assert numbers(Listing("math")) == [4, 3, 1]
 
 
-def test_a_filter_finds_requests_by_prompt_state_and_drafters() -> None:
-    requests = (request_of(1, prompt="A poem"), replace(request_of(2, state=RequestState.FAILED), drafters=()))
-    assert [request.number for request in Listing("poem").requests(requests)] == [1]
-    assert [request.number for request in Listing("failed").requests(requests)] == [2]
-    assert [request.number for request in Listing("math").requests(requests)] == [1]
-
-
-def test_what_is_not_as_usual_is_summed_up() -> None:
+def test_what_is_not_as_usual_is_summed_up_and_the_orders_go_round() -> None:
     assert ALL.summary() == ""
     assert Listing("code", Order.LOAD).summary() == "only 'code', by load"
-
-
-def test_the_orders_go_round() -> None:
-    order, seen = Order.USUAL, []
-    for _ in Order:
-        seen.append(order)
-        order = order.next
-    assert seen == list(Order) and order is Order.USUAL
+    orders = list(Order)
+    assert [order.next for order in orders] == [*orders[1:], orders[0]]

@@ -144,14 +144,27 @@ def states(snapshots: list[Snapshot]) -> list[ConnectionState]:
     return found
 
 
-def test_it_joins_looks_and_generates() -> None:
+def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned_and_what_was_learned(
+    tmp_path: Path,
+) -> None:
+    bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
+
     async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         source.ask("ABCDEFGH", Options(max_new_tokens=24))
+        drafter = snapshots[-1].nodes[1]
+        assert drafter.learner == () == snapshots[-1].bans
+        write_about(tmp_path / "mine", peer_id=drafter.peer_id, model_name="m", target_name=TARGET)
+        LearningState(rounds=7).write(tmp_path / "mine")
+        bans.ban("late", until_s=200.0, why="spam")
+        bans.ban("early", until_s=100.0, why="spam")
         await asyncio.sleep(4.0)
 
-    snapshots, weather = played(play)
+    snapshots, weather = played(play, bans=bans, learners=tmp_path)
     last = snapshots[-1]
+    verifier, drafter = last.nodes
+    assert dict(drafter.learner)["has learned"].startswith("7 rounds") and verifier.learner == ()
+    assert [ban.peer_id for ban in last.bans] == ["early", "late"]
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE]
     assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]
     assert (last.requests[0].state, last.requests[0].tokens) == (RequestState.FINISHED, 24)
@@ -226,35 +239,6 @@ def test_one_look_in_vain_is_not_a_loss() -> None:
 
     snapshots, weather = played(play)
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE] and weather.joins == 1
-
-
-def test_who_is_banned_is_in_the_snapshot_as_the_file_says(tmp_path: Path) -> None:
-    bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
-
-    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
-        await asyncio.sleep(5.0)
-        bans.ban("late", until_s=200.0, why="spam")
-        bans.ban("early", until_s=100.0, why="spam")
-        await asyncio.sleep(5.0)
-
-    snapshots, _ = played(play, bans=bans)
-    assert snapshots[0].bans == ()
-    assert [ban.peer_id for ban in snapshots[-1].bans] == ["early", "late"]
-
-
-def test_what_the_user_s_own_drafter_has_learned_is_seen_with_the_next_look(tmp_path: Path) -> None:
-    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
-        await asyncio.sleep(5.0)
-        drafter = snapshots[-1].nodes[1]
-        assert drafter.learner == ()
-        write_about(tmp_path / "mine", peer_id=drafter.peer_id, model_name="m", target_name=TARGET)
-        LearningState(rounds=7).write(tmp_path / "mine")
-        await asyncio.sleep(5.0)
-
-    snapshots, _ = played(play, learners=tmp_path)
-    verifier, drafter = snapshots[-1].nodes
-    assert dict(drafter.learner)["has learned"].startswith("7 rounds")
-    assert verifier.learner == ()
 
 
 def test_an_address_that_cannot_be_ends_the_source() -> None:
