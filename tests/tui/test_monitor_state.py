@@ -18,11 +18,11 @@ from cosine_tui.state.snapshot import (
     Standing,
 )
 from cosine_tui.state.tracked_request import RequestDescription
+from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
     CODE,
     LOST_REASON,
     SPARE,
-    TARGET,
     VERIFIER,
     drafter_of,
     node_of,

@@ -40,6 +40,7 @@ from cosine_tui.state.snapshot import (
     SwarmConnection,
 )
 from cosine_tui.state.view import ALL, Listing
+from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
     BANNED,
     CODE,
@@ -49,7 +50,6 @@ from tests.tui.snapshots import (
     MATH,
     SNAPSHOT,
     SPARE,
-    TARGET,
     VERIFIER,
     account_of,
     drafter_of,
