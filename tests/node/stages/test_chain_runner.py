@@ -15,6 +15,7 @@ from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.operations import ChainLost, FeedRows, NoChain, Operation
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
+from tests.node.stages.chains import in_loop
 
 CURVE = CostCurve(((1, 0.01),))
 POOL_TOKENS = 64
@@ -75,59 +76,51 @@ def runner_of(*chains: AnsweredLater) -> ChainRunner:
     )
 
 
-def test_passes_begin_at_once_and_are_answered_in_their_order() -> None:
-    async def run() -> None:
-        chain = AnsweredLater()
-        runner = runner_of(chain)
+@in_loop
+async def test_passes_begin_at_once_and_are_answered_in_their_order() -> None:
+    chain = AnsweredLater()
+    runner = runner_of(chain)
+    await runner.find()
+    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+    first = asyncio.ensure_future(runner.forward([Row.chain(sequence, [3])]))
+    below = runner.forward([Row(sequence, (7,), (1,), (0,))])
+    assert sum(isinstance(operation, FeedRows) for operation in chain.operations) == 2
+    chain.answer_next()
+    chain.answer_next()
+    assert [(await each).results[0].choices[0].token for each in (first, below)] == [4, 8]
+
+
+@in_loop
+async def test_before_any_chain_and_after_its_loss_passes_are_lost() -> None:
+    chain = AnsweredLater()
+    runner = runner_of(chain)
+    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+    with pytest.raises(ChainLost, match="No chain of stages was found yet"):
+        await runner.forward([Row.chain(sequence, [3])])
+    await runner.find()
+    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+    passes = [asyncio.ensure_future(runner.forward([Row(sequence, (3,), (name,), (-1,))])) for name in range(2)]
+    await asyncio.sleep(0)
+    chain.lose()
+    assert [type(ended) for ended in await asyncio.gather(*passes, return_exceptions=True)] == [ChainLost] * 2
+
+
+@in_loop
+async def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> None:
+    runner = runner_of(AnsweredLater(), AnsweredLater())
+    await runner.find()
+    before = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+    runner.engine.reserve(before, 40)
+    await runner.find()
+    assert (runner.engine.open_sequences, runner.engine.free_tokens) == (0, POOL_TOKENS)
+    assert runner.engine.open(sampling=Sampling(), prompt_tokens=1) == before + 1
+    with pytest.raises(NoChain, match="Layers 0:2 of 4 are held by nobody"):
         await runner.find()
-        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-        first = asyncio.ensure_future(runner.forward([Row.chain(sequence, [3])]))
-        below = runner.forward([Row(sequence, (7,), (1,), (0,))])
-        assert sum(isinstance(operation, FeedRows) for operation in chain.operations) == 2
-        chain.answer_next()
-        chain.answer_next()
-        assert [(await each).results[0].choices[0].token for each in (first, below)] == [4, 8]
-
-    asyncio.run(run())
 
 
-def test_before_any_chain_and_after_its_loss_passes_are_lost() -> None:
-    async def run() -> None:
-        chain = AnsweredLater()
-        runner = runner_of(chain)
-        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-        with pytest.raises(ChainLost, match="No chain of stages was found yet"):
-            await runner.forward([Row.chain(sequence, [3])])
-        await runner.find()
-        sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-        passes = [asyncio.ensure_future(runner.forward([Row(sequence, (3,), (name,), (-1,))])) for name in range(2)]
-        await asyncio.sleep(0)
-        chain.lose()
-        assert [type(ended) for ended in await asyncio.gather(*passes, return_exceptions=True)] == [ChainLost] * 2
-
-    asyncio.run(run())
-
-
-def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> None:
-    async def run() -> None:
-        runner = runner_of(AnsweredLater(), AnsweredLater())
-        await runner.find()
-        before = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-        runner.engine.reserve(before, 40)
-        await runner.find()
-        assert (runner.engine.open_sequences, runner.engine.free_tokens) == (0, POOL_TOKENS)
-        assert runner.engine.open(sampling=Sampling(), prompt_tokens=1) == before + 1
-        with pytest.raises(NoChain, match="Layers 0:2 of 4 are held by nobody"):
-            await runner.find()
-
-    asyncio.run(run())
-
-
-def test_a_pass_that_cannot_begin_says_so_when_it_is_awaited() -> None:
-    async def run() -> None:
-        runner = runner_of(AnsweredLater())
-        await runner.find()
-        with pytest.raises(LocalProtocolError, match="Sequence 5 is not open"):
-            await runner.forward([Row.chain(5, [3])])
-
-    asyncio.run(run())
+@in_loop
+async def test_a_pass_that_cannot_begin_says_so_when_it_is_awaited() -> None:
+    runner = runner_of(AnsweredLater())
+    await runner.find()
+    with pytest.raises(LocalProtocolError, match="Sequence 5 is not open"):
+        await runner.forward([Row.chain(5, [3])])

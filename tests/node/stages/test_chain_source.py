@@ -18,7 +18,7 @@ from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, head_of, served
+from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, head_of, in_loop, served
 from tests.protocol.samples import record_of
 
 NAMES = (TARGET.hex(),)
@@ -91,132 +91,119 @@ async def first_token(chain: RemoteChain, *, first_sequence: int) -> int:
     return await asyncio.get_running_loop().run_in_executor(None, ask)
 
 
-def test_a_lost_stage_is_replaced_and_gives_the_same_token(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models, pool_tokens=1000) as swarm:
-            for number in range(3):
-                await swarm.announce(number)
-            chain = await swarm.source.open(first_sequence=0)
-            assert swarm.chosen() == ["stage 0", "stage 1"]
-            # As much as the stages have.
-            assert swarm.source.pool_tokens == POOL_TOKENS
-            assert swarm.source.found is not None and list(swarm.source.found.spares) == ["stage 1"]
-            expected = await first_token(chain, first_sequence=0)
-            await swarm.kill(1)
-            await chain.lost.wait()
-            assert chain.failed_peer == "stage 1"
-            chain = await swarm.source.open(first_sequence=1)
-            assert swarm.chosen() == ["stage 0", "stage 2"]
-            assert await first_token(chain, first_sequence=1) == expected
-
-    asyncio.run(run())
+@in_loop
+async def test_a_lost_stage_is_replaced_and_gives_the_same_token(models: list[StageModel]) -> None:
+    async with swarm_of(models, pool_tokens=1000) as swarm:
+        for number in range(3):
+            await swarm.announce(number)
+        chain = await swarm.source.open(first_sequence=0)
+        assert swarm.chosen() == ["stage 0", "stage 1"]
+        # As much as the stages have.
+        assert swarm.source.pool_tokens == POOL_TOKENS
+        assert swarm.source.found is not None and list(swarm.source.found.spares) == ["stage 1"]
+        expected = await first_token(chain, first_sequence=0)
+        await swarm.kill(1)
+        await chain.lost.wait()
+        assert chain.failed_peer == "stage 1"
+        chain = await swarm.source.open(first_sequence=1)
+        assert swarm.chosen() == ["stage 0", "stage 2"]
+        assert await first_token(chain, first_sequence=1) == expected
 
 
-def test_without_a_spare_the_layers_are_named_soon(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models[:2]) as swarm:
-            with pytest.raises(NoChain, match=r"^Layers 0:4 of 4 are held by nobody\.$"):
-                await swarm.source.open(first_sequence=0)
-            await swarm.announce(0)
-            with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
-                await swarm.source.open(first_sequence=0)
-            await swarm.announce(1)
-            chain = await swarm.source.open(first_sequence=0)
-            await swarm.kill(0)
-            await chain.lost.wait()
-            began_s = asyncio.get_running_loop().time()
-            # Its record lives on.
-            with pytest.raises(NoChain, match=r"^Layers 0:2 of 4 are held by nobody\.$"):
-                await swarm.source.open(first_sequence=1)
-            assert asyncio.get_running_loop().time() - began_s < OPEN_S + 1
-
-    asyncio.run(run())
-
-
-def test_a_stage_that_came_back_and_announced_itself_is_asked_at_once(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models[:2]) as swarm:
-            await swarm.announce(0)
-            await swarm.announce(1)
-            chain = await swarm.source.open(first_sequence=0)
-            await swarm.kill(1)
-            await chain.lost.wait()
-            with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
-                await swarm.source.open(first_sequence=1)
-            again = swarm.stages.network.join("stage 1")
-            await again.serve(STAGE, swarm.stages.services[1].handle)
-            await swarm.announce(1, sequence=8)
+@in_loop
+async def test_without_a_spare_the_layers_are_named_soon(models: list[StageModel]) -> None:
+    async with swarm_of(models[:2]) as swarm:
+        with pytest.raises(NoChain, match=r"^Layers 0:4 of 4 are held by nobody\.$"):
+            await swarm.source.open(first_sequence=0)
+        await swarm.announce(0)
+        with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
+            await swarm.source.open(first_sequence=0)
+        await swarm.announce(1)
+        chain = await swarm.source.open(first_sequence=0)
+        await swarm.kill(0)
+        await chain.lost.wait()
+        began_s = asyncio.get_running_loop().time()
+        # Its record lives on.
+        with pytest.raises(NoChain, match=r"^Layers 0:2 of 4 are held by nobody\.$"):
             await swarm.source.open(first_sequence=1)
-            assert swarm.chosen() == ["stage 0", "stage 1"]
-            await again.close()
-
-    asyncio.run(run())
+        assert asyncio.get_running_loop().time() - began_s < OPEN_S + 1
 
 
-def test_who_announces_layers_that_it_does_not_hold_is_gone_round(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models) as swarm:
-            for number in range(3):
-                await swarm.announce(number)
-            # Says to be fast, and to hold other layers than it does; another says to be of another target.
-            await swarm.announce(1, pass_us=1, first_layer=0)
-            liar = offered("stage 9", models[0], pass_us=1, end_layer=4)
-            await swarm.directory.announce(liar, NAMES)
+@in_loop
+async def test_a_stage_that_came_back_and_announced_itself_is_asked_at_once(models: list[StageModel]) -> None:
+    async with swarm_of(models[:2]) as swarm:
+        await swarm.announce(0)
+        await swarm.announce(1)
+        chain = await swarm.source.open(first_sequence=0)
+        await swarm.kill(1)
+        await chain.lost.wait()
+        with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
+            await swarm.source.open(first_sequence=1)
+        again = swarm.stages.network.join("stage 1")
+        await again.serve(STAGE, swarm.stages.services[1].handle)
+        await swarm.announce(1, sequence=8)
+        await swarm.source.open(first_sequence=1)
+        assert swarm.chosen() == ["stage 0", "stage 1"]
+        await again.close()
+
+
+@in_loop
+async def test_who_announces_layers_that_it_does_not_hold_is_gone_round(models: list[StageModel]) -> None:
+    async with swarm_of(models) as swarm:
+        for number in range(3):
+            await swarm.announce(number)
+        # Says to be fast, and to hold other layers than it does; another says to be of another target.
+        await swarm.announce(1, pass_us=1, first_layer=0)
+        liar = offered("stage 9", models[0], pass_us=1, end_layer=4)
+        await swarm.directory.announce(liar, NAMES)
+        await swarm.source.open(first_sequence=0)
+        assert swarm.chosen() == ["stage 0", "stage 2"]
+
+
+@in_loop
+async def test_stages_of_one_data_type_make_a_chain(models: list[StageModel]) -> None:
+    async with swarm_of(models) as swarm:
+        await swarm.announce(0)
+        await swarm.announce(1, numerics="bfloat16", pass_us=1)
+        with pytest.raises(NoChain, match="of one data type"):
             await swarm.source.open(first_sequence=0)
-            assert swarm.chosen() == ["stage 0", "stage 2"]
-
-    asyncio.run(run())
-
-
-def test_stages_of_one_data_type_make_a_chain(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models) as swarm:
-            await swarm.announce(0)
-            await swarm.announce(1, numerics="bfloat16", pass_us=1)
-            with pytest.raises(NoChain, match="of one data type"):
-                await swarm.source.open(first_sequence=0)
-            await swarm.announce(2)
-            await swarm.source.open(first_sequence=0)
-            assert (swarm.chosen(), swarm.source.numerics) == (["stage 0", "stage 2"], "float32")
-
-    asyncio.run(run())
+        await swarm.announce(2)
+        await swarm.source.open(first_sequence=0)
+        assert (swarm.chosen(), swarm.source.numerics) == (["stage 0", "stage 2"], "float32")
 
 
-def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models) as swarm:
-            await swarm.announce(0)
-            await swarm.announce(1, pool_tokens=16, pass_us=1)
-            await swarm.announce(2)
-            await swarm.source.open(first_sequence=0)
-            assert swarm.chosen() == ["stage 0", "stage 2"]
-            other = ChainSource(swarm.stages.network.join("other"), swarm.directory, swarm.source._needs)
-            opening = asyncio.ensure_future(other.open(first_sequence=0))
-            await asyncio.sleep(0.1)
-            assert not opening.done()
-            # The slots of the first head's chain are the second's.
-            await swarm.source.close()
-            chain = await opening
-            assert not chain.lost.is_set()
-            await other.close()
-
-    asyncio.run(run())
+@in_loop
+async def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: list[StageModel]) -> None:
+    async with swarm_of(models) as swarm:
+        await swarm.announce(0)
+        await swarm.announce(1, pool_tokens=16, pass_us=1)
+        await swarm.announce(2)
+        await swarm.source.open(first_sequence=0)
+        assert swarm.chosen() == ["stage 0", "stage 2"]
+        other = ChainSource(swarm.stages.network.join("other"), swarm.directory, swarm.source._needs)
+        opening = asyncio.ensure_future(other.open(first_sequence=0))
+        await asyncio.sleep(0.1)
+        assert not opening.done()
+        # The slots of the first head's chain are the second's.
+        await swarm.source.close()
+        chain = await opening
+        assert not chain.lost.is_set()
+        await other.close()
 
 
-def test_distances_count_and_those_measured_count_first(models: list[StageModel]) -> None:
-    async def run() -> None:
-        async with swarm_of(models) as swarm:
-            for number in range(3):
-                await swarm.announce(number)
-            swarm.source._rtts_s = {"stage 1": 0.5, "stage 2": 0.001}
-            await swarm.source._look()
-            await swarm.source.open(first_sequence=0)
-            assert swarm.chosen() == ["stage 0", "stage 2"]
-
-    asyncio.run(run())
+@in_loop
+async def test_distances_count_and_those_measured_count_first(models: list[StageModel]) -> None:
+    async with swarm_of(models) as swarm:
+        for number in range(3):
+            await swarm.announce(number)
+        swarm.source._rtts_s = {"stage 1": 0.5, "stage 2": 0.001}
+        await swarm.source._look()
+        await swarm.source.open(first_sequence=0)
+        assert swarm.chosen() == ["stage 0", "stage 2"]
 
 
-def test_a_directory_that_does_not_answer_leaves_what_is_known(models: list[StageModel]) -> None:
+@in_loop
+async def test_a_directory_that_does_not_answer_leaves_what_is_known(models: list[StageModel]) -> None:
     class Silent(MemoryDirectory):
         is_silent = False
 
@@ -225,17 +212,14 @@ def test_a_directory_that_does_not_answer_leaves_what_is_known(models: list[Stag
                 raise PeerLost("", "nobody answers")
             return await super().find(role, target, wanted=wanted)
 
-    async def run() -> None:
-        async with swarm_of(models) as swarm:
-            silent = Silent()
-            swarm.directory = swarm.source._directory = silent
-            for number in range(3):
-                await swarm.announce(number)
-            looking = asyncio.ensure_future(swarm.source.run())
-            await asyncio.sleep(0)
-            silent.is_silent = True
-            await swarm.source.open(first_sequence=0)
-            assert swarm.chosen() == ["stage 0", "stage 1"]
-            looking.cancel()
-
-    asyncio.run(run())
+    async with swarm_of(models) as swarm:
+        silent = Silent()
+        swarm.directory = swarm.source._directory = silent
+        for number in range(3):
+            await swarm.announce(number)
+        looking = asyncio.ensure_future(swarm.source.run())
+        await asyncio.sleep(0)
+        silent.is_silent = True
+        await swarm.source.open(first_sequence=0)
+        assert swarm.chosen() == ["stage 0", "stage 1"]
+        looking.cancel()

@@ -16,6 +16,7 @@ from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_PART_BYTES
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import Activations, FeedPass, KeepPath, PruneNodes, ReleaseSequence
+from tests.node.stages.chains import in_loop
 
 TOKEN_BYTES = 1 << 18
 MOST_BYTES = 4 * TOKEN_BYTES
@@ -32,41 +33,37 @@ def filled(messages: Sequence[FeedPass | Activations], *, token_bytes: int = TOK
     return inbox
 
 
-def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
-    async def run() -> None:
-        *most, last = feed_of(3)
-        inbox = filled(most)
-        taking = asyncio.ensure_future(inbox.take())
-        await asyncio.sleep(0)
-        assert not taking.done() and inbox.bytes > 2 * TOKEN_BYTES
-        inbox.put(last)
-        inbox.put(ReleaseSequence(1))
-        found = await taking
-        assert isinstance(found, QueuedFeed) and found.activations == bytearray(3 * TOKEN_BYTES)
-        assert inbox.later() == [ReleaseSequence(1)]
-        assert await inbox.take() == ReleaseSequence(1)
-        assert inbox.bytes == 0
-
-    asyncio.run(run())
+@in_loop
+async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
+    *most, last = feed_of(3)
+    inbox = filled(most)
+    taking = asyncio.ensure_future(inbox.take())
+    await asyncio.sleep(0)
+    assert not taking.done() and inbox.bytes > 2 * TOKEN_BYTES
+    inbox.put(last)
+    inbox.put(ReleaseSequence(1))
+    found = await taking
+    assert isinstance(found, QueuedFeed) and found.activations == bytearray(3 * TOKEN_BYTES)
+    assert inbox.later() == [ReleaseSequence(1)]
+    assert await inbox.take() == ReleaseSequence(1)
+    assert inbox.bytes == 0
 
 
-def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_feed() -> None:
-    async def run() -> None:
-        inbox = filled(feed_of(6)[:-1])
-        assert inbox.bytes > MOST_BYTES and inbox.has_room
-        inbox.put(feed_of(6)[-1])
-        waiting = asyncio.ensure_future(inbox.room())
-        await asyncio.sleep(0)
-        assert not inbox.has_room and not waiting.done()
-        await inbox.take()
-        await waiting
-        numbers = 0
-        while inbox.has_room:
-            inbox.put(PruneNodes(1, tuple(range(1000))))
-            numbers += 1
-        assert 10 < numbers < 40
-
-    asyncio.run(run())
+@in_loop
+async def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_feed() -> None:
+    inbox = filled(feed_of(6)[:-1])
+    assert inbox.bytes > MOST_BYTES and inbox.has_room
+    inbox.put(feed_of(6)[-1])
+    waiting = asyncio.ensure_future(inbox.room())
+    await asyncio.sleep(0)
+    assert not inbox.has_room and not waiting.done()
+    await inbox.take()
+    await waiting
+    numbers = 0
+    while inbox.has_room:
+        inbox.put(PruneNodes(1, tuple(range(1000))))
+        numbers += 1
+    assert 10 < numbers < 40
 
 
 def test_a_feed_that_the_stage_before_left_out_has_no_activations() -> None:

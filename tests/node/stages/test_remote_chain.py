@@ -27,7 +27,7 @@ from cosine_protocol.stage_messages import Activations, FedRow, FeedPass, Join, 
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, head_of, served
+from tests.node.stages.chains import POOL_TOKENS, head_of, in_loop, served
 
 
 @pytest.fixture(scope="module")
@@ -46,96 +46,86 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, stages: list[StageModel]) -> None:
+@in_loop
+async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, stages: list[StageModel]) -> None:
     whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
     requests = draw_requests(4, vocab_tokens=VOCAB, longest=40, seed=3)
     for asked in requests:
         asked.expected = serve_alone(whole, asked, 5)
-
-    async def run() -> None:
-        async with served(stages) as swarm:
-            head = swarm.network.join("head")
-            async with open_chain(head, swarm.plan(first_sequence=7)) as chain:
-                engine = head_of(chain, first_sequence=7)
-                for asked in requests:
-                    # Margins are equal to the last bit.
-                    assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
-                different = await off_loop(
-                    lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4)
-                )
-                assert different == 0 and engine.open_sequences == 0
-                assert not chain.lost.is_set()
-            await until(lambda: swarm.is_idle)
-
-    asyncio.run(run())
+    async with served(stages) as swarm:
+        head = swarm.network.join("head")
+        async with open_chain(head, swarm.plan(first_sequence=7)) as chain:
+            engine = head_of(chain, first_sequence=7)
+            for asked in requests:
+                # Margins are equal to the last bit.
+                assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
+            different = await off_loop(lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4))
+            assert different == 0 and engine.open_sequences == 0
+            assert not chain.lost.is_set()
+        await until(lambda: swarm.is_idle)
 
 
 @pytest.mark.parametrize(("number", "layers"), [(0, "0:1"), (1, "1:3"), (2, "3:4")])
-def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel], number: int, layers: str) -> None:
-    async def run() -> None:
-        async with served(stages) as swarm:
-            async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
-                engine = head_of(chain)
-                sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-                row = Row.chain(sequence, (3, 4, 5))
-                await off_loop(lambda: engine.forward([row]))
-                engine.keep(sequence, row.nodes)
-                await swarm.network.transports[f"stage {number}"].close()
-                await chain.lost.wait()
-                for _ in range(2):
-                    with pytest.raises(ChainLost, match=f"^Layers {layers} at stage {number}: the stream ended"):
-                        await off_loop(lambda: engine.forward([Row.chain(sequence, (6,))]))
-                    assert engine.live_tokens == 3
-                engine.release(sequence)
-            await until(lambda: swarm.is_idle)
-
-    asyncio.run(run())
+@in_loop
+async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel], number: int, layers: str) -> None:
+    async with served(stages) as swarm:
+        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+            engine = head_of(chain)
+            sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+            row = Row.chain(sequence, (3, 4, 5))
+            await off_loop(lambda: engine.forward([row]))
+            engine.keep(sequence, row.nodes)
+            await swarm.network.transports[f"stage {number}"].close()
+            await chain.lost.wait()
+            for _ in range(2):
+                with pytest.raises(ChainLost, match=f"^Layers {layers} at stage {number}: the stream ended"):
+                    await off_loop(lambda: engine.forward([Row.chain(sequence, (6,))]))
+                assert engine.live_tokens == 3
+            engine.release(sequence)
+        await until(lambda: swarm.is_idle)
 
 
-def test_a_request_goes_on_over_another_chain_with_the_same_text(folder: Path, stages: list[StageModel]) -> None:
+@in_loop
+async def test_a_request_goes_on_over_another_chain_with_the_same_text(
+    folder: Path, stages: list[StageModel]
+) -> None:
     whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
     [asked] = draw_requests(1, vocab_tokens=VOCAB, longest=20, seed=4)
     assert asked.sampling.is_greedy
     expected = serve_alone(whole, asked, 8)
-
-    async def run() -> None:
-        async with served(stages) as swarm:
-            head = swarm.network.join("head")
-            async with open_chain(head, swarm.plan()) as chain:
-                engine = head_of(chain)
-                assert await off_loop(lambda: serve_alone(engine, asked, 3)) == expected[:3]
-                first = engine.open(sampling=Sampling(), prompt_tokens=1)
-            await until(lambda: swarm.is_idle)
-            async with open_chain(head, swarm.plan(first_sequence=first)) as chain:
-                engine = head_of(chain, first_sequence=first)
-                asked.prompt += [token for token, _ in expected[:3]]
-                found = await off_loop(lambda: serve_alone(engine, asked, 5))
-                assert [token for token, _ in found] == [token for token, _ in expected[3:]]
-
-    asyncio.run(run())
+    async with served(stages) as swarm:
+        head = swarm.network.join("head")
+        async with open_chain(head, swarm.plan()) as chain:
+            engine = head_of(chain)
+            assert await off_loop(lambda: serve_alone(engine, asked, 3)) == expected[:3]
+            first = engine.open(sampling=Sampling(), prompt_tokens=1)
+        await until(lambda: swarm.is_idle)
+        async with open_chain(head, swarm.plan(first_sequence=first)) as chain:
+            engine = head_of(chain, first_sequence=first)
+            asked.prompt += [token for token, _ in expected[:3]]
+            found = await off_loop(lambda: serve_alone(engine, asked, 5))
+            assert [token for token, _ in found] == [token for token, _ in expected[3:]]
 
 
-def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[StageModel]) -> None:
-    async def run() -> None:
-        async with served(stages) as swarm:
-            head = swarm.network.join("head")
-            with pytest.raises(LocalProtocolError, match="do not hold all layers"):
-                swarm.plan(skip=1)
-            with pytest.raises(ChainLost, match=r"^Layers 3:4 at stage 2: layers 3:4: layers of another target"):
-                async with open_chain(head, replace(swarm.plan(), target_digest=bytes(32))):
-                    pass
-            async with open_chain(head, swarm.plan()):
-                with pytest.raises(ChainLost, match=r"Layers 3:4 at stage 2: .*may have 160 token slots, not 320"):
-                    async with open_chain(head, swarm.plan()):
-                        pass
-            await until(lambda: swarm.is_idle)
-            await swarm.network.transports["stage 1"].close()
-            with pytest.raises(ChainLost, match=r"Layers 1:3 at stage 1: .*no such peer"):
+@in_loop
+async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[StageModel]) -> None:
+    async with served(stages) as swarm:
+        head = swarm.network.join("head")
+        with pytest.raises(LocalProtocolError, match="do not hold all layers"):
+            swarm.plan(skip=1)
+        with pytest.raises(ChainLost, match=r"^Layers 3:4 at stage 2: layers 3:4: layers of another target"):
+            async with open_chain(head, replace(swarm.plan(), target_digest=bytes(32))):
+                pass
+        async with open_chain(head, swarm.plan()):
+            with pytest.raises(ChainLost, match=r"Layers 3:4 at stage 2: .*may have 160 token slots, not 320"):
                 async with open_chain(head, swarm.plan()):
                     pass
-            await until(lambda: swarm.is_idle)
-
-    asyncio.run(run())
+        await until(lambda: swarm.is_idle)
+        await swarm.network.transports["stage 1"].close()
+        with pytest.raises(ChainLost, match=r"Layers 1:3 at stage 1: .*no such peer"):
+            async with open_chain(head, swarm.plan()):
+                pass
+        await until(lambda: swarm.is_idle)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +138,8 @@ def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[StageMod
     ],
     ids=str,
 )
-def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: Any, said: str) -> None:
+@in_loop
+async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: Any, said: str) -> None:
     async def lie(stream: Any) -> None:
         async with Channel(stream, STAGE) as channel:
             join = await channel.receive()
@@ -158,24 +149,21 @@ def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: A
                 if isinstance(await channel.receive(), FeedPass) and answer is not None:
                     channel.post(answer)
 
-    async def run() -> None:
-        async with served([]) as swarm:
-            await swarm.network.join("stage 0").serve(STAGE, lie)
-            head = swarm.network.join("head")
-            [model] = [type("Whole", (), {"layers": ranges(4)[0]})()]
-            swarm.models = [model]
-            async with open_chain(head, swarm.plan(), answer_s=0.2) as chain:
-                engine = head_of(chain)
+    async with served([]) as swarm:
+        await swarm.network.join("stage 0").serve(STAGE, lie)
+        head = swarm.network.join("head")
+        [model] = [type("Whole", (), {"layers": ranges(4)[0]})()]
+        swarm.models = [model]
+        async with open_chain(head, swarm.plan(), answer_s=0.2) as chain:
+            engine = head_of(chain)
 
-                def ask() -> None:
-                    engine.forward([Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))])
+            def ask() -> None:
+                engine.forward([Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))])
 
-                with pytest.raises(ChainLost, match=said):
-                    await off_loop(ask)
-                assert engine.live_tokens == 0
-            await swarm.network.transports["stage 0"].close()
-
-    asyncio.run(run())
+            with pytest.raises(ChainLost, match=said):
+                await off_loop(ask)
+            assert engine.live_tokens == 0
+        await swarm.network.transports["stage 0"].close()
 
 
 @st.composite

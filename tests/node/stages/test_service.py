@@ -34,7 +34,7 @@ from cosine_protocol.stage_messages import (
 )
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, served
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, in_loop, served
 
 WIDTH: Final = 64
 CHAIN: Final = bytes(16)
@@ -264,50 +264,45 @@ def test_what_begins_no_chain_is_refused(halves: list[StageModel]) -> None:
     play(halves, scene)
 
 
-def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
+@in_loop
+async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
     models = load_untried(folder, ranges(2, 4), slots=6 * USUAL_TOKENS)
     half = 3 * USUAL_TOKENS
+    async with served(models, offload=at_once) as stages:
+        service = stages.services[1]
+        assert service.room_tokens == half
 
-    async def run() -> None:
-        async with served(models, offload=at_once) as stages:
-            service = stages.services[1]
+        def asked(number: int, *, tokens: int) -> Join:
+            return join_of(stages, chain=bytes([number]) * 16, pool_tokens=tokens)
+
+        async def refusal(stream: Channel) -> str:
+            error = await stream.receive()
+            assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED and error.retry_after_s
+            return error.message
+
+        async with stream_of(stages, "head", asked(1, tokens=half - 16)) as first:
+            assert await first.receive() == Joined(bytes([1]) * 16)
             assert service.room_tokens == half
-
-            def asked(number: int, *, tokens: int) -> Join:
-                return join_of(stages, chain=bytes([number]) * 16, pool_tokens=tokens)
-
-            async def refusal(stream: Channel) -> str:
-                error = await stream.receive()
-                assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED and error.retry_after_s
-                return error.message
-
-            async with stream_of(stages, "head", asked(1, tokens=half - 16)) as first:
-                assert await first.receive() == Joined(bytes([1]) * 16)
-                assert service.room_tokens == half
-                async with stream_of(stages, "head", asked(2, tokens=32)) as more:
-                    assert f"one head may have {half} token slots, not {half + 16}" in await refusal(more)
-                async with stream_of(stages, "another", asked(3, tokens=half)) as second:
-                    assert await second.receive() == Joined(bytes([3]) * 16)
-                    assert service.room_tokens == 16
-                    async with stream_of(stages, "third", asked(4, tokens=32)) as third:
-                        assert "are free together" in await refusal(third)
-            assert service.counts.opened == 2
-
-    asyncio.run(run())
+            async with stream_of(stages, "head", asked(2, tokens=32)) as more:
+                assert f"one head may have {half} token slots, not {half + 16}" in await refusal(more)
+            async with stream_of(stages, "another", asked(3, tokens=half)) as second:
+                assert await second.receive() == Joined(bytes([3]) * 16)
+                assert service.room_tokens == 16
+                async with stream_of(stages, "third", asked(4, tokens=32)) as third:
+                    assert "are free together" in await refusal(third)
+        assert service.counts.opened == 2
 
 
-def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
-    async def run() -> None:
-        async with served(halves, offload=at_once) as stages, AsyncExitStack() as opened:
-            for number in range(MAX_PEER_CHAINS):
-                join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
-                stream = await opened.enter_async_context(stream_of(stages, "head", join))
-                assert isinstance(await stream.receive(), Joined)
-            async with stream_of(stages, "head", join_of(stages, pool_tokens=16, chain=bytes([9]) * 16)) as more:
-                error = await more.receive()
-                assert isinstance(error, m.Error) and "too many chains" in error.message
-
-    asyncio.run(run())
+@in_loop
+async def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
+    async with served(halves, offload=at_once) as stages, AsyncExitStack() as opened:
+        for number in range(MAX_PEER_CHAINS):
+            join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
+            stream = await opened.enter_async_context(stream_of(stages, "head", join))
+            assert isinstance(await stream.receive(), Joined)
+        async with stream_of(stages, "head", join_of(stages, pool_tokens=16, chain=bytes([9]) * 16)) as more:
+            error = await more.receive()
+            assert isinstance(error, m.Error) and "too many chains" in error.message
 
 
 def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(halves: list[StageModel]) -> None:

@@ -187,13 +187,8 @@ ATTEMPTS: Final = 4
 """A group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
 
 FAILURES: Final = (
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    AssertionError,
-    NotImplementedError,
-    RuntimeError,
+    *(TypeError, ValueError, AttributeError, LookupError),
+    *(AssertionError, NotImplementedError, RuntimeError),
 )
 """What models raise that do not follow transformers' attention interface."""
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -29,58 +28,26 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import refuse_others, rope_factors, transformers_weights
 from cosine_protocol.errors import UsageError
 
-# The weights of a GGUF file in a model of transformers, dequantised once, in the engine's dtype.
-
-
-def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **options: Any) -> Any:
-    """A model of `config`, which was unfolded from the file; `options` are those of `from_pretrained`.
-
-    The config is marked with the type of the stored weights, which `numerics` then names. Raises `UsageError` for a
-    file that lacks weights or has others.
-    """
-    config.gguf_weights = file.weights
-    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file)}
-    model, loaded = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
-        None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
-    )
-    for what, names in {"lacks": loaded["missing_keys"], "has an unknown": loaded["unexpected_keys"]}.items():
-        if names:
-            raise UsageError(f"{file.path} {what} {min(names)}, for a model of the kind {file.architecture}.")
-    factors = rope_factors(file)
-    if factors is not None:
-        rotary = model.get_decoder().rotary_emb
-        rotary.inv_freq = rotary.inv_freq / torch.from_numpy(factors).to(rotary.inv_freq)
-    return model
-
-
 LOG = logging.getLogger(__name__)
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
-INT4_GROUP: Final = 64
-"""One of the sizes of torchao's int4 kernel: weights of a row that share a scale."""
-
-
-class Quantisation(StrEnum):
-    """The number of bits that a weight of a linear layer is held in; activations keep their dtype."""
-
-    INT8 = "int8"
-    INT4 = "int4"
 
 
 def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
     """Raise `UsageError` for options of `load_engine` that suit no model on this machine, before one is fetched."""
     where = resolve_device(device)
     if dtype != "auto":
-        _named_dtype(dtype)
+        resolve_dtype(dtype, device=where, config=None)
     if quantize is None:
         return
-    kind = resolve_quantisation(quantize)
-    if kind is Quantisation.INT4 and where.type != "cuda":
+    if quantize not in ("int8", "int4"):
+        raise UsageError(f"'{quantize}' is no supported quantisation; use int8 or int4.")
+    if quantize == "int4" and where.type != "cuda":
         raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
     if not is_torchao_available():
-        raise UsageError(f"--quantize {kind} needs the package torchao 0.15 or newer: pip install torchao.")
-    if kind is Quantisation.INT4 and not is_accelerate_available():
+        raise UsageError(f"--quantize {quantize} needs the package torchao 0.15 or newer: pip install torchao.")
+    if quantize == "int4" and not is_accelerate_available():
         raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
 
 
@@ -116,7 +83,7 @@ def load_engine(
                 raise UsageError(
                     f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
                 )
-            model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
+            model = _quantised(source, quantize, dtype=kind, device=where)
         way = find_way(model.to(where))
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
@@ -177,26 +144,15 @@ def resolve_device(name: str) -> torch.device:
 
 def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtype:
     """The dtype of that name; `auto` is float32 on a CPU, else as stored. Raises `UsageError` if unknown."""
+    if name in DTYPES:
+        return DTYPES[name]
     if name != "auto":
-        return _named_dtype(name)
+        raise UsageError(f"'{name}' is no supported dtype; use auto, {', '.join(DTYPES)}.")
     stored = config.get_text_config().dtype
     # CPUs are slower in 16 bits than in 32 unless they have instructions for it.
     if device.type == "cpu":
         return torch.float32
     return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
-
-
-def _named_dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise UsageError(f"'{name}' is no supported dtype; use auto, {', '.join(DTYPES)}.")
-    return DTYPES[name]
-
-
-def resolve_quantisation(name: str) -> Quantisation:
-    """The quantisation of that name. Raises `UsageError` if unknown."""
-    if name not in set(Quantisation):
-        raise UsageError(f"'{name}' is no supported quantisation; use {' or '.join(Quantisation)}.")
-    return Quantisation(name)
 
 
 def read_config(source: str) -> Any:
@@ -213,17 +169,18 @@ def read_config(source: str) -> Any:
         raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
 
 
-def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """A model whose linear layers are quantised one by one as they are read."""
+def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model whose linear layers are quantised one by one as they are read; activations keep their dtype."""
     # Not an import statement: the package has no types and need not be there.
     schemes, tensors = import_module("torchao.quantization"), import_module("torchao.utils")
     # With its inductor settings torchao changes how the whole process multiplies float32, other models included.
-    if kind is Quantisation.INT8:
+    if kind == "int8":
         scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
         model = load_model(source, dtype=dtype, quantization_config=scheme)
     elif dtype is torch.bfloat16:
+        # So many weights of a row share a scale: one of the sizes of its kernel.
         packed = schemes.Int4WeightOnlyConfig(
-            group_size=INT4_GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+            group_size=64, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
         )
         # This format is made on the device it is for.
         model = load_model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
@@ -259,6 +216,27 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"The weights of '{source}' cannot be read: {first_line(error)}") from error
     copy_out_of_files(model)
+    return model
+
+
+def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **options: Any) -> Any:
+    """A model of `config`, which was unfolded from the file; `options` are those of `from_pretrained`.
+
+    Its weights are dequantised once. The config is marked with the type of the stored weights, which `numerics` then
+    names. Raises `UsageError` for a file that lacks weights or has others.
+    """
+    config.gguf_weights = file.weights
+    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file)}
+    model, loaded = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
+    )
+    for what, names in {"lacks": loaded["missing_keys"], "has an unknown": loaded["unexpected_keys"]}.items():
+        if names:
+            raise UsageError(f"{file.path} {what} {min(names)}, for a model of the kind {file.architecture}.")
+    factors = rope_factors(file)
+    if factors is not None:
+        rotary = model.get_decoder().rotary_emb
+        rotary.inv_freq = rotary.inv_freq / torch.from_numpy(factors).to(rotary.inv_freq)
     return model
 
 

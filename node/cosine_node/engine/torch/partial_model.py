@@ -6,7 +6,7 @@ the others keeps its number, and with it whatever the configuration says of it.
 
 import functools
 from collections.abc import Collection
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +15,14 @@ from transformers.cache_utils import Cache
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.stage_messages import LayerRange
 
-# Weights in the memory of the file they were read from: all of it stays there as long as one of them does.
-#
-# Read on a CPU, tensors are parts of a mapping of their file. Where copies took the place of some of them, joined
-# or
-# converted, the others are copied as well, so that memory holds every weight once.
-
-
-MOST_COPIED: Final = 0.05
-"""Copying takes time, and so small a part of the weights may be held twice."""
-
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
-    """Copy the weights that lie in files, unless nearly all of a model's do; `but` are those soon replaced."""
+    """Copy the weights that lie in files, unless nearly all of a model's do; `but` are those soon replaced.
+
+    Read on a CPU, tensors are parts of a mapping of their file, all of which stays in memory as long as one of them
+    does. Where copies took the place of some of them, joined or converted, the others are copied as well, so that
+    memory holds every weight once.
+    """
     leaving = {id(weight) for weight in but}
     weights = [*model.parameters(), *model.buffers()]
     mapped = [
@@ -36,13 +31,10 @@ def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -
         for weight in weights
         if weight.device.type == "cpu" and not weight.untyped_storage().resizable() and id(weight) not in leaving
     ]
-    if sum(weight.nbytes for weight in mapped) < (1 - MOST_COPIED) * sum(weight.nbytes for weight in weights):
+    # Copying takes time, and a small part of the weights may be held twice.
+    if sum(weight.nbytes for weight in mapped) < 0.95 * sum(weight.nbytes for weight in weights):
         for weight in mapped:
             weight.data = weight.data.clone()
-
-
-GOLDEN_ANGLE: Final = 2.399963
-"""The turn, in radians, whose multiples lie most evenly on a circle."""
 
 
 class AbsentLayer(nn.Module):
@@ -103,14 +95,12 @@ class StandInEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Activations [..., width] of token ids, between -1 and 1."""
         turns = torch.arange(1, self._width + 1, device=ids.device) * (ids[..., None] + 1) % (1 << 20)
-        return torch.sin(turns.double() ** 1.5 * GOLDEN_ANGLE).to(cast(Tensor, self._like))
+        # Multiples of the golden angle, in radians, lie most evenly on a circle.
+        return torch.sin(turns.double() ** 1.5 * 2.399963).to(cast(Tensor, self._like))
 
 
-class AbsentOutput(nn.Module):
+class AbsentOutput(nn.Identity):
     """Stands for the output layer: hands on what it gets, which nobody reads."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return hidden_states
 
 
 def decoder_layers(model: Any) -> nn.ModuleList:
