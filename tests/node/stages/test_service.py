@@ -73,6 +73,12 @@ async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> Asy
         yield channel
 
 
+async def error_from(channel: Channel) -> m.Error:
+    error = await channel.receive()
+    assert isinstance(error, m.Error)
+    return error
+
+
 def fed(row: Row, *, number: int = 0, value: float = 0.5) -> Sequence[m.Message]:
     vectors = torch.full((len(row.tokens), WIDTH), value)
     return feed_messages(number, [row], vectors.numpy().tobytes())
@@ -125,8 +131,7 @@ def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *said):
             before.post(message)
-        error = await head.receive()
-        assert isinstance(error, m.Error)
+        error = await error_from(head)
         assert (error.number, error.code) == (0, code)
         assert error.message.startswith("layers 2:4: ") and sentence in error.message
 
@@ -136,8 +141,7 @@ def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
 def test_a_chain_ends_with_the_stage_before_and_says_so(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         stages.network.transports["before"].vanish()
-        error = await head.receive()
-        assert isinstance(error, m.Error)
+        error = await error_from(head)
         assert error.code == ErrorCode.NEIGHBOUR_LOST and "the stage before is gone" in error.message
 
     play(halves, scene)
@@ -152,8 +156,8 @@ def test_a_stranger_feeds_nobodys_chain_and_ends_none(halves: list[StageModel]) 
             ("before", CHAIN),
         ):
             async with stream_of(stages, peer_id, Follow(chain), OPEN) as refused:
-                error = await refused.receive()
-                assert isinstance(error, m.Error) and error.code == ErrorCode.WRONG_PEER
+                error = await error_from(refused)
+                assert error.code == ErrorCode.WRONG_PEER
                 with pytest.raises(PeerLost):
                     await refused.receive()
         before.post(OPEN)
@@ -185,8 +189,8 @@ def test_a_chain_that_is_not_for_this_stage_is_refused(
 ) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         async with stream_of(stages, "other", join_of(stages, **changes)) as other:
-            error = await other.receive()
-            assert isinstance(error, m.Error) and (error.number, error.code) == (0, code)
+            error = await error_from(other)
+            assert (error.number, error.code) == (0, code)
         assert stages.services[1].chains == 1
 
     play(halves, scene)
@@ -255,11 +259,11 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageMode
 def test_what_begins_no_chain_is_refused(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         async with stream_of(stages, "other", OPEN) as other:
-            error = await other.receive()
-            assert isinstance(error, m.Error) and error.code == ErrorCode.MALFORMED
+            error = await error_from(other)
+            assert error.code == ErrorCode.MALFORMED
         head.post(OPEN)
-        error = await head.receive()
-        assert isinstance(error, m.Error) and "unexpected OpenSequence" in error.message
+        error = await error_from(head)
+        assert "unexpected OpenSequence" in error.message
 
     play(halves, scene)
 
@@ -276,8 +280,8 @@ async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Pa
             return join_of(stages, chain=bytes([number]) * 16, pool_tokens=tokens)
 
         async def refusal(stream: Channel) -> str:
-            error = await stream.receive()
-            assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED and error.retry_after_s
+            error = await error_from(stream)
+            assert error.code == ErrorCode.OVERLOADED and error.retry_after_s
             return error.message
 
         async with stream_of(stages, "head", asked(1, tokens=half - 16)) as first:
@@ -301,21 +305,21 @@ async def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
             stream = await opened.enter_async_context(stream_of(stages, "head", join))
             assert isinstance(await stream.receive(), Joined)
         async with stream_of(stages, "head", join_of(stages, pool_tokens=16, chain=bytes([9]) * 16)) as more:
-            error = await more.receive()
-            assert isinstance(error, m.Error) and "too many chains" in error.message
+            error = await error_from(more)
+            assert "too many chains" in error.message
 
 
 def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         service = stages.services[1]
         await service.drain()
-        error = await head.receive()
-        assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+        error = await error_from(head)
+        assert error.code == ErrorCode.SHUTTING_DOWN
         assert error.message == "layers 2:4: the stage is leaving"
         assert (service.requests, stages.hosts[1].chains) == (0, 0)
         async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
-            error = await late.receive()
-            assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+            error = await error_from(late)
+            assert error.code == ErrorCode.SHUTTING_DOWN
 
     play(halves, scene)
 

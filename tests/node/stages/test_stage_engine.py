@@ -23,7 +23,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import in_step, load_stages, load_untried, ranges, through, whole_engine
+from tests.node.engine.staged import InStep, in_step, load_stages, load_untried, ranges, through, whole_engine
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,
@@ -59,24 +59,25 @@ PAIRS: dict[str, Any] = {
 }
 
 
+def check_in_step(engine: InStep, *, requests: int, tokens: int, tolerance: float, longest: int = 40) -> None:
+    """Trees of drafts, keeps and prunes, shared prefixes, preemptions: `InStep` compares every result."""
+    drawn = draw_requests(requests, vocab_tokens=engine.vocab_tokens, longest=longest, seed=3)
+    for asked in drawn:
+        asked.expected = serve_alone(engine, asked, tokens)
+    assert serve_together(engine, drawn, at_once=4, seed=5, tolerance=tolerance) == 0
+    assert engine.passes > 50
+
+
 @pytest.mark.parametrize("make", soak_rest(TINY.values()), ids=TINY)
 def test_chains_of_one_two_and_four_stages_serve_what_the_whole_model_serves(tmp_path: Path, make: Any) -> None:
     build(make()).save_pretrained(tmp_path)
     engine = in_step(tmp_path, ranges(4), ranges(1, 4), ranges(1, 2, 3, 4), pool_tokens=600)
-    requests = draw_requests(5, vocab_tokens=VOCAB, longest=60, seed=3)
-    for asked in requests:
-        asked.expected = serve_alone(engine, asked, 8)
-    # Trees of drafts, keeps and prunes, shared prefixes, preemptions: `InStep` compares every result.
-    assert serve_together(engine, requests, at_once=4, seed=5, tolerance=1e-4) == 0
-    assert engine.passes > 50
+    check_in_step(engine, requests=5, tokens=8, tolerance=1e-4, longest=60)
 
 
 def test_the_embedded_target_over_one_two_and_four_stages_is_the_embedded_target() -> None:
     engine = in_step(TARGET, ranges(8), ranges(3, 8), ranges(2, 4, 6, 8), pool_tokens=1500)
-    requests = draw_requests(6, vocab_tokens=4096, longest=40, seed=11)
-    for asked in requests:
-        asked.expected = serve_alone(engine, asked, 6)
-    assert serve_together(engine, requests, at_once=8, seed=7, tolerance=1e-3) == 0
+    check_in_step(engine, requests=6, tokens=6, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("make", soak_rest(PAIRS.values(), 2), ids=PAIRS)
@@ -95,20 +96,7 @@ def test_models_of_every_kind_can_be_cut_in_two(tmp_path: Path, make: Any) -> No
 def test_windows_hold_as_many_tokens_at_every_stage(tmp_path: Path) -> None:
     build(TINY["gemma2-windows"]()).save_pretrained(tmp_path)
     engine = in_step(tmp_path, ranges(1, 2, 4), pool_tokens=600, windowed=320, window_tokens=6)
-    sequences = [engine.open(sampling=Sampling(seed=seed), prompt_tokens=40, scope="all") for seed in range(3)]
-    for step in range(5):
-        rows = [
-            Row.chain(each, [3 + (7 * i + step) % 150 for i in range(20)], scored_from=19) for each in sequences
-        ]
-        engine.forward(rows)
-        for row in rows:
-            engine.keep(row.sequence, row.nodes)
-    engine.release(sequences[0])
-    again = engine.open(sampling=Sampling(), prompt_tokens=40, scope="all")
-    tokens = [3 + (7 * i + step) % 150 for step in range(5) for i in range(20)]
-    known = engine.reuse_prefix(again, tokens)
-    assert known
-    engine.forward([Row.chain(again, tokens[known:])])
+    check_in_step(engine, requests=5, tokens=8, tolerance=1e-4, longest=80)
 
 
 def test_likelihoods_of_prompts_and_rows_that_ask_nothing_come_through(folder: Path) -> None:

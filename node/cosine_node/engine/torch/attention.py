@@ -57,14 +57,6 @@ class AttentionKernel:
             weights = joined.softmax(-1)[..., :-1]
         return weights.to(queries.dtype) @ values
 
-    def numbers_per_query(self, keys: Tensor, values: Tensor, group: int, *, has_sinks: bool) -> int:
-        """The numbers that are alive at once for a query of all heads: its scores, or the mask where they are not.
-
-        PyTorch has kernels that keep no scores, but for keys as wide as values only.
-        """
-        is_fused = self.softcap is None and not has_sinks and keys.shape[3] == values.shape[3]
-        return group * keys.shape[2] * (1 if is_fused else keys.shape[1])
-
     def in_tiles(
         self,
         tiles: RowTiles,
@@ -253,7 +245,10 @@ def attend(
     for call in calls:
         keys = _read(pages.keys, call)
         values = keys if pages.values is pages.keys else _read(pages.values, call)
-        alive = kernel.numbers_per_query(keys, values, group, has_sinks=sinks is not None)
+        # The scores of a query of all heads are alive at once, or its mask alone: PyTorch has kernels that keep no
+        # scores, but for keys as wide as values only.
+        is_fused = softcap is None and sinks is None and keys.shape[3] == values.shape[3]
+        alive = group * keys.shape[2] * (1 if is_fused else keys.shape[1])
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)
             bias = piece.bias(query.dtype, group, tiles=tiles)

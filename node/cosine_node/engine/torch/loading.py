@@ -222,8 +222,8 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
 def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **options: Any) -> Any:
     """A model of `config`, which was unfolded from the file; `options` are those of `from_pretrained`.
 
-    Its weights are dequantised once. The config is marked with the type of the stored weights, which `numerics` then
-    names. Raises `UsageError` for a file that lacks weights or has others.
+    Its weights are dequantised once. The config is marked with the type of the stored weights, which `numerics`
+    then names. Raises `UsageError` for a file that lacks weights or has others.
     """
     config.gguf_weights = file.weights
     weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file)}

@@ -1,6 +1,5 @@
 """GGUF files in the torch engine: the same model as the folder it was made from, and as its weights by hand."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,15 @@ import torch
 import transformers as tf
 from gguf import MODEL_ARCH, GGUFWriter, get_tensor_name_map
 
-from cosine_node.engine.base import Row
-from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
 from tests.thoroughness import soak_rest
-
-PROMPT = (3, 70, 140, 9, 11)
-TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +32,15 @@ def unfolded(llama: Path, weights: str, folder: Path) -> Path:
     return unfold(folder / f"{weights}.gguf", cache_folder=folder / "cache")
 
 
-def text(engine: TorchEngine, temperature: float) -> list[int]:
-    """What an engine says, token by token."""
-    sequence = engine.open(sampling=Sampling(temperature=temperature, seed=7), prompt_tokens=len(PROMPT))
-    fed: tuple[int, ...] = PROMPT
-    said: list[int] = []
-    while len(said) < TOKENS:
-        (result,) = engine.forward([Row.chain(sequence, fed, scored_from=len(fed) - 1)])
-        engine.keep(sequence, range(len(fed)))
-        said.append(result.choices[-1].token)
-        fed = (said[-1],)
-    return said
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_file_in_float32_says_what_its_folder_says(temperature: float, llama: Path, tmp_path: Path) -> None:
     from_file = load_engine(str(unfolded(llama, "F32", tmp_path)), device="cpu", pool_tokens=64)
     from_folder = load_engine(str(llama), device="cpu", pool_tokens=64)
     assert (from_file.numerics, from_folder.numerics) == ("gguf:F32+float32", "float32")
     assert (from_file.vocab_tokens, from_file.context_tokens) == (VOCAB, from_folder.context_tokens)
-    assert text(from_file, temperature) == text(from_folder, temperature)
+    asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
+    said, expected = ([token for token, _ in serve_alone(each, asked, 12)] for each in (from_file, from_folder))
+    assert said == expected
 
 
 @pytest.mark.parametrize("weights", soak_rest(["Q4_1", "Q8_0"]))
@@ -84,20 +68,6 @@ def test_dtype_and_quantisation_are_obeyed_and_named(llama: Path, tmp_path: Path
     assert engine.numerics == "gguf:Q8_0+bfloat16"
     pytest.importorskip("torchao")
     assert load_engine(folder, quantize="int8", device="cpu", pool_tokens=64).numerics == "gguf:Q8_0+float32/int8"
-
-
-def qwen2() -> Any:
-    return tf.Qwen2Config(**COMMON)
-
-
-def qwen3() -> Any:
-    return tf.Qwen3Config(**COMMON, head_dim=16)
-
-
-def llama3() -> Any:
-    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    lengths = {"original_max_position_embeddings": 64, "rope_theta": 10000.0}
-    return tf.LlamaConfig(**COMMON, rope_parameters={**rope, **lengths})
 
 
 def write_model(model: Any, file: Path, kind: str, rope_factors: Any = None) -> None:
@@ -139,35 +109,45 @@ def logits(model: Any) -> torch.Tensor:
         return torch.as_tensor(model(torch.tensor([list(range(3, 90))])).logits)
 
 
-@pytest.mark.parametrize(("make", "kind"), [(qwen2, "qwen2"), (qwen3, "qwen3")])
-def test_other_kinds_are_read_exactly(make: Callable[[], Any], kind: str, tmp_path: Path) -> None:
-    model = build(make())
-    write_model(model, tmp_path / "a.gguf", kind)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (tf.Qwen2Config(**COMMON), "qwen2"),
+        (tf.Qwen3Config(**COMMON, head_dim=16), "qwen3"),
+        (tf.LlamaConfig(**COMMON, rope_parameters=LLAMA3), "llama"),
+    ],
+    ids=["qwen2", "qwen3", "llama3"],
+)
+def test_other_kinds_are_read_exactly_and_llama_3_with_the_frequencies_of_the_file(
+    config: Any, kind: str, tmp_path: Path
+) -> None:
+    model, factors = build(config), None
+    if kind == "llama":
+        plain = 1.0 / 10000.0 ** (torch.arange(0, 16, 2, dtype=torch.float32) / 16)
+        factors = (plain / model.model.rotary_emb.inv_freq).numpy()
+        assert factors.max() == pytest.approx(8.0)
+    write_model(model, tmp_path / "a.gguf", kind, rope_factors=factors)
     folder = unfold(tmp_path / "a.gguf", cache_folder=tmp_path)
     file = GgufFile.in_folder(folder)
     assert file is not None
     loaded = load_gguf_model(file, read_config(str(folder)), dtype=torch.float32, attn_implementation="eager")
     assert type(loaded) is type(model)
-    assert torch.equal(logits(loaded), logits(model))
-    assert load_engine(str(folder), device="cpu", pool_tokens=64).numerics == "gguf:F32+float32"
-
-
-def test_the_frequencies_of_llama_3_are_those_of_the_file(tmp_path: Path) -> None:
-    model = build(llama3())
-    plain = 1.0 / 10000.0 ** (torch.arange(0, 16, 2, dtype=torch.float32) / 16)
-    factors = (plain / model.model.rotary_emb.inv_freq).numpy()
-    assert factors.max() == pytest.approx(8.0)
-    write_model(model, tmp_path / "a.gguf", "llama", rope_factors=factors)
-    folder = unfold(tmp_path / "a.gguf", cache_folder=tmp_path)
-    file = GgufFile.in_folder(folder)
-    assert file is not None
-    loaded = load_gguf_model(file, read_config(str(folder)), dtype=torch.float32, attn_implementation="eager")
-    assert torch.allclose(logits(loaded), logits(model), atol=1e-5)
+    assert torch.allclose(logits(loaded), logits(model), rtol=0, atol=1e-5 if kind == "llama" else 0)
     assert load_engine(str(folder), device="cpu", pool_tokens=64).numerics == "gguf:F32+float32"
 
 
 def test_a_file_without_all_weights_is_refused(tmp_path: Path) -> None:
-    model = build(qwen2())
+    model = build(tf.Qwen2Config(**COMMON))
     del model.model.layers[1].mlp.down_proj.weight
     write_model(model, tmp_path / "a.gguf", "qwen2")
     folder = unfold(tmp_path / "a.gguf", cache_folder=tmp_path)
