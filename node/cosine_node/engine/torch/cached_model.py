@@ -1,7 +1,6 @@
 """A transformers model that runs passes with its own attention and a cache gathered from the pool, row by row."""
 
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -20,10 +19,11 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import SequenceTree
@@ -295,7 +295,7 @@ def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[in
     return {number: change(value) if isinstance(value, Tensor) else value for number, value in values.items()}
 
 
-class CachedModel:
+class CachedModel(PassModel):
     """Wraps a causal LM for passes over a pool of `slots` token slots: one forward a row, or a few.
 
     The paths of a token tree are a batch, which shares the keys and values of what was fed before. Where layers
@@ -305,18 +305,15 @@ class CachedModel:
     Raises `UnsupportedModel`.
     """
 
-    attention_name: Final = "eager"
+    attention_name = "eager"
 
     def __init__(self, model: Any, *, slots: int, is_stepped: bool = False) -> None:
         model.set_attn_implementation(self.attention_name)
-        self.model = model.eval()
-        self.device: torch.device = model.device
-        self.store = KvStore(slots=slots)
+        super().__init__(model, KvStore(slots=slots))
         # By the slot of the token that a state follows.
         self._most_states = max(LEAST_STATES, slots // TOKENS_A_STATE)
         self._states = Remembered[int, ModelState](self._most_states)
         self._is_stepped = is_stepped
-        self._abandoned = threading.Event()
         self._kinds = layer_kinds(model.config)
         self._has_state = any(kind.states for kind in self._kinds)
         name = cache_parameter(type(model))
@@ -373,33 +370,21 @@ class CachedModel:
     def pool_bytes(self) -> int:
         return self.store.bytes + self._state_bytes * self._most_states
 
-    def abandon(self) -> None:
-        self._abandoned.set()
-
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
-        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
-
-        Raises `PassAbandoned` once told to, and `OutOfMemory`.
-        """
-        # An earlier call for a pass that had just ended must not stop this one.
-        self._abandoned.clear()
         found: dict[int, Tensor] = {}
         start = 0
-        try:
-            with torch.inference_mode():
-                for tree, row in feeds:
-                    for name in row.nodes:
-                        self._states.pop(tree.nodes[name].slot)
-                    stop = start + len(row.tokens)
-                    numbers = {position - start for position in wanted if start <= position < stop}
-                    for number, logits in self._row_logits(tree, row, numbers).items():
-                        found[start + number] = logits
-                    start = stop
-                if not wanted:
-                    return torch.empty(0, self.vocab_tokens, dtype=self.model.dtype, device=self.device)
-                return torch.stack([found[position] for position in wanted])
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory("The device has no memory left for a pass.") from error
+        with self._passing():
+            for tree, row in feeds:
+                for name in row.nodes:
+                    self._states.pop(tree.nodes[name].slot)
+                stop = start + len(row.tokens)
+                numbers = {position - start for position in wanted if start <= position < stop}
+                for number, logits in self._row_logits(tree, row, numbers).items():
+                    found[start + number] = logits
+                start = stop
+            if not wanted:
+                return torch.empty(0, self.vocab_tokens, dtype=self.model.dtype, device=self.device)
+            return torch.stack([found[position] for position in wanted])
 
     def _row_logits(self, tree: SequenceTree, row: Row, wanted: set[int]) -> dict[int, Tensor]:
         """Feed one row; the logits [vocab] after its tokens of these numbers."""

@@ -26,7 +26,8 @@ from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTe
 from cosine_node.engine.torch.attention import latent_layers
 from cosine_node.engine.torch.cached_model import CachedModel
 from cosine_node.engine.torch.partial_model import part_of
-from cosine_node.engine.torch.pass_way import PassModel, PassWay
+from cosine_node.engine.torch.pass_model import PassModel
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
     UNBOUNDED_TOKENS,
     UnsupportedModel,

@@ -1,22 +1,21 @@
 """A transformers model that runs packed passes: plan in, logits out."""
 
 import inspect
-import threading
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from cosine_node.engine.base import OutOfMemory, Row
+from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import WindowPages
-from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
 from cosine_node.engine.torch.cuda_graphs import CudaGraphs
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.partial_model import part_of
+from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
 from cosine_node.engine.torch.row_tiles import RowTileSet, tile_experts
 from cosine_node.engine.torch.support import UnsupportedModel
@@ -24,7 +23,7 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 
-class PackedModel:
+class PackedModel(PassModel):
     """Wraps a causal LM for packed passes over a pool of `slots` token slots.
 
     Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which allocates
@@ -36,7 +35,7 @@ class PackedModel:
     `UnsupportedModel`.
     """
 
-    attention_name: Final = ATTENTION_NAME
+    attention_name = ATTENTION_NAME
 
     def __init__(
         self,
@@ -53,10 +52,7 @@ class PackedModel:
         if model.config._attn_implementation != ATTENTION_NAME:
             raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
         keep_latents(model, are_kept=keeps_latents)
-        self.model = model.eval()
-        self.device: torch.device = model.device
-        self.store = KvStore(slots=slots, windows=windows)
-        self._abandoned = threading.Event()
+        super().__init__(model, KvStore(slots=slots, windows=windows))
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
         self.flat = FlatDecoder.of(self.model)
@@ -73,53 +69,37 @@ class PackedModel:
             windows.leave(0)
             windows.clear(0)
         # A part of a model need not have an output layer to tell by.
-        self.vocab_tokens: int = width if part_of(model) is None else model.config.get_text_config().vocab_size
+        self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
             tile_experts(self.model, tiles.products)
         elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
 
-    @property
-    def token_bytes(self) -> TokenBytes:
-        return self.store.token_bytes
-
-    @property
-    def pool_bytes(self) -> int:
-        return self.store.bytes
-
-    def abandon(self) -> None:
-        self._abandoned.set()
-
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
     ) -> Tensor:
-        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
+        """As `PassModel.logits`.
 
         A part of a model takes the activations `entering` [tokens, hidden] where it has no first layer, and gives
         those that leave it, of all positions, where it has no last; `store` is the part of the pool that the slots
-        count in. Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        count in.
         """
-        # An earlier call for a pass that had just ended must not stop this one.
-        self._abandoned.clear()
-        try:
-            with torch.inference_mode():
-                if self._tiles is not None:
-                    return self._deterministic_logits(feeds, wanted, self._tiles)
-                plan = PassPlan(
-                    feeds,
-                    store=self.store if store is None else store,
-                    device=self.device,
-                    pads_rows=self._pads_rows,
-                    is_abandoned=self._abandoned.is_set,
-                )
-                logits = None if self._graphs is None else self._graphs.logits(plan, wanted)
-                if logits is not None:
-                    return logits
-                # The output projection is a large share of a small model: it is computed where it is wanted only.
-                return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory("The device has no memory left for a pass.") from error
+        with self._passing():
+            if self._tiles is not None:
+                return self._deterministic_logits(feeds, wanted, self._tiles)
+            plan = PassPlan(
+                feeds,
+                store=self.store if store is None else store,
+                device=self.device,
+                pads_rows=self._pads_rows,
+                is_abandoned=self._abandoned.is_set,
+            )
+            logits = None if self._graphs is None else self._graphs.logits(plan, wanted)
+            if logits is not None:
+                return logits
+            # The output projection is a large share of a small model: it is computed where it is wanted only.
+            return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
 
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
         stale = stale_slots(feeds)

@@ -1,56 +1,13 @@
 """The ways in which a model's passes can be run."""
 
 from enum import Enum
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from cosine_node.engine.kv_pool import WindowPages
-from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.cached_model import CachedModel
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import Feeds
+from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.row_tiles import RowTileSet
-
-
-class PassModel(Protocol):
-    """A causal LM over a pool of token slots."""
-
-    @property
-    def attention_name(self) -> str:
-        """The attention that the model's configuration names in these passes."""
-        ...
-
-    @property
-    def model(self) -> Any: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def vocab_tokens(self) -> int: ...
-
-    @property
-    def token_bytes(self) -> TokenBytes:
-        """Memory that a token slot takes, with its share of whatever else grows with the pool."""
-        ...
-
-    @property
-    def pool_bytes(self) -> int:
-        """Memory of the pool, and of what stands beside it."""
-        ...
-
-    def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
-        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
-
-        Raises `PassAbandoned` once told to, and `OutOfMemory`.
-        """
-        ...
-
-    def abandon(self) -> None:
-        """Stop the pass under way between two of its layers; called from another thread."""
-        ...
 
 
 class PassWay(Enum):

@@ -1,0 +1,60 @@
+"""The models that run the passes of an engine."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from cosine_node.engine.base import OutOfMemory
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_plan import Feeds
+
+
+class PassModel(ABC):
+    """A causal LM over a pool of token slots."""
+
+    attention_name: ClassVar[str]
+    """The attention that the model's configuration names in these passes."""
+    vocab_tokens: int
+
+    def __init__(self, model: Any, store: KvStore) -> None:
+        self.model = model.eval()
+        self.device: torch.device = model.device
+        self.store = store
+        self._abandoned = threading.Event()
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """Memory that a token slot takes, with its share of whatever else grows with the pool."""
+        return self.store.token_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of the pool, and of what stands beside it."""
+        return self.store.bytes
+
+    @abstractmethod
+    def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
+        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
+
+        Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        """
+
+    def abandon(self) -> None:
+        """Stop the pass under way between two of its layers; called from another thread."""
+        self._abandoned.set()
+
+    @contextmanager
+    def _passing(self) -> Iterator[None]:
+        # An earlier call for a pass that had just ended must not stop this one.
+        self._abandoned.clear()
+        try:
+            with torch.inference_mode():
+                yield
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory("The device has no memory left for a pass.") from error
