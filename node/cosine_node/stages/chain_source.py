@@ -20,12 +20,8 @@ from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
-LOOK_EVERY_S: Final = 10.0
-"""A spare that has come is known soon, and a look-up costs others little."""
 OPEN_S: Final = 4.5
 """Whoever waits for a chain hears within 5 s that there is none."""
-JOIN_S: Final = 4.0
-"""Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for."""
 GONE_S: Final = 10.0
 """A stage that failed is not asked again for so long, though its record lives on, unless it has announced
 itself since. Afterwards it is asked where nobody else holds its layers."""
@@ -76,7 +72,8 @@ class ChainSource:
         while True:
             await self._look()
             self._measure()
-            await asyncio.sleep(LOOK_EVERY_S)
+            # A spare that has come is known soon, and a look-up costs others little.
+            await asyncio.sleep(10.0)
 
     async def close(self) -> None:
         """End the chain, if there is one."""
@@ -115,7 +112,8 @@ class ChainSource:
             await asyncio.sleep(max(waits_s, default=0.0))
             plan = self._plan(found, first_sequence)
             try:
-                opening = open_chain(self._transport, plan, join_s=JOIN_S)
+                # Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for.
+                opening = open_chain(self._transport, plan, join_s=4.0)
                 self._chain = await self._opened.enter_async_context(opening)
             except ChainLost as error:
                 LOG.info("no chain: %s", error)

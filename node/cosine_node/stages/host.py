@@ -6,11 +6,9 @@ import torch
 
 from cosine_node.engine.base import OutOfPages, Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import StageEngine, StageModel
 from cosine_node.stages.operations import BadActivations
-from cosine_protocol.stage_messages import LayerRange
 
 
 class HostedChain:
@@ -18,12 +16,8 @@ class HostedChain:
 
     def __init__(self, model: StageModel, engine: StageEngine, close: Callable[[], object]) -> None:
         self._model = model
-        self._engine = engine
+        self.books = engine
         self.close = close
-
-    @property
-    def books(self) -> PagedEngine:
-        return self._engine
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         """`StageEngine.forward` over bytes. Raises what that raises, and `BadActivations` for its own outcome."""
@@ -35,7 +29,7 @@ class HostedChain:
             # Copied into memory of torch's own, for products round by alignment.
             read = torch.frombuffer(bytearray(activations), dtype=dtype)
             entering = read.view(tokens, width).to(self._model.device, copy=True)
-        found = self._engine.forward(rows, entering)
+        found = self.books.forward(rows, entering)
         if isinstance(found, list):
             return found
         if not bool(torch.isfinite(found).all()):
@@ -51,28 +45,16 @@ class StageHost:
         self._model = model
         self._taken: dict[int, tuple[range, range]] = {}
         self._opened = 0
-
-    @property
-    def layers(self) -> LayerRange:
-        return self._model.layers
-
-    @property
-    def numerics(self) -> str:
-        return self._model.numerics
-
-    @property
-    def token_bytes(self) -> int:
+        self.layers = model.layers
+        self.numerics = model.numerics
+        self.token_bytes = model.hidden_width * model.dtype.itemsize
         """The length of a token's activations."""
-        return self._model.hidden_width * self._model.dtype.itemsize
+        self.pool_tokens = model.slots
+        """Tokens of the whole pool."""
 
     @property
     def chains(self) -> int:
         return len(self._taken)
-
-    @property
-    def pool_tokens(self) -> int:
-        """Tokens of the whole pool."""
-        return self._model.slots
 
     @property
     def free_tokens(self) -> int:

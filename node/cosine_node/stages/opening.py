@@ -111,11 +111,6 @@ class StageRehearsal:
 
 WIDE_TOKENS: Final = 64
 """The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
-MEMORY_PART: Final = 0.5
-"""Of the free memory of a machine, which its user and other programs want too. A pool of a verifier takes
-a quarter, but the weights of a stage count as well, and they are chosen to fit."""
-WEIGHTS_PART: Final = 0.75
-"""With `auto` layers take so much of the memory at most; the rest holds keys and values of chains."""
 HEADS: Final = 2
 """A stage's pool has room for so many heads with as many requests as a verifier has by default."""
 
@@ -175,7 +170,8 @@ class StageDraft:
         """The layers to hold, where others hold these. Raises `UsageError`."""
         if self.named is not None:
             return self.named
-        most_bytes = math.inf if self._memory_bytes is None else WEIGHTS_PART * self._memory_bytes
+        # The rest of the memory holds keys and values of chains.
+        most_bytes = math.inf if self._memory_bytes is None else 0.75 * self._memory_bytes
         part = lacked_most(held, layers=self.sizes.layers, fits=lambda part: self.sizes.of(part) <= most_bytes)
         if part is None:
             assert self._memory_bytes is not None
@@ -230,7 +226,9 @@ def _memory_bytes(text: str, device: torch.device) -> int | None:
         free_bytes: int | None = torch.cuda.mem_get_info(device)[0]
         part = part or CARD_MEMORY_PART
     else:
-        free_bytes, part = free_memory_bytes(), part or MEMORY_PART
+        # The machine's user and other programs want memory too. A pool of a verifier takes a quarter, but here the
+        # weights count as well, and they are chosen to fit.
+        free_bytes, part = free_memory_bytes(), part or 0.5
     return None if free_bytes is None else int(part * free_bytes)
 
 

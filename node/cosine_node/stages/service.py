@@ -47,8 +47,6 @@ MAX_CHAINS: Final = 64
 """Far above the heads that one stage has time for."""
 MAX_PEER_CHAINS: Final = 4
 """A head has one, and for a moment the one before."""
-PEER_PART: Final = 0.5
-"""One peer's chains hold at most this part of the pool, so that another one finds room."""
 RETRY_AFTER_S: Final = 0.5
 """A chain that was lost gives its slots back once the pass under way has ended."""
 READ_FACTOR: Final = 32
@@ -197,8 +195,8 @@ class StageService:
     @property
     def _peer_tokens(self) -> int:
         """What one peer's chains may have in all; where a single request would fill the pool, all of it."""
-        part = int(PEER_PART * self._host.pool_tokens)
-        return max(part, min(self._host.pool_tokens, USUAL_TOKENS))
+        # Half of the pool, so that another one finds room.
+        return max(self._host.pool_tokens // 2, min(self._host.pool_tokens, USUAL_TOKENS))
 
     @property
     def waiting_bytes(self) -> int:
