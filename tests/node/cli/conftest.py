@@ -1,9 +1,24 @@
-"""No command of a test reads the settings of the person who runs it."""
+"""Runs commands in this process; none reads the settings of the person who runs the tests."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from cosine_node.cli import main
+
+
+class Told(NamedTuple):
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Told]
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +26,17 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("COSINE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("cosine_node.cli.configuration.user_config_dir", lambda _: str(tmp_path))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command and return its exit code and what it has written."""
+
+    def told(*arguments: str) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code is None or isinstance(exit_.value.code, int)
+        return Told(exit_.value.code or 0, *capsys.readouterr())
+
+    return told

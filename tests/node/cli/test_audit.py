@@ -10,20 +10,13 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.cli import main
 from cosine_node.cli.audit import check, judged
 from cosine_node.terminal.printing import json_safe
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
+from tests.node.cli.conftest import Run
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as exited:
-        main(["audit", *arguments])
-        raise SystemExit(0)
-    return int(exited.value.code or 0)
 
 
 def written(folder: Path, *pieces: Evidence) -> str:
@@ -33,38 +26,33 @@ def written(folder: Path, *pieces: Evidence) -> str:
     return str(file)
 
 
-def test_evidence_is_checked_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(written(tmp_path, piece_of(3, 3), piece_of()), "--offline") == 0
-    first, second = capsys.readouterr().out.splitlines()
+def test_evidence_is_checked_offline_and_what_is_forged_proves_nothing(run: Run, tmp_path: Path) -> None:
+    told = run("audit", written(tmp_path, piece_of(3, 3), piece_of()), "--offline")
+    first, second = told.out.splitlines()
+    assert told.code == 0
     assert "convicted" in first and "accuses: 0 equal, 0 near ties, 3 different" in first
     assert "unanswered; nobody has judged it" in second
-
-
-def test_what_is_forged_is_said_to_prove_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(written(tmp_path, FORGERIES["about another text"]), "--offline", "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert "signature" in told["checked"][0]["problem"]
+    told = run("audit", written(tmp_path, FORGERIES["about another text"]), "--offline", "--json")
+    assert (told.code, "signature" in json.loads(told.out)["checked"][0]["problem"]) == (1, True)
 
 
 def test_without_a_file_it_reads_what_is_kept_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert run("--offline") == 2
-    assert "No evidence is kept" in capsys.readouterr().err
+    told = run("audit", "--offline")
+    assert (told.code, "No evidence is kept" in told.err) == (2, True)
     EvidenceFile().add(piece_of(3, 3))
-    assert run("--offline") == 0
-    assert "convicted" in capsys.readouterr().out
+    told = run("audit", "--offline")
+    assert (told.code, "convicted" in told.out) == (0, True)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"text": "a"}', '{"audit": null}', '{"audit": {"evidence": [1]}}'])
-def test_a_file_without_evidence_is_refused_in_a_sentence(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_evidence_is_refused_in_a_sentence(run: Run, content: str, tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(content)
-    assert run(str(file), "--offline") == 2
-    assert str(file) in capsys.readouterr().err
+    told = run("audit", str(file), "--offline")
+    assert (told.code, str(file) in told.err) == (2, True)
 
 
 @pytest.mark.parametrize(("is_honest", "state"), [(True, "passed"), (False, "convicted")])

@@ -10,7 +10,7 @@ import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.cli import asking, main
+from cosine_node.cli import asking
 from cosine_node.cli.generate import config_lines, stage_of
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p import network
@@ -21,6 +21,7 @@ from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.test_blocking import InProcess
+from tests.node.cli.conftest import Run
 from tests.swarm.reference import plain_stream, prompt_of, target_engine
 
 FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
@@ -37,10 +38,7 @@ def test_a_verifier_is_asked_then_waited_for_then_generates() -> None:
     assert stage_of(progress(), verifiers) == "Asking verifier …rstfirst"
     assert stage_of(progress(serving=(FIRST,)), verifiers) == "Waiting for the first token of verifier …rstfirst"
     assert stage_of(progress(serving=(FIRST,), tokens=3), verifiers) == "Generating with verifier …rstfirst"
-
-
-def test_attempts_in_vain_are_counted_and_the_next_verifier_is_asked() -> None:
-    verifiers = (FIRST, SECOND)
+    # Attempts in vain are counted, and the next verifier is asked.
     assert stage_of(progress(tried=("a",)), verifiers) == "Asking verifier …ndsecond, after 1 attempt in vain"
     assert stage_of(progress(tried=("a", "b")), verifiers) == "Asking verifier …rstfirst, after 2 attempts in vain"
     after = stage_of(progress(serving=(SECOND,), tried=("a",)), verifiers)
@@ -67,29 +65,25 @@ def _swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def generated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as exit_:
-        main(("generate", PROMPT, "--seed", "5", "--json", *options))
-    assert exit_.value.code in (0, None)
-    done: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return done
-
-
 @pytest.mark.usefixtures("_swarm")
-def test_the_models_own_generation_config_is_applied_overridden_and_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    by_default = generated(capsys)
+def test_the_models_own_generation_config_is_applied_overridden_and_left_out(run: Run) -> None:
+    def generated(*options: str) -> dict[str, Any]:
+        told = run("generate", PROMPT, "--seed", "5", "--json", *options)
+        assert told.code == 0
+        done: dict[str, Any] = json.loads(told.out)
+        return done
+
+    by_default = generated()
     sampling = Sampling(temperature=0.9, repetition_penalty=1.2, seed=5)
     assert by_default["text"] == LetterCodec().decode(plain_stream(PROMPT, sampling, tokens=9))
     assert by_default["generation_config"] == {
         "options": {"temperature": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 9},
         "not_honoured": ["num_beams"],
     }
-    greedy = generated(capsys, "--temperature", "0", "--repetition-penalty", "1", "--max-new-tokens", "7")
+    greedy = generated("--temperature", "0", "--repetition-penalty", "1", "--max-new-tokens", "7")
     assert greedy["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=7))
     assert greedy["generation_config"]["options"] == {}
-    without = generated(capsys, "--generation-config", "none")
+    without = generated("--generation-config", "none")
     assert without["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=128))
     assert without["generation_config"] == {"options": {}, "not_honoured": []}
 
@@ -97,14 +91,15 @@ def test_the_models_own_generation_config_is_applied_overridden_and_left_out(
 @pytest.mark.usefixtures("_swarm")
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_text_that_would_steer_a_terminal_does_not_reach_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_terminal: bool
+    run: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     monkeypatch.setattr(LetterCodec, "decode", lambda self, tokens: "\x1b[2J" * len(tokens))
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    with pytest.raises(SystemExit):
-        main(("generate", PROMPT, "--max-new-tokens", "3", "--generation-config", "none"))
-    assert capsys.readouterr().out == (("\ufffd" if is_terminal else "\x1b") + "[2J") * 3 + "\n"
+    assert (
+        run("generate", PROMPT, "--max-new-tokens", "3", "--generation-config", "none").out
+        == (("\ufffd" if is_terminal else "\x1b") + "[2J") * 3 + "\n"
+    )
 
 
 def test_what_was_applied_is_told_in_words() -> None:
@@ -120,15 +115,6 @@ TCP = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER_ID}"
 QUIC = f"/ip4/192.0.2.1/udp/4001/quic-v1/p2p/{PEER_ID}"
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The transports that `joining` is asked for; py-libp2p is installed."""
-    seen: list[Any] = []
-    monkeypatch.setattr(network, "joining", lambda *_, transport, **__: seen.append(transport))
-    monkeypatch.setattr(asking, "find_spec", lambda name: name)
-    return seen
-
-
 @pytest.mark.parametrize(
     ("maddrs", "transport"),
     [
@@ -138,17 +124,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ((f"/dnsaddr/peers.example/p2p/{PEER_ID}",), None),
     ],
 )
-def test_the_addresses_decide(asked: list[Any], maddrs: tuple[str, ...], transport: str | None) -> None:
-    asking.joining_once(maddrs, Access())
-    assert asked == [transport]
-
-
-def test_the_environment_and_the_installation_decide_first(
-    asked: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_the_environment_and_the_installation_decide_on_the_transport_then_the_addresses(
+    monkeypatch: pytest.MonkeyPatch, maddrs: tuple[str, ...], transport: str | None
 ) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(network, "joining", lambda *_, transport, **__: seen.append(transport))
+    monkeypatch.setattr(asking, "find_spec", lambda name: name)
+    asking.joining_once(maddrs, Access())
     monkeypatch.setenv("COSINE_TRANSPORT", "full")
-    asking.joining_once((TCP,), Access(), Path("folder"))
+    asking.joining_once(maddrs, Access(), Path("folder"))
     monkeypatch.delenv("COSINE_TRANSPORT")
     monkeypatch.setattr(asking, "find_spec", lambda _: None)
-    asking.joining_once((TCP,), Access())
-    assert asked == [None, None]
+    asking.joining_once(maddrs, Access())
+    assert seen == [transport, None, None]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cosine_node.cli import main, status
+from cosine_node.cli import status
 from cosine_node.cli.status import (
     SHOWN_KINDS,
     SHOWN_LAYERS,
@@ -35,6 +35,7 @@ from cosine_protocol.records import NodeRecord, Role, StageOffer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
+from tests.node.cli.conftest import Run, Told
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 NOTHING = OwnNotes()
@@ -181,91 +182,57 @@ def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_node.doctor.swarm.LOOK_AGAIN_S", (0.0,))
 
 
-def run_status(
-    monkeypatch: pytest.MonkeyPatch, arrange: Callable[[PlainSwarm], Awaitable[Any]], *arguments: str
-) -> int:
-    """The command over an in-memory swarm; its exit code."""
+@pytest.fixture
+def run_status(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command over an in-memory swarm of one verifier, or of nobody."""
 
-    def joining(peers: tuple[str, ...], *, access: Access, **_: Any) -> Callable[[], Awaitable[PlainSwarm]]:
-        assert peers == (BOOT,)
+    def told(*arguments: str, is_anybody: bool = True) -> Told:
+        def joining(peers: tuple[str, ...], *, access: Access, **_: Any) -> Callable[[], Awaitable[PlainSwarm]]:
+            assert peers == (BOOT,)
 
-        async def join() -> PlainSwarm:
-            swarm = PlainSwarm()
-            await arrange(swarm)
-            return swarm
+            async def join() -> PlainSwarm:
+                swarm = PlainSwarm()
+                if is_anybody:
+                    await swarm.announce(1, account(), role=Role.VERIFIER)
+                return swarm
 
-        return join
+            return join
 
-    monkeypatch.setattr(network, "joining", joining)
-    with pytest.raises(SystemExit) as exit_:
-        main(("status", "--initial-peers", BOOT, "--target", "someone/model", *arguments))
-    return int(exit_.value.code or 0)
+        monkeypatch.setattr(network, "joining", joining)
+        return run("status", "--initial-peers", BOOT, "--target", "someone/model", *arguments)
 
-
-async def a_verifier(swarm: PlainSwarm) -> None:
-    await swarm.announce(1, account(), role=Role.VERIFIER)
+    return told
 
 
-async def nobody(swarm: PlainSwarm) -> None:
-    return
-
-
-def test_the_command_prints_a_table_and_succeeds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_status(monkeypatch, a_verifier) == 0
-    out, err = capsys.readouterr()
-    assert "1 verifier and 0 drafters of someone/model" in out
-    assert err.startswith("Looking for peers ...\nLooking for nodes of someone/model ...\n")
-
-
-def test_a_verifier_that_audits_convicted_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_command_prints_a_table_or_one_object_with_who_is_convicted_or_banned(
+    run_status: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    told = run_status()
+    assert (told.code, "1 verifier and 0 drafters of someone/model" in told.out) == (0, True)
+    assert told.err.startswith("Looking for peers ...\nLooking for nodes of someone/model ...\n")
+    assert [status.stage_of(asked, "m") for asked in range(3)] == [
+        *("Looking for nodes of m", "Asking 1 node", "Asking 2 nodes")
+    ]
     EvidenceFile().add(piece_of(3, 3))
-    assert run_status(monkeypatch, a_verifier) == 0
-    assert f"{AUTHOR.peer_id[-8:]} was convicted" in capsys.readouterr().err
-
-
-def test_bans_of_this_user_are_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     BanFile().ban("peer", until_s=1e10, why="spam")
-    assert run_status(monkeypatch, a_verifier, "--json") == 0
-    bans = json.loads(capsys.readouterr().out)["bans"]
-    assert bans == {"peer": {"until": "2286-11-20T17:46+00:00", "why": "spam", "floods": 0}}
-
-
-def test_the_stage_of_a_look_is_told() -> None:
-    assert status.stage_of(0, "someone/model") == "Looking for nodes of someone/model"
-    assert status.stage_of(1, "someone/model") == "Asking 1 node"
-    assert status.stage_of(2, "someone/model") == "Asking 2 nodes"
-
-
-def test_the_command_prints_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_status(monkeypatch, a_verifier, "--json", "--network", "mine") == 0
-    seen = json.loads(capsys.readouterr().out)
+    told = run_status("--json", "--network", "mine")
+    assert f"{AUTHOR.peer_id[-8:]} was convicted" in told.err
+    seen = json.loads(told.out)
     assert (seen["target"], seen["network"], seen["problem"]) == ("someone/model", "mine", "")
     assert [node["requests"] for node in seen["nodes"]] == [2]
-    assert seen["bans"] == {}
+    assert seen["bans"] == {"peer": {"until": "2286-11-20T17:46+00:00", "why": "spam", "floods": 0}}
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_nobody_found_is_a_failure_with_the_next_step(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    assert run_status(monkeypatch, nobody, *arguments) == 1
-    out, err = capsys.readouterr()
-    sentence = json.loads(out)["problem"] if arguments else err
+def test_nobody_found_is_a_failure_with_the_next_step(run_status: Run, arguments: tuple[str, ...]) -> None:
+    told = run_status(*arguments, is_anybody=False)
+    sentence = json.loads(told.out)["problem"] if arguments else told.err
     assert "Nobody serves 'someone/model'" in sentence and "cosine-node join" in sentence
-    assert bool(out) == bool(arguments)
+    assert (told.code, bool(told.out)) == (1, bool(arguments))
 
 
-def test_watching_tells_again_and_again_until_interrupted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watching_tells_again_and_again_until_interrupted(run_status: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     async def a_few(self: Any) -> Survey:
@@ -277,10 +244,9 @@ def test_watching_tells_again_and_again_until_interrupted(
 
     monkeypatch.setattr(status, "WATCH_EVERY_S", 0.0)
     monkeypatch.setattr(Surveyor, "survey", a_few)
-    assert run_status(monkeypatch, nobody, "--watch", "--json") == 130
-    assert [json.loads(line)["target"] for line in capsys.readouterr().out.splitlines()] == [
-        "look 1", "look 2", "look 3"
-    ]  # fmt: skip
+    told = run_status("--watch", "--json", is_anybody=False)
+    assert told.code == 130
+    assert [json.loads(line)["target"] for line in told.out.splitlines()] == ["look 1", "look 2", "look 3"]
 
 
 def announced_stage(number: int, first: int, end: int, *, layers: int = 24, **changes: Any) -> NodeRecord:

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from cosine_node.cli import main
 from cosine_node.cli.app import app, spread_peers
 from cosine_node.cli.configuration import read_config, unknown_names
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
 from cosine_node.serving import announced_node
 from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
 from cosine_p2p.transport.full.daemon import END_TIMEOUT_S
+from tests.node.cli.conftest import Run
 
 PEER = "/ip4/192.0.2.1/tcp/4001"
 JOIN = ("--role", "drafter", "--model", "zoo:draft-code")
@@ -30,13 +30,6 @@ JOIN = ("--role", "drafter", "--model", "zoo:draft-code")
 @pytest.fixture(autouse=True)
 def _in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as exit_:
-        main((*before, "service", *arguments))
-    out, err = capsys.readouterr()
-    return int(exit_.value.code or 0), out, err
 
 
 def command_of(unit: str) -> list[str]:
@@ -64,8 +57,8 @@ def verified(unit: str, folder: Path, *, is_user: bool) -> None:
     assert (done.returncode, file.name in done.stderr) == (0, False), done.stderr
 
 
-def test_the_unit_runs_join_with_the_options_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, unit, err = run(capsys, *JOIN, "--initial-peers", PEER, "--max_requests", "4")
+def test_the_unit_runs_join_with_the_options_given(run: Run, tmp_path: Path) -> None:
+    code, unit, err = run("service", *JOIN, "--initial-peers", PEER, "--max_requests", "4")
     assert code == 0
     options = [*JOIN, "--initial-peers", PEER, "--max_requests", "4"]
     assert command_of(unit) == [sys.executable, "-m", "cosine_node", "join", *options]
@@ -74,20 +67,17 @@ def test_the_unit_runs_join_with_the_options_given(capsys: pytest.CaptureFixture
     verified(unit, tmp_path, is_user=True)
 
 
-def test_a_unit_for_the_machine_names_its_user(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, unit, err = run(capsys, "--system", "--user", "daemon", *JOIN)
+def test_a_unit_for_the_machine_names_its_user(run: Run, tmp_path: Path) -> None:
+    code, unit, err = run("service", "--system", "--user", "daemon", *JOIN)
     assert (code, "User=daemon\n" in unit, "WantedBy=multi-user.target" in unit) == (0, True, True)
     assert "sudo systemctl" in err and "/etc/systemd/system" in err
     verified(unit, tmp_path, is_user=False)
 
 
-def test_a_bootstrap_node_is_a_service_too(capsys: pytest.CaptureFixture[str]) -> None:
-    code, unit, _ = run(capsys, "--for", "bootstrap", "--host-maddr", PEER)
+def test_a_bootstrap_node_is_a_service_too_and_machines_get_the_unit_and_its_place(run: Run) -> None:
+    code, unit, _ = run("service", "--for", "bootstrap", "--host-maddr", PEER)
     assert (code, command_of(unit)[3:]) == (0, ["bootstrap", "--host-maddr", PEER])
-
-
-def test_machines_get_the_unit_and_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--json", *JOIN)
+    code, out, err = run("service", "--json", *JOIN)
     told = json.loads(out)
     assert (code, err) == (0, "")
     assert told["file"] == "~/.config/systemd/user/cosine-node.service"
@@ -95,24 +85,20 @@ def test_machines_get_the_unit_and_its_place(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_paths_hold_in_any_working_directory(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, joined: bool
-) -> None:
+def test_paths_hold_in_any_working_directory(run: Run, tmp_path: Path, joined: bool) -> None:
     (tmp_path / "my model").mkdir()
     (tmp_path / "c.toml").touch()
     paths = ("--model=my model", "--identity=key") if joined else ("--model", "my model", "--identity", "key")
-    code, unit, _ = run(capsys, "--role", "drafter", *paths, before=("--config", "c.toml"))
+    code, unit, _ = run("--config", "c.toml", "service", "--role", "drafter", *paths)
     words = [word for argument in command_of(unit) for word in argument.split("=")]
     assert code == 0
     assert {str(tmp_path / name) for name in ("my model", "key", "c.toml")} <= set(words)
 
 
-def test_options_of_the_environment_go_with_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_options_of_the_environment_go_with_it(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COSINE_NETWORK", 'a "50 %" net')
     monkeypatch.setenv("COSINE_API_KEY", "secret")
-    _, unit, _ = run(capsys, *JOIN)
+    _, unit, _ = run("service", *JOIN)
     assert 'Environment="COSINE_NETWORK=a \\"50 %%\\" net"' in unit
     assert "secret" not in unit
     verified(unit, tmp_path, is_user=True)
@@ -127,20 +113,14 @@ def test_a_stop_leaves_time_to_drain() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ("--role", "cook"),
-        (),
-        (*JOIN, "--max-requests", "many"),
-        (*JOIN, "--no-such-option"),
-        ("--for", "demo"),
-        ("--user", "me", *JOIN),
+        *("--role cook", "", "--for demo", "--user me --role drafter"),
+        *("--role drafter --max-requests many", "--role drafter --no-such-option"),
     ],
 )
-def test_options_that_the_command_would_refuse_are_refused_now(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    code, out, err = run(capsys, *arguments)
+def test_options_that_the_command_would_refuse_are_refused_now(run: Run, line: str) -> None:
+    code, out, err = run("service", *line.split())
     assert (code, out) == (2, "")
     assert "Error: " in err
 
@@ -163,18 +143,13 @@ LINES = sorted(
 )
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_commands_of_the_page_are_understood() -> None:
     assert len(LINES) > 5
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_a_command_of_the_page_is_understood(line: str) -> None:
-    name, *arguments = spread_peers(shlex.split(line)[1:])
-    command = COMMANDS[name]
-    if name == "service":
-        command = COMMANDS["join"]
-    with command.make_context(name, arguments):
-        pass
+    for line in LINES:
+        name, *arguments = spread_peers(shlex.split(line)[1:])
+        command = COMMANDS["join" if name == "service" else name]
+        with command.make_context(name, arguments):
+            pass
 
 
 def test_the_configuration_of_the_page_means_something(tmp_path: Path) -> None:
