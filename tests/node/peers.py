@@ -1,9 +1,11 @@
 """A client that speaks raw messages to one service in virtual time, and what a scripted target would answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial, wraps
+from inspect import Signature, signature
 from typing import Any, Final, Protocol, TypeVar
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
@@ -162,6 +164,24 @@ async def serving(service: Service, engine: Engine, protocol: str) -> AsyncItera
         loop_task.cancel()
         await asyncio.gather(loop_task, return_exceptions=True)
         await transport.close()
+
+
+def played(
+    play: Callable[..., None], *options: Any, **named: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a test of a scene, which `play` runs with its actors; its other arguments are the test's parameters."""
+
+    def made(scene: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(scene)
+        def test(**given: Any) -> None:
+            play(partial(scene, **given), *options, **named)
+
+        arguments = signature(scene).parameters.values()
+        actors = ("bench", "caller", "drafter")
+        test.__signature__ = Signature([one for one in arguments if one.name not in actors])  # type: ignore[attr-defined]
+        return test
+
+    return made
 
 
 async def is_lost(caller: Caller) -> bool:

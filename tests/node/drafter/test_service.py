@@ -42,6 +42,7 @@ from tests.node.peers import (
     SickEngine,
     expected_output,
     is_lost,
+    played,
     request_of,
     serving,
 )
@@ -114,74 +115,61 @@ def fragments_in(messages: list[m.Message]) -> list[m.Draft]:
     return [draft_of(message) for message in messages if isinstance(message, m.Fragment)]
 
 
-def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_stream_once_it_is_asked_to() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        # Other weights and numerics are no reason to refuse.
-        request = request_of(
-            caller.peer_id, max_new_tokens=LONG, numerics="bfloat16", target_digest=bytes([9]) * 32
-        )
-        d_0 = request_digest(request)
-        caller.post(start(request))
-        started = await caller.until(m.Started)
-        assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
-        assert fragments_in(await caller.hear_for(1.0)) == []
-        caller.post(assign(d_0))
-        heard = await caller.hear_for(0.5)
-        for fragment in heard:
-            assert isinstance(fragment, m.Fragment)
-            signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
-            verify(**signed, digest=d_0, signature=fragment.signature)
-            with pytest.raises(BadSignature):
-                verify(**signed, digest=bytes(16), signature=fragment.signature)
-        live, drafts = LiveTree(d_0), fragments_in(heard)
-        for draft in drafts:
-            assert live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
-        assert [draft.sequence for draft in drafts] == list(range(1, len(drafts) + 1))
-        drafted = tuple(node.token for node in live.walk())
-        assert len(drafted) == 8
-        assert drafted == expected_output(request, bench.engine)[:8]
-
-    play(scene)
+@played(play)
+async def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_stream_once_it_is_asked_to(
+    bench: Bench, caller: Caller
+) -> None:
+    # Other weights and numerics are no reason to refuse.
+    request = request_of(caller.peer_id, max_new_tokens=LONG, numerics="bfloat16", target_digest=bytes([9]) * 32)
+    d_0 = request_digest(request)
+    caller.post(start(request))
+    started = await caller.until(m.Started)
+    assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
+    assert fragments_in(await caller.hear_for(1.0)) == []
+    caller.post(assign(d_0))
+    heard = await caller.hear_for(0.5)
+    for fragment in heard:
+        assert isinstance(fragment, m.Fragment)
+        signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
+        verify(**signed, digest=d_0, signature=fragment.signature)
+        with pytest.raises(BadSignature):
+            verify(**signed, digest=bytes(16), signature=fragment.signature)
+    live, drafts = LiveTree(d_0), fragments_in(heard)
+    for draft in drafts:
+        assert live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
+    assert [draft.sequence for draft in drafts] == list(range(1, len(drafts) + 1))
+    drafted = tuple(node.token for node in live.walk())
+    assert len(drafted) == 8
+    assert drafted == expected_output(request, bench.engine)[:8]
 
 
-def test_a_full_drafter_is_busy_and_says_when_to_come_back() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await followed(caller)
-        caller.post(start(request_of(caller.peer_id), number=2))
-        assert await caller.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
-
-    play(scene, max_requests=1)
-
-
-def test_a_client_with_all_places_gives_one_to_another() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        greedy = await bench.caller()
-        for number in (1, 2):
-            greedy.post(start(request_of(greedy.peer_id), number=number))
-            await greedy.until(m.Started)
-        await followed(caller)
-        assert await greedy.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
-
-    play(scene, max_requests=2)
+@played(play, max_requests=2)
+async def test_a_client_with_all_places_gives_one_to_another(bench: Bench, caller: Caller) -> None:
+    greedy = await bench.caller()
+    for number in (1, 2):
+        greedy.post(start(request_of(greedy.peer_id), number=number))
+        await greedy.until(m.Started)
+    await followed(caller)
+    assert await greedy.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
 
 
-def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_the_end() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        silent = [await bench.caller() for _ in range(2)]
-        for one in silent:
-            one.post(start(request_of(one.peer_id)))
-            await one.until(m.Started)
-        caller.post(start(request_of(caller.peer_id)))
-        assert (await caller.until(m.Busy)).number == 1
-        heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S) for one in silent))
-        assert not any(isinstance(message, m.Busy) for some in heard for message in some)
-        caller.post(start(request_of(caller.peer_id)))
-        await caller.until(m.Started)
-        assert await silent[0].until(m.Busy) == m.Busy(1, RETRY_AFTER_S)
-        await asyncio.gather(*(one.hear_for(FORGOTTEN_S + TICK_S) for one in bench.callers))
-        assert bench.service.requests == 0
-
-    play(scene, max_requests=2)
+@played(play, max_requests=2)
+async def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_the_end(
+    bench: Bench, caller: Caller
+) -> None:
+    silent = [await bench.caller() for _ in range(2)]
+    for one in silent:
+        one.post(start(request_of(one.peer_id)))
+        await one.until(m.Started)
+    caller.post(start(request_of(caller.peer_id)))
+    assert (await caller.until(m.Busy)).number == 1
+    heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S) for one in silent))
+    assert not any(isinstance(message, m.Busy) for some in heard for message in some)
+    caller.post(start(request_of(caller.peer_id)))
+    await caller.until(m.Started)
+    assert await silent[0].until(m.Busy) == m.Busy(1, RETRY_AFTER_S)
+    await asyncio.gather(*(one.hear_for(FORGOTTEN_S + TICK_S) for one in bench.callers))
+    assert bench.service.requests == 0
 
 
 @pytest.mark.parametrize(
@@ -213,75 +201,50 @@ def test_what_cannot_be_followed_is_refused_with_its_code(
     play(scene, ScriptedEngine(context_tokens=32))
 
 
-def test_drafting_stops_at_the_window_and_goes_on_with_an_advance() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller, window=3)
-        stream = expected_output(request, bench.engine)
-        first = fragments_in(await caller.hear_for(1.0))
-        assert sum(len(draft.nodes) for draft in first) == 3
-        caller.post(m.Advance(1, 0, stream[:2]))
-        more = fragments_in(await caller.hear_for(1.0))
-        assert sum(len(draft.nodes) for draft in more) == 2
-
-    play(scene)
+@played(play)
+async def test_drafting_stops_at_the_window_and_goes_on_with_an_advance(bench: Bench, caller: Caller) -> None:
+    request = await followed(caller, window=3)
+    stream = expected_output(request, bench.engine)
+    first = fragments_in(await caller.hear_for(1.0))
+    assert sum(len(draft.nodes) for draft in first) == 3
+    caller.post(m.Advance(1, 0, stream[:2]))
+    more = fragments_in(await caller.hear_for(1.0))
+    assert sum(len(draft.nodes) for draft in more) == 2
 
 
-def test_drafting_stops_two_seconds_after_the_client_was_last_heard() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller, window=1)
-        stream = expected_output(request, bench.engine)
-        await caller.hear_for(0.5)
-        caller.post(m.Advance(1, 0, stream[:1]))
-        await caller.until(m.Fragment)
-        await caller.hear_for(IDLE_S + 0.5)
-        passes = bench.engine.passes
-        other = await bench.caller()
-        other.post(start(request_of(other.peer_id)))
-        await other.until(m.Started)
-        assert bench.engine.passes == passes + 1
-        caller.post(m.Advance(1, 1, stream[1:2]))
-        assert draft_of(await caller.until(m.Fragment)).position == 2
-
-    play(scene)
+@played(play)
+async def test_drafting_stops_two_seconds_after_the_client_was_last_heard(bench: Bench, caller: Caller) -> None:
+    request = await followed(caller, window=1)
+    stream = expected_output(request, bench.engine)
+    await caller.hear_for(0.5)
+    caller.post(m.Advance(1, 0, stream[:1]))
+    await caller.until(m.Fragment)
+    await caller.hear_for(IDLE_S + 0.5)
+    passes = bench.engine.passes
+    other = await bench.caller()
+    other.post(start(request_of(other.peer_id)))
+    await other.until(m.Started)
+    assert bench.engine.passes == passes + 1
+    caller.post(m.Advance(1, 1, stream[1:2]))
+    assert draft_of(await caller.until(m.Fragment)).position == 2
 
 
-def test_a_release_is_answered_with_a_signed_account() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller)
-        stream, d_0 = expected_output(request, bench.engine), request_digest(request)
-        sent = fragments_in([*caller.heard, *await caller.hear_for(0.5)])
-        caller.post(m.Advance(1, 0, stream[:3]), m.Release(1))
-        final = await caller.until(m.Final)
-        sent += fragments_in(caller.heard[1:])
-        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
-        account = decode_body(m.Account, final.body)
-        digest = roll_digest(d_0, stream[:3])
-        assert account == m.Account(1, m.FinishReason.CANCELLED, 3, digest, (sum(len(d.nodes) for d in sent),))
-        assert bench.service.requests == 0
-
-    play(scene)
+@played(play)
+async def test_a_draining_drafter_lets_go_and_takes_nobody(bench: Bench, caller: Caller) -> None:
+    await followed(caller)
+    await bench.service.drain()
+    assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+    caller.post(start(request_of(caller.peer_id), number=2))
+    assert (await caller.until(m.Busy)).number == 2
 
 
-def test_a_draining_drafter_lets_go_and_takes_nobody() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await followed(caller)
-        await bench.service.drain()
-        assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
-        caller.post(start(request_of(caller.peer_id), number=2))
-        assert (await caller.until(m.Busy)).number == 2
-
-    play(scene)
-
-
-def test_a_stream_that_ends_frees_its_requests() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        await followed(other, window=64)
-        await bench.hang_up(other)
-        await caller.hear_for(0.1)
-        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
-
-    play(scene)
+@played(play)
+async def test_a_stream_that_ends_frees_its_requests(bench: Bench, caller: Caller) -> None:
+    other = await bench.caller()
+    await followed(other, window=64)
+    await bench.hang_up(other)
+    await caller.hear_for(0.1)
+    assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -306,69 +269,69 @@ def test_a_request_that_fails_does_so_alone(
 
 
 @pytest.mark.parametrize("tokens", [(64,), (1, 1 << 30)])
-def test_tokens_outside_the_vocabulary_hurt_no_other_request(tokens: tuple[int, ...]) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        request = await followed(other, prompt=(5, 6), window=4)
-        await other.hear_for(0.5)
-        hostile = request_of(caller.peer_id)
-        d_0 = request_digest(hostile)
-        caller.post(start(hostile), assign(d_0), m.Advance(1, 0, tokens), assign(d_0))
-        await caller.hear_for(0.5)
-        other.post(m.Advance(1, 0, expected_output(request, bench.engine)[:1]))
-        heard = await other.hear_for(0.5)
-        assert fragments_in(heard)
-        assert not [message for message in heard if isinstance(message, m.Error)]
-
-    play(scene)
-
-
-def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(m.Started(1, 0.5, 1), m.Release(9), m.Advance(9, 0, (1,)))
-        assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
-        caller.post(m.Cancel(1))
-        assert await is_lost(caller)
-
-    play(scene)
+@played(play)
+async def test_tokens_outside_the_vocabulary_hurt_no_other_request(
+    bench: Bench, caller: Caller, tokens: tuple[int, ...]
+) -> None:
+    other = await bench.caller()
+    request = await followed(other, prompt=(5, 6), window=4)
+    await other.hear_for(0.5)
+    hostile = request_of(caller.peer_id)
+    d_0 = request_digest(hostile)
+    caller.post(start(hostile), assign(d_0), m.Advance(1, 0, tokens), assign(d_0))
+    await caller.hear_for(0.5)
+    other.post(m.Advance(1, 0, expected_output(request, bench.engine)[:1]))
+    heard = await other.hear_for(0.5)
+    assert fragments_in(heard)
+    assert not [message for message in heard if isinstance(message, m.Error)]
 
 
-def test_requests_take_turns_however_much_they_ask_for() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        callers = [caller, *[await bench.caller() for _ in range(5)]]
-        requests = [request_of(c.peer_id, prompt=(i, i + 1), max_new_tokens=LONG) for i, c in enumerate(callers)]
-        for each, request in zip(callers, requests, strict=True):
-            each.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
-        heard = await asyncio.gather(*(c.hear_for(1.5) for c in callers))
-        sent = [sum(len(draft.nodes) for draft in fragments_in(messages)) for messages in heard]
-        assert min(sent) >= 20
-        assert max(sent) <= 2 * min(sent)
-
-    play(scene)
+@played(play)
+async def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end(
+    bench: Bench, caller: Caller
+) -> None:
+    caller.post(m.Started(1, 0.5, 1), m.Release(9), m.Advance(9, 0, (1,)))
+    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
+    caller.post(m.Cancel(1))
+    assert await is_lost(caller)
 
 
-def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole_request() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        sampling = Sampling(temperature=0.8, seed=9)
-        whole = request_of(caller.peer_id, prompt=tuple(range(10, 30)), max_new_tokens=20, sampling=sampling)
-        d_0, expected = request_digest(whole), expected_output(whole, bench.engine)
-        # The scripted engine looks at three tokens, and the noise at output positions alone.
-        shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
-        known = expected[:2]
-        caller.post(m.Start(1, shown, known, d_0=d_0), assign(roll_digest(d_0, known), position=2, depth=4))
-        await caller.until(m.Started)
-        fragment = await caller.until(m.Fragment)
-        verify(kind="fragment", signer=SERVER.peer_id, digest=d_0, body=fragment.body, signature=fragment.signature)
-        draft = draft_of(fragment)
-        assert (draft.base, draft.position) == (roll_digest(d_0, known), 2)
-        assert draft.nodes.tokens[0] == expected[2]
-        caller.post(m.Advance(1, 2, expected[2:5]), m.Release(1))
-        final = await caller.until(m.Final)
-        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
-        account = decode_body(m.Account, final.body)
-        assert (account.tokens, account.digest) == (5, roll_digest(d_0, expected[:5]))
+@played(play)
+async def test_requests_take_turns_however_much_they_ask_for(bench: Bench, caller: Caller) -> None:
+    callers = [caller, *[await bench.caller() for _ in range(5)]]
+    requests = [request_of(c.peer_id, prompt=(i, i + 1), max_new_tokens=LONG) for i, c in enumerate(callers)]
+    for each, request in zip(callers, requests, strict=True):
+        each.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
+    heard = await asyncio.gather(*(c.hear_for(1.5) for c in callers))
+    sent = [sum(len(draft.nodes) for draft in fragments_in(messages)) for messages in heard]
+    assert min(sent) >= 20
+    assert max(sent) <= 2 * min(sent)
 
-    play(scene)
+
+@played(play)
+async def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole_request(
+    bench: Bench, caller: Caller
+) -> None:
+    sampling = Sampling(temperature=0.8, seed=9)
+    whole = request_of(caller.peer_id, prompt=tuple(range(10, 30)), max_new_tokens=20, sampling=sampling)
+    d_0, expected = request_digest(whole), expected_output(whole, bench.engine)
+    # The scripted engine looks at three tokens, and the noise at output positions alone.
+    shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
+    known = expected[:2]
+    caller.post(m.Start(1, shown, known, d_0=d_0), assign(roll_digest(d_0, known), position=2, depth=4))
+    await caller.until(m.Started)
+    fragment = await caller.until(m.Fragment)
+    verify(kind="fragment", signer=SERVER.peer_id, digest=d_0, body=fragment.body, signature=fragment.signature)
+    draft = draft_of(fragment)
+    assert (draft.base, draft.position) == (roll_digest(d_0, known), 2)
+    assert draft.nodes.tokens[0] == expected[2]
+    caller.post(m.Advance(1, 2, expected[2:5]), m.Release(1))
+    final = await caller.until(m.Final)
+    verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
+    account = decode_body(m.Account, final.body)
+    sent = sum(len(each.nodes) for each in fragments_in(caller.heard))
+    assert account == m.Account(1, m.FinishReason.CANCELLED, 5, roll_digest(d_0, expected[:5]), (sent,))
+    assert bench.service.requests == 0
 
 
 CLIENT = Identity.from_seed(bytes([200]) * 32)
@@ -392,40 +355,36 @@ def asked_for(**changes: Any) -> Request:
     return request_of(CLIENT.peer_id, max_new_tokens=LONG, **changes)
 
 
-def test_a_delegate_is_followed_for_its_client_s_mandate_at_one_place() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        shown = mandate(request, caller.peer_id)
-        caller.post(m.Start(1, request, (), shown), assign(request_digest(request)))
-        await caller.until(m.Started)
-        fragment = await caller.until(m.Fragment)
-        signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
-        verify(**signed, digest=request_digest(request), signature=fragment.signature)
-        caller.post(m.Start(2, request, (), shown))
-        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
-        assert bench.service.requests == 1
-        caller.post(m.Release(1), m.Start(2, request, (), shown))
-        await caller.until(m.Started, number=2)
-
-    play(scene, clock=lambda: CLOCK_S)
+@played(play, clock=lambda: CLOCK_S)
+async def test_a_delegate_is_followed_for_its_client_s_mandate_at_one_place(bench: Bench, caller: Caller) -> None:
+    request = asked_for()
+    shown = mandate(request, caller.peer_id)
+    caller.post(m.Start(1, request, (), shown), assign(request_digest(request)))
+    await caller.until(m.Started)
+    fragment = await caller.until(m.Fragment)
+    signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
+    verify(**signed, digest=request_digest(request), signature=fragment.signature)
+    caller.post(m.Start(2, request, (), shown))
+    assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
+    assert bench.service.requests == 1
+    caller.post(m.Release(1), m.Start(2, request, (), shown))
+    await caller.until(m.Started, number=2)
 
 
 @pytest.mark.parametrize("window_tokens", [2, 3])
-def test_a_delegate_shows_no_more_than_the_window_of_a_prompt_under_the_digest_of_the_whole(
-    window_tokens: int,
+@played(play, clock=lambda: CLOCK_S)
+async def test_a_delegate_shows_no_more_than_the_window_of_a_prompt_under_the_digest_of_the_whole(
+    bench: Bench, caller: Caller, window_tokens: int
 ) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        whole = asked_for(prompt=(1,) * 9)
-        signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens)
-        shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
-        caller.post(m.Start(1, shown, (), signed, d_0=request_digest(whole)))
-        if window_tokens < 3:
-            error = await caller.until(m.Error)
-            assert error.code == ErrorCode.BAD_MANDATE and "longer than" in error.message
-        else:
-            await caller.until(m.Started)
-
-    play(scene, clock=lambda: CLOCK_S)
+    whole = asked_for(prompt=(1,) * 9)
+    signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens)
+    shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
+    caller.post(m.Start(1, shown, (), signed, d_0=request_digest(whole)))
+    if window_tokens < 3:
+        error = await caller.until(m.Error)
+        assert error.code == ErrorCode.BAD_MANDATE and "longer than" in error.message
+    else:
+        await caller.until(m.Started)
 
 
 @pytest.mark.parametrize(
@@ -442,15 +401,15 @@ def test_a_delegate_shows_no_more_than_the_window_of_a_prompt_under_the_digest_o
     ],
     ids=["none", "signer", "delegate", "request", "drafter", "ended", "future", "tokens"],
 )
-def test_without_one_that_holds_it_is_refused(changes: dict[str, Any] | None, code: ErrorCode) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        shown = None if changes is None else mandate(request, **{"delegate": caller.peer_id} | changes)
-        caller.post(m.Start(1, request, (4, 5), shown))
-        assert (await caller.until(m.Error)).code == code
-        assert bench.service.requests == 0
-
-    play(scene, clock=lambda: CLOCK_S)
+@played(play, clock=lambda: CLOCK_S)
+async def test_without_one_that_holds_it_is_refused(
+    bench: Bench, caller: Caller, changes: dict[str, Any] | None, code: ErrorCode
+) -> None:
+    request = asked_for()
+    shown = None if changes is None else mandate(request, **{"delegate": caller.peer_id} | changes)
+    caller.post(m.Start(1, request, (4, 5), shown))
+    assert (await caller.until(m.Error)).code == code
+    assert bench.service.requests == 0
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -519,21 +478,6 @@ def test_a_text_is_kept_once_where_its_client_lets_it_also_if_it_is_followed_twi
     play(scene, keep_stream=kept.append)
 
 
-def test_a_text_is_kept_when_the_node_leaves() -> None:
-    kept: list[VerifiedStream] = []
-
-    async def run() -> None:
-        async with drafting(keep_stream=kept.append) as bench:
-            caller = await bench.caller()
-            request = request_of(caller.peer_id, max_new_tokens=30)
-            caller.post(*shared(request))
-            await caller.until(m.Started)
-            await advanced(caller, expected_output(request, bench.engine)[:20])
-
-    run_virtual(run())
-    assert [len(stream.tokens) for stream in kept] == [20]
-
-
 def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:
     kept: list[VerifiedStream] = []
 
@@ -563,24 +507,3 @@ def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) ->
 
     play(scene, keep_stream=kept.append, clock=lambda: CLOCK_S)
     assert [stream.client for stream in kept] == ([CLIENT.peer_id] if shares else [])
-
-
-def test_advances_with_gaps_and_repeats_cost_nothing() -> None:
-    kept: list[VerifiedStream] = []
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=30)
-        output = expected_output(request, bench.engine)
-        caller.post(*shared(request))
-        await caller.until(m.Started)
-        await advanced(caller, output, each=7)
-        for position, tokens in ((0, output), (40, (1, 2)), (3, (9, 9)), (29, output[29:])):
-            caller.post(m.Advance(1, position, tokens))
-        await caller.hear_for(0.1)
-        caller.post(m.Release(1))
-        await asyncio.sleep(RETURN_S + 2 * TICK_S)
-        assert [stream.tokens for stream in kept] == [output]
-        # Of seven tokens that came at once the first were drafted in time.
-        assert kept[0].guesses[7:10] == output[7:10]
-
-    play(scene, keep_stream=kept.append)

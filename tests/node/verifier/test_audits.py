@@ -16,7 +16,7 @@ from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request, Sampling
 from cosine_protocol.statements import open_verdict
-from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, request_of
+from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, played, request_of
 from tests.node.verifier.replaying import audited_stream, claim_of, feed
 from tests.node.verifier.test_service import play, refusal
 
@@ -103,94 +103,83 @@ async def refused(caller: Caller, claim: m.AskAudit) -> m.Error:
     return await refusal(caller, claim, number=claim.number)
 
 
-def test_an_honest_stream_is_equal_and_a_lie_is_found() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        assert (await verdict_of(caller, asked(1))).equal == 40
-        lie = await verdict_of(caller, asked(2, lies_at=39))
-        assert (lie.equal, lie.different) == (39, 1)
-        assert bench.service.counts.ended == {"audited": 2} and bench.service.counts.audited_tokens == 80
-
-    play(scene, protocol=AUDIT)
+@played(play, protocol=AUDIT)
+async def test_an_honest_stream_is_equal_and_a_lie_is_found(bench: Bench, caller: Caller) -> None:
+    assert (await verdict_of(caller, asked(1))).equal == 40
+    lie = await verdict_of(caller, asked(2, lies_at=39))
+    assert (lie.equal, lie.different) == (39, 1)
+    assert bench.service.counts.ended == {"audited": 2} and bench.service.counts.audited_tokens == 80
 
 
-def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes() -> None:
+@played(play, protocol=AUDIT)
+async def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes(
+    bench: Bench, caller: Caller
+) -> None:
     """The request needs a pass for each of its tokens, and gets them as fast as alone."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        client = await bench.caller(VERIFY)
-        request = request_of(client.peer_id, max_new_tokens=30)
-        client.post(m.Open(1, request, (), m.Pacing.PLAIN, ()))
-        began_s = asyncio.get_running_loop().time()
-        judging = asyncio.ensure_future(verdict_of(caller, asked(prompt_tokens=300, tokens=200)))
-        await client.until(m.Final)
-        assert asyncio.get_running_loop().time() - began_s < 30 * FLAT.seconds(64) * 1.2
-        assert (await judging).equal == 200
-
-    play(scene, protocol=AUDIT)
+    client = await bench.caller(VERIFY)
+    request = request_of(client.peer_id, max_new_tokens=30)
+    client.post(m.Open(1, request, (), m.Pacing.PLAIN, ()))
+    began_s = asyncio.get_running_loop().time()
+    judging = asyncio.ensure_future(verdict_of(caller, asked(prompt_tokens=300, tokens=200)))
+    await client.until(m.Final)
+    assert asyncio.get_running_loop().time() - began_s < 30 * FLAT.seconds(64) * 1.2
+    assert (await judging).equal == 200
 
 
-def test_no_more_than_so_many_are_under_way_and_one_of_each_peer() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(asked(1, tokens=400))
-        busy = await refused(caller, asked(2))
-        assert (busy.code, busy.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
-        others = [await bench.caller() for _ in range(MAX_AUDITS)]
-        for other in others[:-1]:
-            other.post(asked(1, tokens=400))
-        assert (await refused(others[-1], asked(1))).code == ErrorCode.OVERLOADED
-
-    play(scene, protocol=AUDIT)
-
-
-def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_others_do_not() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        number = 0
-        while number <= 1.1 * AHEAD_S * TOKENS_PER_S:
-            number += 1503
-            await verdict_of(caller, asked(number, prompt_tokens=1500, tokens=3))
-        told = await refused(caller, asked(number + 1))
-        assert told.code == ErrorCode.OVERLOADED and told.retry_after_s is not None
-        assert 0 < told.retry_after_s < AHEAD_S
-        await verdict_of(other, asked(1))
-        heard = await asyncio.gather(*(one.hear_for(told.retry_after_s) for one in (caller, other)))
-        assert not any(isinstance(message, m.Error) for some in heard for message in some)
-        await verdict_of(caller, asked(number + 2))
-
-    play(scene, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
-
-
-def test_whoever_comes_takes_the_place_of_an_audit() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(asked(1, tokens=400))
-        await caller.hear_for(0.005)
-        client = await bench.caller(VERIFY)
-        client.post(m.Open(1, request_of(client.peer_id), (), m.Pacing.PLAIN, ()))
-        await client.until(m.Opened)
-        assert (await caller.until(m.Error)).code == ErrorCode.OVERLOADED
-        assert (await refused(caller, asked(2))).code == ErrorCode.OVERLOADED
-        await client.until(m.Final)
-
-    play(scene, protocol=AUDIT, max_requests=1)
-
-
-def test_an_audit_ends_with_its_stream() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
+@played(play, protocol=AUDIT)
+async def test_no_more_than_so_many_are_under_way_and_one_of_each_peer(bench: Bench, caller: Caller) -> None:
+    caller.post(asked(1, tokens=400))
+    busy = await refused(caller, asked(2))
+    assert (busy.code, busy.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
+    others = [await bench.caller() for _ in range(MAX_AUDITS)]
+    for other in others[:-1]:
         other.post(asked(1, tokens=400))
-        await other.hear_for(0.005)
-        assert bench.service.requests == 1
-        await bench.hang_up(other)
-        await asyncio.sleep(0.1)
-        assert bench.service.requests == 0
+    assert (await refused(others[-1], asked(1))).code == ErrorCode.OVERLOADED
 
-    play(scene, protocol=AUDIT)
+
+@played(play, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
+async def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_others_do_not(
+    bench: Bench, caller: Caller
+) -> None:
+    other = await bench.caller()
+    number = 0
+    while number <= 1.1 * AHEAD_S * TOKENS_PER_S:
+        number += 1503
+        await verdict_of(caller, asked(number, prompt_tokens=1500, tokens=3))
+    told = await refused(caller, asked(number + 1))
+    assert told.code == ErrorCode.OVERLOADED and told.retry_after_s is not None
+    assert 0 < told.retry_after_s < AHEAD_S
+    await verdict_of(other, asked(1))
+    heard = await asyncio.gather(*(one.hear_for(told.retry_after_s) for one in (caller, other)))
+    assert not any(isinstance(message, m.Error) for some in heard for message in some)
+    await verdict_of(caller, asked(number + 2))
+
+
+@played(play, protocol=AUDIT, max_requests=1)
+async def test_whoever_comes_takes_the_place_of_an_audit(bench: Bench, caller: Caller) -> None:
+    caller.post(asked(1, tokens=400))
+    await caller.hear_for(0.005)
+    client = await bench.caller(VERIFY)
+    client.post(m.Open(1, request_of(client.peer_id), (), m.Pacing.PLAIN, ()))
+    await client.until(m.Opened)
+    assert (await caller.until(m.Error)).code == ErrorCode.OVERLOADED
+    assert (await refused(caller, asked(2))).code == ErrorCode.OVERLOADED
+    await client.until(m.Final)
+
+
+@played(play, protocol=AUDIT)
+async def test_an_audit_ends_with_its_stream(bench: Bench, caller: Caller) -> None:
+    other = await bench.caller()
+    other.post(asked(1, tokens=400))
+    await other.hear_for(0.005)
+    assert bench.service.requests == 1
+    await bench.hang_up(other)
+    await asyncio.sleep(0.1)
+    assert bench.service.requests == 0
 
 
 @pytest.mark.parametrize("message", [m.Cancel(1), m.AskStatus(1)])
-def test_nothing_else_belongs_on_the_stream(message: m.Message) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(message)
-        assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
-
-    play(scene, protocol=AUDIT)
+@played(play, protocol=AUDIT)
+async def test_nothing_else_belongs_on_the_stream(bench: Bench, caller: Caller, message: m.Message) -> None:
+    caller.post(message)
+    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED

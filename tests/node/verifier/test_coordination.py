@@ -23,7 +23,7 @@ from cosine_protocol.identity import Identity, verify
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 from cosine_protocol.statements import sign_mandate
-from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
+from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, played, request_of
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)
 CALLER = Identity.from_seed(bytes([100]) * 32)  # the first of a bench
@@ -106,36 +106,36 @@ async def coordinated(
     return request
 
 
-def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_what_it_decides() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = await coordinated(caller)
-        await caller.until(m.Final)
-        shown, before, output = SignedDrafts(), request_digest(request), list[int]()
-        proven, bodies = 0, []
-        for message in caller.heard:
-            if isinstance(message, m.Credit):
-                assert message.author == 1
-                bodies.append(message.body)
-                fragment = m.Fragment(message.body, message.signature)
-                signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
-                verify(**signed, digest=request_digest(request), signature=message.signature)
-                shown.add(SignedDraft(1, fragment, decode_body(m.Draft, message.body)))
-            elif isinstance(message, m.Commit):
-                claims = list(claims_of(message, before))
-                assert all(shown.find(claim) for claim in claims)
-                proven += len(claims)
-                before = message.digest
-                output += message.tokens
-        assert tuple(output) == expected_output(request, bench.engine)
-        assert proven > TOKENS // 4
-        assert len(bodies) == len(set(bodies))
-        reports = [message for message in caller.heard if isinstance(message, m.Report)]
-        assert (reports[0].author, reports[0].why) == (0, "the verifier asks 1 drafters")
-        assert any(report.author == 1 and report.why.startswith("asked to draft, 2 ms") for report in reports)
-        assert (reports[-1].author, reports[-1].why) == (1, "")
-        assert 0 < reports[-1].nodes <= drafter.counts.sent_nodes
-
-    play(scene)
+@played(play)
+async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_what_it_decides(
+    bench: Bench, caller: Caller, drafter: DrafterService
+) -> None:
+    request = await coordinated(caller)
+    await caller.until(m.Final)
+    shown, before, output = SignedDrafts(), request_digest(request), list[int]()
+    proven, bodies = 0, []
+    for message in caller.heard:
+        if isinstance(message, m.Credit):
+            assert message.author == 1
+            bodies.append(message.body)
+            fragment = m.Fragment(message.body, message.signature)
+            signed: dict[str, Any] = {"kind": "fragment", "signer": DRAFTER.peer_id, "body": message.body}
+            verify(**signed, digest=request_digest(request), signature=message.signature)
+            shown.add(SignedDraft(1, fragment, decode_body(m.Draft, message.body)))
+        elif isinstance(message, m.Commit):
+            claims = list(claims_of(message, before))
+            assert all(shown.find(claim) for claim in claims)
+            proven += len(claims)
+            before = message.digest
+            output += message.tokens
+    assert tuple(output) == expected_output(request, bench.engine)
+    assert proven > TOKENS // 4
+    assert len(bodies) == len(set(bodies))
+    reports = [message for message in caller.heard if isinstance(message, m.Report)]
+    assert (reports[0].author, reports[0].why) == (0, "the verifier asks 1 drafters")
+    assert any(report.author == 1 and report.why.startswith("asked to draft, 2 ms") for report in reports)
+    assert (reports[-1].author, reports[-1].why) == (1, "")
+    assert 0 < reports[-1].nodes <= drafter.counts.sent_nodes
 
 
 @pytest.mark.parametrize(
@@ -149,56 +149,52 @@ def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_w
     ],
     ids=["delegate", "request", "ended", "drafters", "plain"],
 )
-def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
-    changes: dict[str, Any], pacing: m.Pacing, reason: str
+@played(play)
+async def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
+    bench: Bench, caller: Caller, drafter: DrafterService, changes: dict[str, Any], pacing: m.Pacing, reason: str
 ) -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        await coordinated(caller, pacing=pacing, **changes)
-        assert reason in (await caller.until(m.Declined)).message
-        await caller.until(m.Final)
-        assert drafter.counts.opened == 0
-
-    play(scene)
+    await coordinated(caller, pacing=pacing, **changes)
+    assert reason in (await caller.until(m.Declined)).message
+    await caller.until(m.Final)
+    assert drafter.counts.opened == 0
 
 
-def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        request = await coordinated(caller)
-        caller.post(delegate(request))
-        assert "had a mandate already" in (await caller.until(m.Declined, number=1)).message
-        await coordinated(caller, number=2)
-        assert "1 requests are coordinated" in (await caller.until(m.Declined, number=2)).message
-        await caller.until(m.Final)
-
-    play(scene, most_requests=1)
+@played(play, most_requests=1)
+async def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined(
+    bench: Bench, caller: Caller, drafter: DrafterService
+) -> None:
+    request = await coordinated(caller)
+    caller.post(delegate(request))
+    assert "had a mandate already" in (await caller.until(m.Declined, number=1)).message
+    await coordinated(caller, number=2)
+    assert "1 requests are coordinated" in (await caller.until(m.Declined, number=2)).message
+    await caller.until(m.Final)
 
 
 @pytest.mark.parametrize(
     ("message", "reason"), [(m.Revoke(1), m.FinishReason.LENGTH), (m.Cancel(1), m.FinishReason.CANCELLED)]
 )
-def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
-    message: m.Message, reason: m.FinishReason
+@played(play)
+async def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
+    bench: Bench, caller: Caller, drafter: DrafterService, message: m.Message, reason: m.FinishReason
 ) -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        await coordinated(caller)
-        await caller.until(m.Credit)
-        assert drafter.requests == 1
-        caller.post(message)
-        await asyncio.sleep(0.1)
-        assert drafter.requests == 0
-        final = await caller.until(m.Final)
-        assert decode_body(m.Account, final.body).reason == reason
-        assert not any(isinstance(heard, m.Declined) for heard in caller.heard)
-
-    play(scene)
+    await coordinated(caller)
+    await caller.until(m.Credit)
+    assert drafter.requests == 1
+    caller.post(message)
+    await asyncio.sleep(0.1)
+    assert drafter.requests == 0
+    final = await caller.until(m.Final)
+    assert decode_body(m.Account, final.body).reason == reason
+    assert not any(isinstance(heard, m.Declined) for heard in caller.heard)
 
 
-def test_when_its_drafters_are_gone_it_gives_the_coordination_back() -> None:
-    async def scene(bench: Bench, caller: Caller, drafter: DrafterService) -> None:
-        await coordinated(caller)
-        await caller.until(m.Credit)
-        await drafter.drain()
-        assert (await caller.until(m.Declined)).message == "no drafter follows"
-        await caller.until(m.Final)
-
-    play(scene)
+@played(play)
+async def test_when_its_drafters_are_gone_it_gives_the_coordination_back(
+    bench: Bench, caller: Caller, drafter: DrafterService
+) -> None:
+    await coordinated(caller)
+    await caller.until(m.Credit)
+    await drafter.drain()
+    assert (await caller.until(m.Declined)).message == "no drafter follows"
+    await caller.until(m.Final)

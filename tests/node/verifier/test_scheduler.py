@@ -97,11 +97,6 @@ def test_each_client_has_its_share_of_a_pass_and_each_request_its_turn(
     assert len(served) == len(clients)
 
 
-def test_one_client_alone_has_the_whole_pass() -> None:
-    alone = [Ready(client="a")] * 16
-    assert len(scheduled(alone, STEEP, budget_tokens=16).decoding) == 16
-
-
 @given(waitings, st.integers(1, 16))
 def test_nobody_waits_for_longer_than_is_promised(waiting: list[Ready], budget_tokens: int) -> None:
     """Prompts without end, and no newcomers: the hardest case for those who came last."""
@@ -173,15 +168,6 @@ def test_prompts_share_what_a_pass_has_room_for(
 ) -> None:
     found = scheduled(requests, curve).chunks
     assert (found, list(found)) == (chunks, list(chunks))
-
-
-def test_the_first_prompt_is_fed_however_many_short_ones_come() -> None:
-    left, passes = 400, 0
-    while left > 0:
-        schedule = scheduled([Ready(left), *[Ready(10)] * 20, DECODES], HINGE)
-        left -= schedule.chunks[0]
-        passes += 1
-    assert passes == 13
 
 
 def test_more_that_decode_than_fit_go_by_how_long_they_waited() -> None:

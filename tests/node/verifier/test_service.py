@@ -36,6 +36,7 @@ from tests.node.peers import (
     SickEngine,
     expected_output,
     is_lost,
+    played,
     request_of,
     serving,
 )
@@ -116,85 +117,66 @@ def tree_of(base: bytes, position: int, tokens: tuple[int, ...], *, author: int 
     return m.Tree(1, base, position, nodes, bytes([author] * len(tokens)))
 
 
-def test_a_stream_goes_on_where_it_was_and_is_signed_now_and_then_and_at_its_end() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=40)
-        expected = expected_output(request, bench.engine)
-        caller.post(opening(request, committed=expected[:3]))
-        assert await collected(caller) == expected[3:]
-        d_0 = request_digest(request)
-        signed = {
-            message.position + len(message.tokens): message.transcript
-            for message in caller.heard
-            if isinstance(message, m.Commit) and message.transcript
-        }
-        assert list(signed) == [32, 40]
-        for tokens, transcript in signed.items():
-            told = open_transcript(transcript, author=SERVER.peer_id, d_0=d_0)
-            assert told == Transcript(3, tokens, roll_digest(d_0, expected[:tokens]))
-
-    play(scene)
-
-
-def test_a_request_is_answered_with_its_stream_and_a_signed_account() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=12)
-        tokens = await finished(caller, request)
-        assert tokens == expected_output(request, bench.engine)
-        assert isinstance(caller.heard[0], m.Opened) and caller.heard[0].pass_us == 10_000
-        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
-        assert [commit.position for commit in commits] == list(range(12))
-        d_0 = request_digest(request)
-        assert [c.digest for c in commits] == [roll_digest(d_0, tokens[: n + 1]) for n in range(12)]
-        final = caller.heard[-1]
-        assert isinstance(final, m.Final)
-        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
-        account = decode_body(m.Account, final.body)
-        assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
-
-    play(scene)
+@played(play)
+async def test_a_stream_goes_on_where_it_was_and_is_signed_now_and_then_and_at_its_end(
+    bench: Bench, caller: Caller
+) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=40)
+    expected = expected_output(request, bench.engine)
+    caller.post(opening(request, committed=expected[:3]))
+    assert await collected(caller) == expected[3:]
+    d_0 = request_digest(request)
+    signed = {
+        message.position + len(message.tokens): message.transcript
+        for message in caller.heard
+        if isinstance(message, m.Commit) and message.transcript
+    }
+    assert list(signed) == [32, 40]
+    for tokens, transcript in signed.items():
+        told = open_transcript(transcript, author=SERVER.peer_id, d_0=d_0)
+        assert told == Transcript(3, tokens, roll_digest(d_0, expected[:tokens]))
 
 
-def test_drafts_shorten_a_request_and_change_nothing() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=20)
-        stream = expected_output(request, bench.engine)
-        caller.post(opening(request), tree_of(request_digest(request), 0, stream[:15], author=2))
-        assert await collected(caller) == stream
-        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
-        assert len(commits) < 8
-        final = caller.heard[-1]
-        assert isinstance(final, m.Final)
-        accepted = decode_body(m.Account, final.body).accepted
-        assert accepted == (0, sum(author == 2 for commit in commits for author in commit.authors))
-        assert accepted[1] >= 12
+@played(play)
+async def test_a_request_is_answered_with_its_stream_and_a_signed_account(bench: Bench, caller: Caller) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=12)
+    tokens = await finished(caller, request)
+    assert tokens == expected_output(request, bench.engine)
+    assert isinstance(caller.heard[0], m.Opened) and caller.heard[0].pass_us == 10_000
+    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+    assert [commit.position for commit in commits] == list(range(12))
+    d_0 = request_digest(request)
+    assert [c.digest for c in commits] == [roll_digest(d_0, tokens[: n + 1]) for n in range(12)]
+    final = caller.heard[-1]
+    assert isinstance(final, m.Final)
+    verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
+    account = decode_body(m.Account, final.body)
+    assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
 
-    play(scene)
+
+@played(play)
+async def test_drafts_shorten_a_request_and_change_nothing(bench: Bench, caller: Caller) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=20)
+    stream = expected_output(request, bench.engine)
+    caller.post(opening(request), tree_of(request_digest(request), 0, stream[:15], author=2))
+    assert await collected(caller) == stream
+    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+    assert len(commits) < 8
+    final = caller.heard[-1]
+    assert isinstance(final, m.Final)
+    accepted = decode_body(m.Account, final.body).accepted
+    assert accepted == (0, sum(author == 2 for commit in commits for author in commit.authors))
+    assert accepted[1] >= 12
 
 
-def test_what_is_not_served_is_refused_before_it_costs_anything() -> None:
+@played(play)
+async def test_what_is_not_served_is_refused_before_it_costs_anything(bench: Bench, caller: Caller) -> None:
     """`test_request.py` has all that is not."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        error = await refusal(caller, opening(request_of(caller.peer_id, numerics="bfloat16")))
-        assert (error.code, error.retry_after_s) == (ErrorCode.UNSUPPORTED, None)
-        assert error.message and "\n" not in error.message
-        assert bench.engine.open_sequences == 0
-        assert (await refusal(caller, opening(request_of(SERVER.peer_id)))).code == ErrorCode.MALFORMED
-
-    play(scene)
-
-
-def test_a_full_verifier_refuses_early_and_says_when_to_come_back() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        for number in (1, 2):
-            caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG), number=number))
-        error = await refusal(caller, opening(request_of(caller.peer_id), number=3), number=3)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-        caller.post(m.Cancel(1), m.Cancel(2))
-        await caller.until(m.Final)
-
-    play(scene, max_requests=2)
+    error = await refusal(caller, opening(request_of(caller.peer_id, numerics="bfloat16")))
+    assert (error.code, error.retry_after_s) == (ErrorCode.UNSUPPORTED, None)
+    assert error.message and "\n" not in error.message
+    assert bench.engine.open_sequences == 0
+    assert (await refusal(caller, opening(request_of(SERVER.peer_id)))).code == ErrorCode.MALFORMED
 
 
 async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]:
@@ -208,54 +190,34 @@ async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]
 
 
 @pytest.mark.parametrize("asked", [4, 200])
-def test_a_client_that_takes_all_places_gives_some_to_others(asked: int) -> None:
+@played(play, max_requests=4)
+async def test_a_client_that_takes_all_places_gives_some_to_others(
+    bench: Bench, caller: Caller, asked: int
+) -> None:
     """At once, and of its youngest requests; it is told to come back."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        for number in range(1, asked + 1):
-            other.post(opening(request_of(other.peer_id, max_new_tokens=LONG), number=number))
-        await other.until(m.Opened, number=4)
-        request = request_of(caller.peer_id, max_new_tokens=12)
-        assert await finished(caller, request) == expected_output(request, bench.engine)
-        error = await other.until(m.Error, number=4)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-
-    play(scene, max_requests=4)
+    other = await bench.caller()
+    for number in range(1, asked + 1):
+        other.post(opening(request_of(other.peer_id, max_new_tokens=LONG), number=number))
+    await other.until(m.Opened, number=4)
+    request = request_of(caller.peer_id, max_new_tokens=12)
+    assert await finished(caller, request) == expected_output(request, bench.engine)
+    error = await other.until(m.Error, number=4)
+    assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
 
 
-def test_who_has_less_than_its_share_waits_for_a_place_for_a_while() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        first, _ = await occupied(bench, clients=2)
-        caller.post(opening(request_of(caller.peer_id, max_new_tokens=3)))
-        await caller.hear_for(0.5 * RETRY_AFTER_S)
-        first.post(m.Cancel(1))
-        assert len(await collected(caller)) == 3
-        third = await occupied(bench, clients=1)
-        error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-        caller.post(opening(request_of(caller.peer_id), number=3), m.Cancel(3))
-        assert (await caller.until(m.Error, number=3)).code == ErrorCode.OVERLOADED
-        assert third[0].peer_id in bench.network.transports
-
-    play(scene, max_requests=2)
-
-
-def test_of_those_that_wait_clients_come_in_turns() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        holders = await occupied(bench, clients=3)
-        greedy, modest = await bench.caller(), await bench.caller()
-        for number in range(1, 5):
-            greedy.post(opening(request_of(greedy.peer_id, max_new_tokens=LONG), number=number))
-        await greedy.hear_for(0.1)
-        modest.post(opening(request_of(modest.peer_id, max_new_tokens=LONG)))
-        await modest.hear_for(0.1)
-        for holder in holders[:2]:
-            holder.post(m.Cancel(1))
-        await modest.until(m.Opened)
-        assert bench.service.requests == 3
-
-    play(scene, max_requests=3)
+@played(play, max_requests=2)
+async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: Bench, caller: Caller) -> None:
+    first, _ = await occupied(bench, clients=2)
+    caller.post(opening(request_of(caller.peer_id, max_new_tokens=3)))
+    await caller.hear_for(0.5 * RETRY_AFTER_S)
+    first.post(m.Cancel(1))
+    assert len(await collected(caller)) == 3
+    third = await occupied(bench, clients=1)
+    error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
+    assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
+    caller.post(opening(request_of(caller.peer_id), number=3), m.Cancel(3))
+    assert (await caller.until(m.Error, number=3)).code == ErrorCode.OVERLOADED
+    assert third[0].peer_id in bench.network.transports
 
 
 def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
@@ -279,81 +241,73 @@ def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_i
     run_virtual(run())
 
 
-def test_a_number_in_use_is_refused_and_the_first_request_goes_on() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=12)
-        caller.post(opening(request), opening(request))
-        assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
-        assert len(await collected(caller)) > 5
-
-    play(scene)
+@played(play)
+async def test_a_number_in_use_is_refused_and_the_first_request_goes_on(bench: Bench, caller: Caller) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=12)
+    caller.post(opening(request), opening(request))
+    assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+    assert len(await collected(caller)) > 5
 
 
-def test_a_tree_outside_the_vocabulary_is_ignored_and_its_request_goes_on() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=20)
-        stream = expected_output(request, bench.engine)
-        caller.post(opening(request), tree_of(request_digest(request), 0, (stream[0], 64)))
-        assert await collected(caller) == stream
-
-    play(scene)
+@played(play)
+async def test_a_tree_outside_the_vocabulary_is_ignored_and_its_request_goes_on(
+    bench: Bench, caller: Caller
+) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=20)
+    stream = expected_output(request, bench.engine)
+    caller.post(opening(request), tree_of(request_digest(request), 0, (stream[0], 64)))
+    assert await collected(caller) == stream
 
 
 @pytest.mark.parametrize("authors", [b"\x03", b"\x01\x01", b""], ids=["unknown", "too many", "too few"])
-def test_a_tree_whose_authors_do_not_fit_ends_its_request(authors: bytes) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        caller.post(opening(request))
-        nodes = NodeBlock.of([Node(BASE, 1, 1.0)])
-        error = await refusal(caller, m.Tree(1, request_digest(request), 0, nodes, authors))
-        assert error.code == ErrorCode.MALFORMED
-
-    play(scene)
-
-
-def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(tree_of(bytes(16), 0, (1, 2)), m.Cancel(5), m.Opened(1, 1))
-        assert (await caller.until(m.Error, number=0)).code == ErrorCode.MALFORMED
-        request = request_of(caller.peer_id)
-        assert await finished(caller, request) == expected_output(request, bench.engine)
-
-    play(scene)
+@played(play)
+async def test_a_tree_whose_authors_do_not_fit_ends_its_request(
+    bench: Bench, caller: Caller, authors: bytes
+) -> None:
+    request = request_of(caller.peer_id, max_new_tokens=LONG)
+    caller.post(opening(request))
+    nodes = NodeBlock.of([Node(BASE, 1, 1.0)])
+    error = await refusal(caller, m.Tree(1, request_digest(request), 0, nodes, authors))
+    assert error.code == ErrorCode.MALFORMED
 
 
-def test_a_message_of_another_protocol_costs_the_stream_and_its_requests() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)), m.Release(1))
-        assert await is_lost(caller)
-
-    play(scene)
-
-
-def test_a_cancelled_request_ends_with_its_account() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
-        await caller.until(m.Commit)
-        caller.post(m.Cancel(1))
-        final = await caller.until(m.Final)
-        account = decode_body(m.Account, final.body)
-        assert account.reason == m.FinishReason.CANCELLED
-        assert account.tokens < LONG
-        assert bench.service.requests == 0
-
-    play(scene)
+@played(play)
+async def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody(bench: Bench, caller: Caller) -> None:
+    caller.post(tree_of(bytes(16), 0, (1, 2)), m.Cancel(5), m.Opened(1, 1))
+    assert (await caller.until(m.Error, number=0)).code == ErrorCode.MALFORMED
+    request = request_of(caller.peer_id)
+    assert await finished(caller, request) == expected_output(request, bench.engine)
 
 
-def test_a_stream_that_ends_frees_its_requests_at_the_next_pass() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        other.post(opening(request_of(other.peer_id, max_new_tokens=LONG)))
-        await other.until(m.Commit)
-        assert bench.service.requests == 1
-        await bench.hang_up(other)
-        await caller.hear_for(0.1)
-        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
+@played(play)
+async def test_a_message_of_another_protocol_costs_the_stream_and_its_requests(
+    bench: Bench, caller: Caller
+) -> None:
+    caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)), m.Release(1))
+    assert await is_lost(caller)
 
-    play(scene)
+
+@played(play)
+async def test_a_cancelled_request_ends_with_its_account(bench: Bench, caller: Caller) -> None:
+    caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
+    await caller.until(m.Commit)
+    caller.post(m.Cancel(1))
+    final = await caller.until(m.Final)
+    account = decode_body(m.Account, final.body)
+    assert account.reason == m.FinishReason.CANCELLED
+    assert account.tokens < LONG
+    assert bench.service.requests == 0
+
+
+@played(play)
+async def test_a_stream_that_ends_frees_its_requests_at_the_next_pass(bench: Bench, caller: Caller) -> None:
+    other = await bench.caller()
+    other.post(opening(request_of(other.peer_id, max_new_tokens=LONG)))
+    await other.until(m.Commit)
+    assert bench.service.requests == 1
+    await bench.hang_up(other)
+    await caller.hear_for(0.1)
+    assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
 
 class FragileEngine(ScriptedEngine):
@@ -473,49 +427,29 @@ def test_what_the_text_repeats_the_verifier_drafts_itself_unless_plain_decoding_
     play(scene, ScriptedEngine(vocab_tokens=4))
 
 
-def test_while_requests_wait_for_memory_newcomers_are_sent_away_for_a_while() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        for number in (1, 2):
-            caller.post(opening(request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20), number=number))
-        await caller.until(m.Commit, number=1)
-        late = request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20)
-        error = await refusal(caller, opening(late, number=3), number=3)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-
-    play(scene, ScriptedEngine(pool_tokens=64))
-
-
-def test_a_long_prompt_does_not_stall_the_others() -> None:
-    """Its chunks fit beside them: no pass lasts longer than twice what theirs would."""
-    curve = CostCurve(((1, 0.01), (64, 0.64)))
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        quick = request_of(caller.peer_id, max_new_tokens=40)
-        caller.post(opening(quick, number=1))
-        await caller.until(m.Commit, number=1)
-        long = request_of(caller.peer_id, prompt=tuple(range(40)) * 8, max_new_tokens=4)
-        caller.post(opening(long, number=2))
-        assert await collected(caller, number=2) == expected_output(long, bench.engine)
-        passes = [h.stats.pass_us for h in caller.heard if isinstance(h, m.Commit) and h.number == 1]
-        assert len(passes) >= 15
-        assert max(passes) <= 170_000
-
-    play(scene, curve=curve)
+@played(play, ScriptedEngine(pool_tokens=64))
+async def test_while_requests_wait_for_memory_newcomers_are_sent_away_for_a_while(
+    bench: Bench, caller: Caller
+) -> None:
+    for number in (1, 2):
+        caller.post(opening(request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20), number=number))
+    await caller.until(m.Commit, number=1)
+    late = request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20)
+    error = await refusal(caller, opening(late, number=3), number=3)
+    assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
 
 
-def test_a_pass_that_only_serves_who_has_left_is_abandoned() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        leaving = await bench.caller()
-        leaving.post(opening(request_of(leaving.peer_id, prompt=(1, 2) * 100, max_new_tokens=LONG)))
-        await leaving.until(m.Opened)
-        await bench.hang_up(leaving)
-        request = request_of(caller.peer_id, max_new_tokens=1)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        assert await finished(caller, request) == expected_output(request, bench.engine)
-        assert loop.time() - began_s < 1.0
-
-    play(scene, curve=CostCurve(((1, 0.01), (100, 0.01), (200, 60.0))))
+@played(play, curve=CostCurve(((1, 0.01), (100, 0.01), (200, 60.0))))
+async def test_a_pass_that_only_serves_who_has_left_is_abandoned(bench: Bench, caller: Caller) -> None:
+    leaving = await bench.caller()
+    leaving.post(opening(request_of(leaving.peer_id, prompt=(1, 2) * 100, max_new_tokens=LONG)))
+    await leaving.until(m.Opened)
+    await bench.hang_up(leaving)
+    request = request_of(caller.peer_id, max_new_tokens=1)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    assert await finished(caller, request) == expected_output(request, bench.engine)
+    assert loop.time() - began_s < 1.0
 
 
 # A pass over two tokens, those of two requests, costs what one token costs; a third makes it 1.45 times as long,
@@ -537,18 +471,15 @@ async def send_wrong_drafts(bench: Bench, caller: Caller, request: Request) -> N
             caller.post(m.Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
 
 
-def test_wrong_drafts_of_one_client_do_not_slow_the_others() -> None:
+@played(play, curve=STEEP_AT_THREE)
+async def test_wrong_drafts_of_one_client_do_not_slow_the_others(bench: Bench, caller: Caller) -> None:
     """Sixty tokens of an honest client beside one whose drafts are all wrong."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        honest = await bench.caller()
-        sending = asyncio.ensure_future(
-            send_wrong_drafts(bench, caller, request_of(caller.peer_id, max_new_tokens=100))
-        )
-        began_s = asyncio.get_running_loop().time()
-        await finished(honest, request_of(honest.peer_id, prompt=(9, 8), max_new_tokens=60))
-        plain_s = 60 * STEEP_AT_THREE.seconds(2)
-        assert asyncio.get_running_loop().time() - began_s < 1.1 * plain_s
-        await sending
-
-    play(scene, curve=STEEP_AT_THREE)
+    honest = await bench.caller()
+    sending = asyncio.ensure_future(
+        send_wrong_drafts(bench, caller, request_of(caller.peer_id, max_new_tokens=100))
+    )
+    began_s = asyncio.get_running_loop().time()
+    await finished(honest, request_of(honest.peer_id, prompt=(9, 8), max_new_tokens=60))
+    plain_s = 60 * STEEP_AT_THREE.seconds(2)
+    assert asyncio.get_running_loop().time() - began_s < 1.1 * plain_s
+    await sending
