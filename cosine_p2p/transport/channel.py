@@ -65,7 +65,7 @@ def serving_budget(*, places: int = READ_PLACES) -> CallBudget:
 
 
 def draw_ping_number() -> int:
-    """A number that no peer can foresee."""
+    """A number that no peer can foresee: it would answer early, and seem nearer than it is."""
     return PING_NUMBERS.start + secrets.randbelow(len(PING_NUMBERS))
 
 
@@ -75,8 +75,7 @@ class Channel:
     Whoever sends more than its part of `budget` is read later, so that others are read meanwhile, and is lost where
     the budget silences it: `is_flooded` then. With more `requests` of ours than `READ_PLACES` as much more is read.
     `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
-    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol. `draw` numbers the pings: a peer that
-    could foresee the numbers would answer early, and seem nearer than it is.
+    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ class Channel:
         *,
         progress: StepCounts | None = None,
         budget: CallBudget | None = None,
-        draw: Callable[[], int] = draw_ping_number,
         learns: bool = False,
     ) -> None:
         self.peer_id = stream.peer_id
@@ -107,7 +105,6 @@ class Channel:
         self._waiting_bytes = 0
         self._has_outgoing = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._draw = draw
         self._learns = learns
         # Whose answer may still come: twice what fits into the silence allowed.
         self._pings = Remembered[int, float](8)
@@ -213,7 +210,7 @@ class Channel:
             self._ping()
 
     def _ping(self) -> None:
-        number = self._draw()
+        number = draw_ping_number()
         self._pings.note(number, asyncio.get_running_loop().time())
         self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
 

@@ -43,9 +43,9 @@ class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no ty
     """A `RecordStore` as hivemind's look-ups read it: each read gives a fresh dictionary, the oldest owner first.
 
     It takes nothing: what is stored goes through `DhtService`. Of an empty store it stands in for hivemind's cache,
-    which any peer may fill. And it lists nothing: hivemind would send each node
-    that it meets all that this may be near to, which a second of new nodes could ask for without end. Owners renew
-    their records in a third of their life, and a look-up asks thirty nodes.
+    which any peer may fill. And it lists nothing: hivemind would send each node that it meets all that this may be
+    near to, which a second of new nodes could ask for without end. Owners renew their records in a third of their
+    life, and a look-up asks thirty nodes.
     """
 
     def __init__(self, store: RecordStore) -> None:

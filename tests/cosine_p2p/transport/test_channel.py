@@ -109,10 +109,12 @@ async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_fir
         assert channel.bytes_sent > 0 and channel.bytes_received > 0
 
 
-def test_who_answers_pings_before_they_come_does_not_seem_near() -> None:
+def test_who_answers_pings_before_they_come_does_not_seem_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.channel.draw_ping_number", lambda: OWN_PING)
+
     async def run(*pongs: m.Pong) -> float | None:
         stream = await dialled(saying(HELLO, *pongs, m.AskStatus(3)))
-        async with Channel(stream, STATUS, draw=lambda: OWN_PING) as channel:
+        async with Channel(stream, STATUS) as channel:
             await channel.receive()
             return channel.rtt_s
 

@@ -1,7 +1,7 @@
 """What every transport promises of its streams, whatever carries them (`cosine_p2p/transport/base.py`)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -101,25 +101,26 @@ def needs(library: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.network, pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}")]
 
 
-Join = Callable[[], AbstractAsyncContextManager[Joined]]
-Play = Callable[[Joined], Awaitable[None]]
-every_transport: Final = pytest.mark.parametrize(
-    "join",
-    [
+Play = Callable[[Joined], Coroutine[Any, Any, None]]
+Played = Callable[[Play], None]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
         pytest.param(memory, id="memory"),
         pytest.param(delayed, id="delayed"),
         pytest.param(full, id="full", marks=needs("hivemind")),
         pytest.param(light, id="light", marks=needs("libp2p")),
     ],
 )
-
-
-def with_peer(join: Join, play: Play) -> None:
-    async def run() -> None:
-        async with join() as joined:
-            await play(joined)
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+    """Runs a scene with our transport and a peer, which all scenes of a kind share."""
+    with asyncio.Runner() as runner:
+        joining: AbstractAsyncContextManager[Joined] = request.param()
+        joined = runner.run(joining.__aenter__())
+        yield lambda play: runner.run(asyncio.wait_for(play(joined), 60))
+        runner.run(joining.__aexit__(None, None, None))
 
 
 async def read_exactly(stream: Stream, size_bytes: int) -> bytes:
@@ -138,8 +139,7 @@ async def lost(work: Awaitable[Any]) -> PeerLost:
     return caught.value
 
 
-@every_transport
-def test_bytes_travel_both_ways_in_order_and_unchanged(join: Join) -> None:
+def test_bytes_travel_both_ways_in_order_and_unchanged(played: Played) -> None:
     async def play(joined: Joined) -> None:
         stream = await joined.ours.dial(joined.peer_id, ECHO)
         for size_bytes in (1, 70_000, 3 << 20):
@@ -149,22 +149,20 @@ def test_bytes_travel_both_ways_in_order_and_unchanged(join: Join) -> None:
             await writing
         stream.close()
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(join: Join) -> None:
+def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(played: Played) -> None:
     async def play(joined: Joined) -> None:
         stream = await joined.ours.dial(joined.peer_id, WHO)
         assert stream.peer_id == joined.peer_id
         assert await read_exactly(stream, len(joined.ours.peer_id)) == joined.ours.peer_id.encode()
         assert [await stream.read(), await stream.read()] == [b"", b""]
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(join: Join) -> None:
+def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(played: Played) -> None:
     async def play(joined: Joined) -> None:
         stream = await joined.ours.dial(joined.peer_id, ECHO)
         reading = asyncio.ensure_future(stream.read())
@@ -176,11 +174,10 @@ def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_writte
             assert await stream.read() == b""
         assert "closed" in (await lost(stream.write(b"late"))).reason
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_a_cancelled_read_leaves_the_stream_usable(join: Join) -> None:
+def test_a_cancelled_read_leaves_the_stream_usable(played: Played) -> None:
     async def play(joined: Joined) -> None:
         stream = await joined.ours.dial(joined.peer_id, ECHO)
         for number in range(20):
@@ -191,11 +188,10 @@ def test_a_cancelled_read_leaves_the_stream_usable(join: Join) -> None:
             await stream.write(b"%d" % number)
             assert await stream.read() == b"%d" % number
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_a_write_waits_for_a_peer_that_reads_nothing(join: Join) -> None:
+def test_a_write_waits_for_a_peer_that_reads_nothing(played: Played) -> None:
     async def play(joined: Joined) -> None:
         if not joined.is_bounded:
             return
@@ -210,11 +206,10 @@ def test_a_write_waits_for_a_peer_that_reads_nothing(join: Join) -> None:
         await asyncio.gather(writing, return_exceptions=True)
         stream.close()
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_an_echo_of_many_writes_takes_both_ways_once(join: Join) -> None:
+def test_an_echo_of_many_writes_takes_both_ways_once(played: Played) -> None:
     async def play(joined: Joined) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -227,7 +222,7 @@ def test_an_echo_of_many_writes_takes_both_ways_once(join: Join) -> None:
         assert 4 * joined.one_way_s - 0.001 <= taken_s
         assert not joined.one_way_s or taken_s < 40 * joined.one_way_s
 
-    with_peer(join, play)
+    played(play)
 
 
 @in_virtual_time
@@ -243,22 +238,20 @@ async def test_streams_that_others_open_to_a_far_peer_are_delayed_too() -> None:
     assert delay.delayed(echo, one_way_s=0.0) is echo
 
 
-@every_transport
-def test_a_dial_that_cannot_be_says_why(join: Join) -> None:
+def test_a_dial_that_cannot_be_says_why(played: Played) -> None:
     async def play(joined: Joined) -> None:
         refused = await lost(joined.ours.dial(joined.peer_id, "/no/such/protocol"))
         assert refused.peer_id == joined.peer_id and "/no/such/protocol" in refused.reason
         assert (await lost(joined.ours.dial(NOBODY, ECHO))).peer_id == NOBODY
 
-    with_peer(join, play)
+    played(play)
 
 
-@every_transport
-def test_leaving_ends_what_is_open(join: Join) -> None:
+def test_leaving_ends_what_is_open(played: Played) -> None:
     async def play(joined: Joined) -> None:
         stream = await joined.ours.dial(joined.peer_id, ECHO)
         await joined.ours.close()
         async with asyncio.timeout(3):
             assert await stream.read() == b""
 
-    with_peer(join, play)
+    played(play)
