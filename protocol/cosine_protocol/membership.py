@@ -9,17 +9,11 @@ from binascii import Error as BadBase64
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.messages import (
-    Certificate,
-    Revocation,
-    Revocations,
-    SignedCertificate,
-    SignedRevocations,
-)
 
 # Plain names: kinds of signatures, and how a line of text begins that holds one.
 CERTIFICATE_KIND: Final = "member"
@@ -27,8 +21,7 @@ REVOCATIONS_KIND: Final = "revoked"
 CERTIFICATE_LINE: Final = "cosine-member:"
 REVOCATIONS_LINE: Final = "cosine-revoked:"
 
-_Signed = TypeVar("_Signed", SignedCertificate, SignedRevocations)
-_Body = TypeVar("_Body", Certificate, Revocations)
+_Body = TypeVar("_Body", m.Certificate, m.Revocations)
 
 
 def sign_certificate(
@@ -36,29 +29,29 @@ def sign_certificate(
 ) -> bytes:
     """The encoded certificate that `member` belongs to `swarm`, for `MAX_CERTIFICATE_S` at most."""
     ends_at_s = starts_at_s + min(lifetime_s, MAX_CERTIFICATE_S)
-    body = encode_body(Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s))
-    return encode_body(SignedCertificate(body, swarm.sign(kind=CERTIFICATE_KIND, digest=b"", body=body)))
+    body = encode_body(m.Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s))
+    return encode_body(m.SignedCertificate(body, swarm.sign(kind=CERTIFICATE_KIND, digest=b"", body=body)))
 
 
 def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
     """The encoded list in which the certificates of each member count no longer up to its serial number."""
-    revoked = tuple(Revocation(member, serial) for member, serial in serials.items())
-    body = encode_body(Revocations(swarm.peer_id, sequence, revoked))
-    return encode_body(SignedRevocations(body, swarm.sign(kind=REVOCATIONS_KIND, digest=b"", body=body)))
+    revoked = tuple(m.Revocation(member, serial) for member, serial in serials.items())
+    body = encode_body(m.Revocations(swarm.peer_id, sequence, revoked))
+    return encode_body(m.SignedRevocations(body, swarm.sign(kind=REVOCATIONS_KIND, digest=b"", body=body)))
 
 
-def read_certificate(data: bytes) -> Certificate:
+def read_certificate(data: bytes) -> m.Certificate:
     """A certificate that the swarm it names has signed, whoever shows it and whenever. Raises `NotAMember`."""
-    return _open(data, SignedCertificate, Certificate, CERTIFICATE_KIND)
+    return _open(data, m.SignedCertificate, m.Certificate, CERTIFICATE_KIND)
 
 
-def read_revocations(data: bytes) -> Revocations:
+def read_revocations(data: bytes) -> m.Revocations:
     """A list that the swarm it names has signed. Raises `NotAMember`."""
-    return _open(data, SignedRevocations, Revocations, REVOCATIONS_KIND)
+    return _open(data, m.SignedRevocations, m.Revocations, REVOCATIONS_KIND)
 
 
 def check_certificate(
-    certificate: Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
+    certificate: m.Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
 ) -> None:
     """Raises `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
 
@@ -91,7 +84,7 @@ def from_line(line: str, *, prefix: str) -> bytes:
         raise NotAMember("the line is damaged") from None
 
 
-def _open(data: bytes, envelope: type[_Signed], content: type[_Body], kind: str) -> _Body:
+def _open(data: bytes, envelope: type, content: type[_Body], kind: str) -> _Body:
     try:
         signed: Any = decode_body(envelope, data)
         body = decode_body(content, signed.body)

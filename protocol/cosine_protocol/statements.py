@@ -9,24 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
-from cosine_protocol.messages import (
-    AskAudit,
-    Audited,
-    AuditVerdict,
-    Earning,
-    Mandate,
-    Receipt,
-    SignedEarning,
-    SignedMandate,
-    SignedReceipt,
-    SignedTranscript,
-    Transcript,
-)
 
 # The kinds of the signatures.
 MANDATE_KIND: Final = "mandate"
@@ -37,7 +25,7 @@ RECEIPT_KIND: Final = "receipt"
 
 
 def _verify(
-    signed: SignedMandate | SignedTranscript | Audited | SignedEarning | SignedReceipt,
+    signed: m.SignedMandate | m.SignedTranscript | m.Audited | m.SignedEarning | m.SignedReceipt,
     *,
     kind: str,
     signer: str,
@@ -58,9 +46,9 @@ def sign_mandate(
     prompt_window_tokens: int | None = None,
     shares_feedback: bool = False,
     pupil: str | None = None,
-) -> SignedMandate:
+) -> m.SignedMandate:
     """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
-    mandate = Mandate(
+    mandate = m.Mandate(
         delegate,
         tuple(drafters),
         most_tokens,
@@ -71,17 +59,17 @@ def sign_mandate(
         pupil,
     )
     body = encode_body(mandate)
-    return SignedMandate(body, client.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+    return m.SignedMandate(body, client.sign(kind=MANDATE_KIND, digest=d_0, body=body))
 
 
-def open_mandate(signed: SignedMandate, *, client: str, d_0: bytes, delegate: str, now_s: float) -> Mandate:
+def open_mandate(signed: m.SignedMandate, *, client: str, d_0: bytes, delegate: str, now_s: float) -> m.Mandate:
     """The mandate that `client` gave `delegate` for the request `d_0`, if it holds now.
 
     Raises `PeerError` with the code `BAD_MANDATE` if it does not.
     """
     try:
         _verify(signed, kind=MANDATE_KIND, signer=client, d_0=d_0)
-        mandate = decode_body(Mandate, signed.body)
+        mandate = decode_body(m.Mandate, signed.body)
     except (BadSignature, MalformedMessage) as error:
         raise PeerError(ErrorCode.BAD_MANDATE, str(error)) from None
     if mandate.delegate != delegate:
@@ -92,13 +80,13 @@ def open_mandate(signed: SignedMandate, *, client: str, d_0: bytes, delegate: st
     return mandate
 
 
-def check_live(mandate: Mandate, *, now_s: float) -> None:
+def check_live(mandate: m.Mandate, *, now_s: float) -> None:
     """Raise `PeerError` with the code `BAD_MANDATE` if a mandate has ended."""
     if now_s > mandate.issued_at_s + mandate.lifetime_s:
         raise PeerError(ErrorCode.BAD_MANDATE, "the mandate has ended")
 
 
-def check_length(mandate: Mandate, tokens: int) -> None:
+def check_length(mandate: m.Mandate, tokens: int) -> None:
     """Raise `PeerError` with the code `BAD_MANDATE` for more output tokens than a mandate allows."""
     if tokens > mandate.most_tokens:
         raise PeerError(ErrorCode.BAD_MANDATE, f"the mandate ends after {mandate.most_tokens} tokens")
@@ -109,19 +97,19 @@ def is_transcript_due(*, before: int, after: int, has_ended: bool) -> bool:
     return has_ended or before // TRANSCRIPT_EVERY_TOKENS < after // TRANSCRIPT_EVERY_TOKENS
 
 
-def sign_transcript(author: Identity, transcript: Transcript, *, d_0: bytes) -> SignedTranscript:
+def sign_transcript(author: Identity, transcript: m.Transcript, *, d_0: bytes) -> m.SignedTranscript:
     """What `author` committed of the request `d_0`, signed."""
     body = encode_body(transcript)
-    return SignedTranscript(body, author.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body))
+    return m.SignedTranscript(body, author.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body))
 
 
-def open_transcript(signed: SignedTranscript, *, author: str, d_0: bytes) -> Transcript:
+def open_transcript(signed: m.SignedTranscript, *, author: str, d_0: bytes) -> m.Transcript:
     """What `author` signed. Raises `BadSignature` and `MalformedMessage`."""
     _verify(signed, kind=TRANSCRIPT_KIND, signer=author, d_0=d_0)
-    return decode_body(Transcript, signed.body)
+    return decode_body(m.Transcript, signed.body)
 
 
-def open_claim(claim: AskAudit) -> Transcript:
+def open_claim(claim: m.AskAudit) -> m.Transcript:
     """The transcript of a question, which its author signed for exactly this request and these tokens.
 
     Raises `BadSignature` and `MalformedMessage`.
@@ -135,16 +123,16 @@ def open_claim(claim: AskAudit) -> Transcript:
     return transcript
 
 
-def sign_verdict(auditor: Identity, verdict: AuditVerdict, *, number: int, d_0: bytes) -> Audited:
+def sign_verdict(auditor: Identity, verdict: m.AuditVerdict, *, number: int, d_0: bytes) -> m.Audited:
     """The answer to the question `number` about the request `d_0`."""
     body = encode_body(verdict)
-    return Audited(number, body, auditor.sign(kind=VERDICT_KIND, digest=d_0, body=body))
+    return m.Audited(number, body, auditor.sign(kind=VERDICT_KIND, digest=d_0, body=body))
 
 
-def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerdict:
+def open_verdict(answer: m.Audited, *, auditor: str, claim: m.AskAudit) -> m.AuditVerdict:
     """What `auditor` signed about a claim that holds. Raises `BadSignature` and `MalformedMessage`."""
     _verify(answer, kind=VERDICT_KIND, signer=auditor, d_0=request_digest(claim.request))
-    verdict, transcript = decode_body(AuditVerdict, answer.body), decode_body(Transcript, claim.transcript.body)
+    verdict, transcript = decode_body(m.AuditVerdict, answer.body), decode_body(m.Transcript, claim.transcript.body)
     audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)
     if audited != (claim.author, transcript.first, transcript.tokens, transcript.digest):
         raise MalformedMessage("the verdict is about another transcript")
@@ -157,31 +145,31 @@ def open_verdict(answer: Audited, *, auditor: str, claim: AskAudit) -> AuditVerd
     return verdict
 
 
-def sign_earning(verifier: Identity, earning: Earning, *, d_0: bytes) -> SignedEarning:
+def sign_earning(verifier: Identity, earning: m.Earning, *, d_0: bytes) -> m.SignedEarning:
     """The account of one drafter's tokens in the request `d_0`, signed by the verifier that committed them."""
     body = encode_body(earning)
-    return SignedEarning(body, verifier.sign(kind=EARNING_KIND, digest=d_0, body=body))
+    return m.SignedEarning(body, verifier.sign(kind=EARNING_KIND, digest=d_0, body=body))
 
 
-def open_earning(signed: SignedEarning, *, verifier: str, d_0: bytes) -> Earning:
+def open_earning(signed: m.SignedEarning, *, verifier: str, d_0: bytes) -> m.Earning:
     """The account that `verifier` signed. Raises `BadSignature` and `MalformedMessage`."""
     _verify(signed, kind=EARNING_KIND, signer=verifier, d_0=d_0)
-    return decode_body(Earning, signed.body)
+    return decode_body(m.Earning, signed.body)
 
 
-def sign_receipt(client: Identity, receipt: Receipt, *, d_0: bytes) -> SignedReceipt:
+def sign_receipt(client: Identity, receipt: m.Receipt, *, d_0: bytes) -> m.SignedReceipt:
     """A verifier's account, countersigned by the client of the request `d_0`."""
     body = encode_body(receipt)
-    return SignedReceipt(d_0, body, client.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
+    return m.SignedReceipt(d_0, body, client.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReceipt:
     """The content of a receipt. Its signatures are worth what `check` says of them."""
 
-    signed: SignedReceipt
-    receipt: Receipt
-    earning: Earning
+    signed: m.SignedReceipt
+    receipt: m.Receipt
+    earning: m.Earning
 
     @property
     def verifier(self) -> str:
@@ -198,13 +186,13 @@ class ReadReceipt:
         _verify(self.signed, kind=RECEIPT_KIND, signer=self.client, d_0=d_0)
 
 
-def read_receipt(signed: SignedReceipt) -> ReadReceipt:
+def read_receipt(signed: m.SignedReceipt) -> ReadReceipt:
     """What a receipt says, its signatures not checked yet.
 
     Raises `MalformedMessage`, also where two of the three peers are one, or more was drafted than committed.
     """
-    receipt = decode_body(Receipt, signed.body)
-    earning = decode_body(Earning, receipt.earning.body)
+    receipt = decode_body(m.Receipt, signed.body)
+    earning = decode_body(m.Earning, receipt.earning.body)
     if len({receipt.verifier, earning.client, earning.drafter}) < 3:
         raise MalformedMessage("a receipt needs three peers")
     if earning.tokens > earning.text_tokens:

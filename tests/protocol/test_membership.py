@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol import limits
+from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import NotAMember
 from cosine_protocol.identity import Identity
@@ -21,7 +22,6 @@ from cosine_protocol.membership import (
     sign_certificate,
     sign_revocations,
 )
-from cosine_protocol.messages import Certificate, Revocation, Revocations, SignedCertificate
 from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM
 
 MEMBER, STRANGER = OWNER, OTHER
@@ -37,14 +37,14 @@ def signed(swarm: Identity = SWARM, **changes: Any) -> bytes:
 
 def check(
     data: bytes, *, member: str = MEMBER.peer_id, now_s: float = NOW_S, revoked: Mapping[str, int] = NOBODY
-) -> Certificate:
+) -> m.Certificate:
     certificate = read_certificate(data)
     check_certificate(certificate, swarm=SWARM.peer_id, member=member, now_s=now_s, revoked=revoked)
     return certificate
 
 
 def test_a_certificate_counts_from_its_start_to_its_end_and_a_later_one_of_a_revoked_member_too() -> None:
-    expected = Certificate(SWARM.peer_id, "friends", MEMBER.peer_id, SERIAL, NOW_S, NOW_S + LIFETIME_S)
+    expected = m.Certificate(SWARM.peer_id, "friends", MEMBER.peer_id, SERIAL, NOW_S, NOW_S + LIFETIME_S)
     assert check(signed()) == check(signed(), now_s=NOW_S + LIFETIME_S) == expected
     assert check(signed(), now_s=NOW_S - limits.MAX_RECORD_SKEW_S) == expected
     check(signed(serial=SERIAL + 1), revoked={MEMBER.peer_id: SERIAL})
@@ -69,8 +69,8 @@ def test_it_counts_for_no_other_time_peer_or_swarm(data: bytes, changes: dict[st
 
 def test_no_certificate_lasts_for_ever() -> None:
     assert check(signed(lifetime_s=1e10)).ends_at_s == NOW_S + limits.MAX_CERTIFICATE_S
-    body = encode_body(Certificate(SWARM.peer_id, "", MEMBER.peer_id, SERIAL, NOW_S, 1e11))
-    endless = encode_body(SignedCertificate(body, SWARM.sign(kind="member", digest=b"", body=body)))
+    body = encode_body(m.Certificate(SWARM.peer_id, "", MEMBER.peer_id, SERIAL, NOW_S, 1e11))
+    endless = encode_body(m.SignedCertificate(body, SWARM.sign(kind="member", digest=b"", body=body)))
     with pytest.raises(NotAMember, match="expired"):
         check(endless, now_s=NOW_S + limits.MAX_CERTIFICATE_S + 1)
 
@@ -91,20 +91,20 @@ def test_no_bytes_make_one(data: bytes) -> None:
 
 
 def test_nobody_else_signs_for_a_swarm() -> None:
-    body = decode_body(SignedCertificate, signed()).body
+    body = decode_body(m.SignedCertificate, signed()).body
     for signer in (STRANGER, MEMBER, OTHER_SWARM):
-        forged = encode_body(SignedCertificate(body, signer.sign(kind="member", digest=b"", body=body)))
+        forged = encode_body(m.SignedCertificate(body, signer.sign(kind="member", digest=b"", body=body)))
         with pytest.raises(NotAMember, match="signature"):
             read_certificate(forged)
     # A list is no certificate, whoever signs it.
-    other_kind = encode_body(SignedCertificate(body, SWARM.sign(kind="revoked", digest=b"", body=body)))
+    other_kind = encode_body(m.SignedCertificate(body, SWARM.sign(kind="revoked", digest=b"", body=body)))
     with pytest.raises(NotAMember, match="signature"):
         read_certificate(other_kind)
 
 
 def test_a_list_says_up_to_which_serial_certificates_are_revoked_and_the_longest_things_have_room() -> None:
     data = sign_revocations(SWARM, sequence=3, serials={MEMBER.peer_id: 5})
-    assert read_revocations(data) == Revocations(SWARM.peer_id, 3, (Revocation(MEMBER.peer_id, 5),))
+    assert read_revocations(data) == m.Revocations(SWARM.peer_id, 3, (m.Revocation(MEMBER.peer_id, 5),))
     with pytest.raises(NotAMember):
         read_revocations(data[:-1] + bytes([data[-1] ^ 1]))
     longest = signed(name="x" * limits.MAX_SWARM_NAME_BYTES, serial=limits.MAX_REQUEST_NUMBER)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError, RemoteProtocolError
@@ -17,17 +18,6 @@ from cosine_protocol.limits import (
     MAX_RECEIPT_BYTES,
     MAX_RECORD_SKEW_S,
     TRANSCRIPT_EVERY_TOKENS,
-)
-from cosine_protocol.messages import (
-    AskAudit,
-    AuditFinding,
-    AuditVerdict,
-    Earning,
-    Mandate,
-    Receipt,
-    SignedMandate,
-    SignedReceipt,
-    Transcript,
 )
 from cosine_protocol.statements import (
     check_length,
@@ -62,13 +52,13 @@ TERMS: dict[str, Any] = {
 MANDATE = sign_mandate(CLIENT, **TERMS)
 
 
-def opened_mandate(signed: SignedMandate = MANDATE, **changes: Any) -> Mandate:
+def opened_mandate(signed: m.SignedMandate = MANDATE, **changes: Any) -> m.Mandate:
     where: dict[str, Any] = {"client": CLIENT.peer_id, "d_0": D_0, "delegate": VERIFIER.peer_id, "now_s": NOW_S}
     return open_mandate(signed, **(where | changes))
 
 
 def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() -> None:
-    mandate = Mandate(VERIFIER.peer_id, ("a", "b"), 10, NOW_S, LIFETIME_S)
+    mandate = m.Mandate(VERIFIER.peer_id, ("a", "b"), 10, NOW_S, LIFETIME_S)
     for now_s in (NOW_S - MAX_RECORD_SKEW_S, NOW_S, NOW_S + LIFETIME_S):
         assert opened_mandate(now_s=now_s) == mandate
     check_length(mandate, 10)
@@ -90,7 +80,7 @@ def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() 
         ({"now_s": NOW_S + LIFETIME_S + 0.1}, "has ended"),
         ({"now_s": NOW_S - MAX_RECORD_SKEW_S - 1}, "lies in the future"),
         ({"signed": replace(MANDATE, body=MANDATE.body + b"\0")}, "does not match"),
-        ({"signed": SignedMandate(b"x", CLIENT.sign(kind="mandate", digest=D_0, body=b"x"))}, "array|fields"),
+        ({"signed": m.SignedMandate(b"x", CLIENT.sign(kind="mandate", digest=D_0, body=b"x"))}, "array|fields"),
     ],
 )
 def test_for_anybody_or_anything_else_a_mandate_is_worth_nothing(changes: dict[str, Any], reason: str) -> None:
@@ -114,11 +104,11 @@ def test_a_transcript_is_due_now_and_then_and_at_the_end() -> None:
 
 TOKENS = (3, 5, 8, 13)
 DIGEST = roll_digest(D_0, TOKENS)
-TRANSCRIPT = Transcript(1, len(TOKENS), DIGEST)
+TRANSCRIPT = m.Transcript(1, len(TOKENS), DIGEST)
 SIGNED = sign_transcript(VERIFIER, TRANSCRIPT, d_0=D_0)
-CLAIM = AskAudit(7, REQUEST, TOKENS, VERIFIER.peer_id, SIGNED)
-FINDING = AuditFinding(2, 9, 4.0)
-VERDICT = AuditVerdict(VERIFIER.peer_id, 1, len(TOKENS), DIGEST, 1, 1, 1, (FINDING,))
+CLAIM = m.AskAudit(7, REQUEST, TOKENS, VERIFIER.peer_id, SIGNED)
+FINDING = m.AuditFinding(2, 9, 4.0)
+VERDICT = m.AuditVerdict(VERIFIER.peer_id, 1, len(TOKENS), DIGEST, 1, 1, 1, (FINDING,))
 
 
 def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_claim() -> None:
@@ -173,13 +163,13 @@ def test_a_verdict_about_something_else_or_that_does_not_add_up_is_worth_nothing
         open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM)
 
 
-EARNING = Earning(bytes(32), CLIENT.peer_id, DRAFTER.peer_id, 7, 20, NOW_S)
+EARNING = m.Earning(bytes(32), CLIENT.peer_id, DRAFTER.peer_id, 7, 20, NOW_S)
 SIGNED_EARNING = sign_earning(VERIFIER, EARNING, d_0=D_0)
-RECEIPT = Receipt(VERIFIER.peer_id, ("code",), SIGNED_EARNING)
+RECEIPT = m.Receipt(VERIFIER.peer_id, ("code",), SIGNED_EARNING)
 SIGNED_RECEIPT = sign_receipt(CLIENT, RECEIPT, d_0=D_0)
 
 
-def checked(signed: SignedReceipt) -> Earning:
+def checked(signed: m.SignedReceipt) -> m.Earning:
     one = read_receipt(signed)
     one.check()
     return one.earning
@@ -191,7 +181,7 @@ def test_a_receipt_says_what_both_signed_and_the_longest_fits() -> None:
     assert (one.verifier, one.client, one.receipt.expertise) == (VERIFIER.peer_id, CLIENT.peer_id, ("code",))
     longest = replace(RECEIPT, expertise=("x" * 64,) * MAX_EXPERTISE)
     assert len(sign_receipt(CLIENT, longest, d_0=D_0).body) <= MAX_RECEIPT_BYTES
-    assert decode_body(Receipt, encode_body(longest)) == longest
+    assert decode_body(m.Receipt, encode_body(longest)) == longest
 
 
 @given(st.sampled_from(["d_0", "body", "signature"]), st.integers(0, 1 << 16), st.integers(1, 255))
