@@ -129,12 +129,9 @@ class PagedEngine:
         self._pool.free(sequence, [node.slot for node in tree.keep(path)])
         if hashes := self._hashes.get(sequence):
             self._prefixes.extend(hashes, tree.tokens, tree.slots)
-        self._leave_behind(sequence, tree)
-
-    def _leave_behind(self, sequence: int, tree: SequenceTree) -> None:
-        """Give back the window pages of what lies too far behind the prefix to be seen by any token to come."""
-        windows = self._pool.windows
+        # The window pages of what lies too far behind the prefix to be seen by any token to come are given back.
         # Seldom: what a whole page and some that are not used up yet would bring is not worth a look.
+        windows = self._pool.windows
         if windows is None or (self._pool.near_pages(sequence) - SPARE_PAGES) * PAGE_TOKENS < windows.window_tokens:
             return
         first = max(0, len(tree.tokens) - windows.window_tokens + 1)

@@ -1,7 +1,7 @@
-"""The keyed sampler of `cosine_node.engine.torch.sampling` on numpy, for engines that run without torch.
+"""The parameters of a keyed choice, which all samplers read, and the sampler on numpy for engines without torch.
 
-The rule is the same in every step, in float32. Where the rounding of a sum decides between two scores, the two
-samplers may choose differently.
+The rule is in every step that of `cosine_node.engine.torch.sampling`, in float32. Where the rounding of a sum
+decides between two scores, the two samplers may choose differently.
 """
 
 import math
@@ -19,13 +19,26 @@ from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling
 
-# The parameters of a choice, without any library of tensors: samplers over several of them read the same ones.
-
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 COLDEST: Final = 1e-30
 """Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
 NOTHING_KNOWN: Final = Choice(0, 0.0)
 """The choice of a drafter where filters leave only what its vocabulary lacks: no candidates, and no token meant."""
+REUSED_POSITIONS: Final = 128
+"""Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
+COLUMN_TOKENS: Final = 64
+"""The best tokens of a large vocabulary are looked for in the columns with the best maxima, as on torch."""
+WORTH_SPLITTING: Final = 1 << 14
+"""Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
+FEW_TOKENS: Final = 1 << 11
+"""The noise of so few tokens is drawn sooner than it is found out which of them may win."""
+FAINTEST: Final = -40.0
+"""Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
+ROUNDING: Final = 1.001
+"""A thousand times what float32 rounds: a token that is in doubt is a contender."""
 
 
 class Rows(Protocol):
@@ -99,24 +112,6 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
             query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
         queries.append(query)
     return queries
-
-
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-
-REUSED_POSITIONS: Final = 128
-"""Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
-COLUMN_TOKENS: Final = 64
-"""The best tokens of a large vocabulary are looked for in the columns with the best maxima, as on torch."""
-WORTH_SPLITTING: Final = 1 << 14
-"""Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
-FEW_TOKENS: Final = 1 << 11
-"""The noise of so few tokens is drawn sooner than it is found out which of them may win."""
-FAINTEST: Final = -40.0
-"""Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
-ROUNDING: Final = 1.001
-"""A thousand times what float32 rounds: a token that is in doubt is a contender."""
 
 
 def choose(

@@ -125,7 +125,7 @@ def decode_whole(tokenizer: TextTokens, tokens: Sequence[int]) -> str:
 def is_last(
     own: TextTokens, *, own_before: Sequence[int], predicted: Sequence[PredictedToken], ends: frozenset[int]
 ) -> bool:
-    """Return whether nothing that can be written follows: the model ended the text, or predicts no character."""
+    """True if nothing that can be written follows: the model ended the text, or predicts no character."""
     if predicted and predicted[-1].token in ends:
         return True
     context = _last_tokens(own, own_before)

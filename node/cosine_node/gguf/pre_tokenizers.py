@@ -15,10 +15,6 @@ CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 """The endings that the expressions of newer models split off in any case."""
 AFTER_NUMBERS: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """What those expressions have in common after numbers: punctuation, line ends, other white space."""
-LLAMA3_WORDS: Final = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + AFTER_NUMBERS
-"""The expression of Llama 3."""
-QWEN2_WORDS: Final = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + AFTER_NUMBERS
-"""The expression of Qwen 2."""
 
 
 def _splits(*expressions: str) -> JsonObject:
@@ -34,34 +30,20 @@ def _byte_level(*, has_expression: bool) -> JsonObject:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": has_expression}
 
 
-_DIGITS: Final[JsonObject] = {"type": "Digits", "individual_digits": True}
 _GPT2: Final = _byte_level(has_expression=True)
-_SMOLLM: Final[JsonObject] = {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]}
-_LLAMA3: Final = _splits(LLAMA3_WORDS)
-_QWEN2: Final = _splits(QWEN2_WORDS)
+_SMOLLM: Final = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, _GPT2]}
 
 PRE_TOKENIZERS: Final[Mapping[str, JsonObject]] = {
-    "gpt-2": _GPT2,
-    "phi-2": _GPT2,
-    "mpt": _GPT2,
-    "olmo": _GPT2,
-    "jais": _GPT2,
-    "exaone4": _GPT2,
-    "smollm": _SMOLLM,
-    "starcoder": _SMOLLM,
-    "refact": _SMOLLM,
-    "command-r": _SMOLLM,
-    "codeshell": _SMOLLM,
-    "exaone": _SMOLLM,
-    "minerva-7b": _SMOLLM,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "dbrx": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "stablelm2": _QWEN2,
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _SMOLLM),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "dbrx"),
+        _splits(CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + AFTER_NUMBERS),
+    ),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2"),
+        _splits(CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + AFTER_NUMBERS),
+    ),
     "default": _splits(r"[\p{P}\$\+<=>\^~\|]+", WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
 """By the name in the file; the first of several equal ones is the one to write."""

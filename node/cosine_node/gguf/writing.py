@@ -31,92 +31,6 @@ from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_node.gguf.pre_tokenizers import name_of
 from cosine_protocol.errors import UsageError
 
-# A model of transformers as its folder stores it, read without torch: configuration, weights, tokenizer.
-
-
-NUMPY: Final[Mapping[str, str]] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""The dtypes of safetensors whose weights can be written, as numpy reads them; it has no bfloat16."""
-
-DAMAGE: Final = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    struct.error,
-)
-"""All that a damaged file of weights can make json, struct and numpy raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredModel:
-    """The parts of a model's folder. `tokenizer` is None where it has no tokenizer.json."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    tokenizer: Mapping[str, Any] | None
-
-    @classmethod
-    def read(cls, folder: Path) -> "StoredModel":
-        """Raises `UsageError` for a folder that holds no model."""
-        config = read_object(folder / "config.json")
-        if config is None:
-            raise UsageError(f"{folder} is no model folder: it has no config.json.")
-        return cls(folder, config, read_object(folder / "tokenizer.json"))
-
-    def chat_template(self) -> str | None:
-        file = self.folder / "chat_template.jinja"
-        if file.is_file():
-            return file.read_text("utf-8")
-        template = (read_object(self.folder / "tokenizer_config.json") or {}).get("chat_template")
-        return template if isinstance(template, str) else None
-
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """All tensors of its safetensors files by name, in float32. Raises `UsageError`."""
-        files = sorted(self.folder.glob("*.safetensors"))
-        if not files:
-            raise UsageError(f"{self.folder} is no model folder: it has no *.safetensors files.")
-        tensors: dict[str, npt.NDArray[np.float32]] = {}
-        for file in files:
-            try:
-                tensors |= _read_tensors(file)
-            except DAMAGE as error:
-                raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
-        return tensors
-
-
-def read_object(file: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, None if there is no file. Raises `UsageError` for anything else in it."""
-    if not file.is_file():
-        return None
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{file} holds no JSON object; fetch the model again.")
-    return content
-
-
-def _read_tensors(file: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
-    data = np.memmap(file, mode="r", dtype=np.uint8)
-    (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
-    header = json.loads(data[8 : 8 + header_bytes].tobytes())
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        raw = data[8 + header_bytes + begin : 8 + header_bytes + end].view(NUMPY[entry["dtype"]])
-        # The bits of a bfloat16 are the upper half of a float32's.
-        values = (raw.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else raw
-        tensors[name] = np.asarray(values.reshape(entry["shape"]), dtype=np.float32)
-    return tensors
-
-
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "F32": LlamaFileType.ALL_F32,
     "F16": LlamaFileType.MOSTLY_F16,
@@ -169,7 +83,7 @@ def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | No
         draft.unlink(missing_ok=True)
 
 
-def _refuse_others(model: StoredModel) -> None:
+def _refuse_others(model: "StoredModel") -> None:
     """Raise `UsageError` for what llama.cpp's llama kind, or this module, does not have."""
     config = model.config
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -185,7 +99,7 @@ def _refuse_others(model: StoredModel) -> None:
             raise UsageError(f"{model.folder} cannot be written as GGUF here: {reason}; use llama.cpp's converter.")
 
 
-def _add_sizes(writer: GGUFWriter, model: StoredModel) -> None:
+def _add_sizes(writer: GGUFWriter, model: "StoredModel") -> None:
     config = model.config
     heads = config["num_attention_heads"]
     head_size = config.get("head_dim") or config["hidden_size"] // heads
@@ -231,7 +145,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_token
     writer.add_add_space_prefix(False)
 
 
-def _add_ends(writer: GGUFWriter, model: StoredModel) -> None:
+def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:
     """The tokens that begin and end texts, and the chat template."""
     generation_config = read_object(model.folder / "generation_config.json") or {}
     eos = generation_config.get("eos_token_id", model.config.get("eos_token_id"))
@@ -251,7 +165,7 @@ def _add_ends(writer: GGUFWriter, model: StoredModel) -> None:
         writer.add_chat_template(template)
 
 
-def _named_tensors(model: StoredModel) -> list[tuple[str, npt.NDArray[np.float32]]]:
+def _named_tensors(model: "StoredModel") -> list[tuple[str, npt.NDArray[np.float32]]]:
     """The tensors under llama.cpp's names."""
     config = model.config
     heads = config["num_attention_heads"]
@@ -280,3 +194,82 @@ def _stored_kind(values: npt.NDArray[np.float32], weights: str) -> GGMLQuantizat
         return GGMLQuantizationType.F32
     kind = GGMLQuantizationType[weights]
     return GGMLQuantizationType.F16 if values.shape[-1] % GGML_QUANT_SIZES[kind][0] else kind
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model of transformers as its folder stores it, read without torch; `tokenizer` is its tokenizer.json."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    tokenizer: Mapping[str, Any] | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "StoredModel":
+        """Raises `UsageError` for a folder that holds no model."""
+        config = read_object(folder / "config.json")
+        if config is None:
+            raise UsageError(f"{folder} is no model folder: it has no config.json.")
+        return cls(folder, config, read_object(folder / "tokenizer.json"))
+
+    def chat_template(self) -> str | None:
+        file = self.folder / "chat_template.jinja"
+        if file.is_file():
+            return file.read_text("utf-8")
+        template = (read_object(self.folder / "tokenizer_config.json") or {}).get("chat_template")
+        return template if isinstance(template, str) else None
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """All tensors of its safetensors files by name, in float32. Raises `UsageError`."""
+        files = sorted(self.folder.glob("*.safetensors"))
+        if not files:
+            raise UsageError(f"{self.folder} is no model folder: it has no *.safetensors files.")
+        tensors: dict[str, npt.NDArray[np.float32]] = {}
+        for file in files:
+            try:
+                tensors |= _read_tensors(file)
+            # All that a damaged file can make json, struct and numpy raise.
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+                struct.error,
+            ) as error:
+                raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
+        return tensors
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, None if there is no file. Raises `UsageError` for anything else in it."""
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} holds no JSON object; fetch the model again.")
+    return content
+
+
+def _read_tensors(file: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
+    data = np.memmap(file, mode="r", dtype=np.uint8)
+    (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
+    header = json.loads(data[8 : 8 + header_bytes].tobytes())
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        # numpy has no bfloat16.
+        dtype = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}[entry["dtype"]]
+        raw = data[8 + header_bytes + begin : 8 + header_bytes + end].view(dtype)
+        # The bits of a bfloat16 are the upper half of a float32's.
+        values = (raw.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else raw
+        tensors[name] = np.asarray(values.reshape(entry["shape"]), dtype=np.float32)
+    return tensors

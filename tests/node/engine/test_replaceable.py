@@ -1,4 +1,4 @@
-"""An engine is replaced only while nobody uses it, and is used as what is inside."""
+"""An engine is replaced only while nobody uses it."""
 
 import pytest
 
@@ -13,50 +13,28 @@ def scripted(seed: int, vocab_tokens: int = 64) -> ScriptedEngine:
     return ScriptedEngine(model_seed=seed, vocab_tokens=vocab_tokens)
 
 
-def text_of(engine: ReplaceableEngine | ScriptedEngine, tokens: int = 12) -> list[int]:
+def text_of(engine: ReplaceableEngine | ScriptedEngine) -> list[int]:
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     text = [3]
-    for name in range(tokens):
+    for name in range(12):
         (result,) = engine.forward([Row(sequence, (text[-1],), (name,), (name - 1,))])
         text.append(result.choices[0].token)
     engine.release(sequence)
     return text
 
 
-def test_it_is_what_is_inside() -> None:
+def test_it_is_replaced_while_no_sequence_is_open_by_one_of_the_same_tokens() -> None:
     opened: list[int] = []
     engine = ReplaceableEngine(scripted(1), on_open=lambda: opened.append(1))
     first = text_of(engine)
-    engine.replace(scripted(2))
-    assert (first, text_of(engine)) == (text_of(scripted(1)), text_of(scripted(2)))
-    assert first != text_of(engine)
-    assert len(opened) == 3
-    inside = scripted(2)
-    assert (
-        engine.vocab_tokens,
-        engine.context_tokens,
-        engine.numerics,
-        engine.free_tokens,
-        engine.cached_tokens,
-    ) == (
-        inside.vocab_tokens,
-        inside.context_tokens,
-        inside.numerics,
-        inside.free_tokens,
-        inside.cached_tokens,
-    )
-
-
-def test_it_is_not_replaced_while_a_sequence_is_open() -> None:
-    engine = ReplaceableEngine(scripted(1), on_open=lambda: None)
     sequences = [engine.open(sampling=Sampling(), prompt_tokens=1) for _ in range(2)]
     for sequence in sequences:
         with pytest.raises(LocalProtocolError):
             engine.replace(scripted(2))
         engine.release(sequence)
-    engine.replace(scripted(2))
-
-
-def test_nor_by_one_of_other_tokens() -> None:
     with pytest.raises(LocalProtocolError):
-        ReplaceableEngine(scripted(1), on_open=lambda: None).replace(scripted(1, vocab_tokens=65))
+        engine.replace(scripted(2, vocab_tokens=65))
+    engine.replace(scripted(2))
+    assert (first, text_of(engine)) == (text_of(scripted(1)), text_of(scripted(2)))
+    assert first != text_of(engine)
+    assert len(opened) == 5

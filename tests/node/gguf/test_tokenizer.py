@@ -35,6 +35,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
     return GgufFile.open(file)
 
 
+@pytest.fixture(scope="module")
+def read(toy: GgufFile) -> Tokenizer:
+    return Tokenizer.from_buffer(tokenizer_files(toy)["tokenizer.json"])
+
+
 @cache
 def own_tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
@@ -74,8 +79,7 @@ def sentence_piece(**changed: Any) -> dict[str, Any]:
 
 
 @given(text=st.text() | st.sampled_from(["<|user|>12 Größe\n\n", "it's 3½ 日本  x"]))
-def test_a_models_own_tokenizer_comes_back(text: str, toy: GgufFile) -> None:
-    read = Tokenizer.from_buffer(tokenizer_files(toy)["tokenizer.json"])
+def test_a_models_own_tokenizer_comes_back(text: str, read: Tokenizer) -> None:
     assert read.encode(text).ids == own_tokenizer().encode(text).ids
     assert read.decode(read.encode(text).ids) == own_tokenizer().decode(own_tokenizer().encode(text).ids)
 

@@ -70,7 +70,7 @@ def served(role: Role, model: str | Path, target: str | Path | None = None) -> S
     source = ModelSource(
         model=str(model), target=str(target or model), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
     )
-    return load_served(source, role, lambda event, fields: None)
+    return load_served(source, role, lambda event, fields: None, measure_s=0.05)
 
 
 def digest_of(folder: Path) -> bytes:

@@ -13,6 +13,7 @@ from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane, PrefixLane,
 from cosine_node.engine.llama.model import FedToken, LlamaContext
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import Query, choose, row_queries
+from cosine_node.engine.tree import FedNode
 from cosine_node.engine.vocabulary import DraftVocabulary
 
 Floats = npt.NDArray[np.float32]
@@ -38,7 +39,7 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is wanted of the logits after a token of a row: a choice, the likelihood of a token, or the logits."""
+    """The logits after a token are wanted: for a choice, for the likelihood of a token, or as they are."""
 
     outcome: _Outcome
     query: Query | None = None
@@ -53,8 +54,7 @@ class _Pending:
     sequence: int
     name: int
     depth: int
-    token: int
-    position: int
+    node: FedNode
     wanted: _Wanted | None
 
 
@@ -240,7 +240,7 @@ class LlamaEngine(PagedEngine):
                     sequence=sequence, parent=node.parent, depth=depth
                 ):
                     self._lanes.cut_back(sequence, node.parent, depth, prefix_tokens=prefix_tokens)
-        self._pending.append(_Pending(sequence, name, depth + 1, node.token, node.index, wanted))
+        self._pending.append(_Pending(sequence, name, depth + 1, node, wanted))
 
     def _feed_again(self, sequence: int, name: int) -> None:
         """Feed a node and those above it that are in no lane any more, the uppermost first."""
@@ -268,15 +268,10 @@ class LlamaEngine(PagedEngine):
         pending, self._pending = self._pending, []
         if not pending:
             return
-        fed = [
-            FedToken(
-                node.token,
-                node.position,
-                self._lanes.numbers(node.sequence, node.name, node.depth),
-                node.wanted is not None,
-            )
-            for node in pending
-        ]
+        fed = []
+        for one in pending:
+            lanes = self._lanes.numbers(one.sequence, one.name, one.depth)
+            fed.append(FedToken(one.node.token, one.node.index, lanes, one.wanted is not None))
         try:
             logits = self._model.logits(fed)
         except BaseException:
