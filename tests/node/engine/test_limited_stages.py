@@ -22,7 +22,7 @@ from tests.node.engine.tiny_models import COMMON
 
 LAYERS: Final = 12
 LIMIT_MIB: Final = 125
-"""Less than the whole model's 192 MiB; half of its layers takes 97 MiB."""
+"""Less than the whole model's 192 MiB; a third of its layers takes 64 MiB."""
 
 
 def run(folder: Path, part: LayerRange, read: str, write: Path) -> "subprocess.CompletedProcess[str]":
@@ -46,14 +46,14 @@ def test_parts_serve_a_model_that_does_not_fit_as_a_whole(tmp_path: Path) -> Non
     model = tf.LlamaForCausalLM(config)
     assert sum(weight.nbytes for weight in model.parameters()) > 1.5 * (LIMIT_MIB << 20)
     # In several files, as large models are: safetensors maps each for a moment, for its header.
-    model.save_pretrained(tmp_path / "model", max_shard_size="40MB")
+    model.save_pretrained(tmp_path / "model", max_shard_size="20MB")
     del model
     folder = tmp_path / "model"
     whole = run(folder, LayerRange.whole(LAYERS), "-", tmp_path / "whole")
     # PyTorch says "not enough memory", Python `MemoryError`.
     assert whole.returncode and "memory" in whole.stderr.lower(), whole.stderr
     read = "-"
-    for part in ranges(6, LAYERS):
+    for part in ranges(4, 8, LAYERS):
         done = run(folder, part, read, tmp_path / str(part))
         assert done.returncode == 0, done.stderr
         read = str(tmp_path / str(part))
