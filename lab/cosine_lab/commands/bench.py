@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "engine", "llama")
+EXPERIMENTS = ("rtt", "ring", "llama")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, ring, engine, llama or report.",
+        help="here, rtt, ring, llama or report.",
     ),
 ]
 Out = Annotated[
@@ -48,12 +48,9 @@ Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.")]
 PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")]
 TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
 Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
-EngineDevice = Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")]
-EngineDtype = Annotated[
-    str | None, typer.Option(help="Of engine, and of here's verifier: auto, float32, bfloat16 or float16.")
-]
+VerifierDtype = Annotated[str | None, typer.Option(help="Of here's verifier: auto, float32, bfloat16 or float16.")]
 LlamaModel = Annotated[str | None, typer.Option(help="Of llama: the GGUF file, zoo:smol-target if not given.")]
-Threads = Annotated[int | None, typer.Option(help="Of engine, llama, and here's verifier: processor threads.")]
+Threads = Annotated[int | None, typer.Option(help="Of llama, and here's verifier: processor threads.")]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
 ]
@@ -94,8 +91,7 @@ def bench(
     prompts: PromptCount = None,
     tokens: TokenCount = None,
     repeats: Repeats = None,
-    device: EngineDevice = None,
-    dtype: EngineDtype = None,
+    dtype: VerifierDtype = None,
     threads: Threads = None,
     model: LlamaModel = None,
     initial_peers: InitialPeers = None,
@@ -109,7 +105,7 @@ def bench(
     rtt_ms: Rtts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm by the clock (here), strategies in virtual time, or the engine; or write docs/benchmarks.md.
+    """Measure a swarm by the clock (here), strategies in virtual time, or llama.cpp; or write docs/benchmarks.md.
 
     Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --family smol
     """
@@ -140,7 +136,7 @@ def bench(
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
-    others = {"seed": seed, "device": device, "dtype": dtype, "model": model}
+    others = {"seed": seed, "model": model}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 

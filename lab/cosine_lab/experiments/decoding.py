@@ -1,9 +1,8 @@
-"""This engine decoding as the verifier does, and rivals that take turns on the clock."""
+"""An engine that decodes as the verifier does, and rivals that take turns on the clock."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from statistics import median
 from typing import Generic, TypeVar
 
@@ -11,14 +10,6 @@ from cosine_node.engine.base import Choice, Engine, Row
 from cosine_protocol.request import Sampling
 
 _Done = TypeVar("_Done")
-
-
-class Agreement(Enum):
-    """The comparison of two texts; after a near tie decided otherwise the rest says nothing."""
-
-    EQUAL = "equal"
-    NEAR_TIE = "near tie"
-    DIFFERENT = "different"
 
 
 @dataclass(slots=True)
@@ -32,13 +23,6 @@ class Decoded:
         """Add choices in order."""
         self.tokens += [choice.token for choice in choices]
         self.margins += [choice.margin for choice in choices]
-
-    def compared(self, others: Sequence[int], *, near_tie: float) -> Agreement:
-        """Compare with the same tokens by somebody else."""
-        for own, other, margin in zip(self.tokens, others, self.margins, strict=False):
-            if own != other:
-                return Agreement.NEAR_TIE if margin < near_tie else Agreement.DIFFERENT
-        return Agreement.EQUAL if len(self.tokens) == len(others) else Agreement.DIFFERENT
 
 
 def decoded(
@@ -78,35 +62,6 @@ def decoded(
         for sequence in live:
             engine.release(sequence)
     return done
-
-
-class PackedBatch:
-    """Sequences of unequal length in an engine, fed the same again and again."""
-
-    def __init__(self, engine: Engine, contexts: Sequence[Sequence[int]]) -> None:
-        self._engine = engine
-        self._sequences = [engine.open(sampling=Sampling(), prompt_tokens=len(context)) for context in contexts]
-        rows = [
-            Row.chain(number, context, scored_from=len(context))
-            for number, context in zip(self._sequences, contexts, strict=True)
-        ]
-        for row, _ in _forward(engine, rows):
-            engine.keep(row.sequence, row.nodes)
-
-    def verify(self, fed: Sequence[Sequence[int]]) -> list[Decoded]:
-        """The tokens that follow each fed token, one list a sequence; afterwards the engine is as before."""
-        rows = [Row.chain(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
-        found = []
-        for row, choices in _forward(self._engine, rows):
-            self._engine.prune(row.sequence, row.nodes)
-            found.append(Decoded())
-            found[-1].note(choices)
-        return found
-
-    def close(self) -> None:
-        """Give the pages back."""
-        for number in self._sequences:
-            self._engine.release(number)
 
 
 def _forward(engine: Engine, rows: Sequence[Row]) -> Iterator[tuple[Row, Sequence[Choice]]]:

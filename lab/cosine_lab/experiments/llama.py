@@ -1,7 +1,8 @@
 """A GGUF file in llama.cpp as this engine runs it, in its own plain loop, and in PyTorch, in real time."""
 
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -11,7 +12,6 @@ from typing import Final
 
 from cosine_lab.experiments.decoding import Decoded, alternately, decoded
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, setup_of
-from cosine_lab.experiments.texts import Tokens, random_prompts
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
@@ -92,9 +92,10 @@ def _rows(file: Path, options: LlamaOptions, cache: Path, say: Say) -> Iterator[
         say(f"{name}: passes")
     loop = PlainLoop(file, tokens=2 * (options.prompt_tokens + options.tokens), threads=options.threads)
     vocab_tokens = engines[OURS].vocab_tokens
-    prompts = random_prompts(
-        [options.prompt_tokens] * options.requests, vocab_tokens=vocab_tokens, seed=options.seed
-    )
+    rng = random.Random(options.seed)
+    prompts = [
+        tuple(rng.randrange(vocab_tokens) for _ in range(options.prompt_tokens)) for _ in range(options.requests)
+    ]
     counts = [options.tokens] * options.requests
     one = {name: partial(decoded, engine, prompts[:1], counts[:1]) for name, engine in engines.items()}
     plain = {LOOP: lambda: [loop.decode(prompts[0], options.tokens)]}
@@ -135,7 +136,7 @@ class PlainLoop:
         model = LlamaModel(llama_library(), GgufFile.open(file))
         self._context = LlamaContext(model, tokens=tokens, lanes=1, pass_tokens=512, threads=threads)
 
-    def decode(self, prompt: Tokens, tokens: int) -> Decoded:
+    def decode(self, prompt: Sequence[int], tokens: int) -> Decoded:
         """The greedy text after a prompt."""
         fed = [FedToken(token, place, [0], place == len(prompt) - 1) for place, token in enumerate(prompt)]
         found = Decoded()
