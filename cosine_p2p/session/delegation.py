@@ -175,12 +175,6 @@ class Delegation:
         """True once a verifier has been asked to coordinate."""
         return self._drafts is not None
 
-    @property
-    def told_coordinator(self) -> str:
-        """The coordinator in a user's words: `client` or `verifier`."""
-        is_verifier = self.coordinator is Coordinator.VERIFIER
-        return Coordination.VERIFIER if is_verifier else Coordination.CLIENT
-
     def offer(self, upstream: Upstream, *, drafters_pay: bool, now_s: float, left_s: float) -> m.Delegate | None:
         """Decide at a verifier that was asked to serve the request; the mandate to send it, if it is to coordinate.
 

@@ -16,6 +16,7 @@ from cosine_p2p.request.results import (
     VerifierReport,
 )
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
+from cosine_p2p.session.delegation import Coordinator
 from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
@@ -233,7 +234,7 @@ class Run:
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),
             why=tuple(counts.why),
-            coordinator=session.delegation.told_coordinator,
+            coordinator="verifier" if session.delegation.coordinator is Coordinator.VERIFIER else "client",
             generation_config=self._applied,
             receipts=self._receipts,
             audit=self._audit.report() if self._audit is not None else None,

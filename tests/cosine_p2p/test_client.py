@@ -26,6 +26,7 @@ from cosine_protocol.errors import (
 )
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Sampling
+from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
@@ -308,7 +309,7 @@ def test_those_that_are_meant_are_looked_for_among_all(options: dict[str, Any]) 
 class Far(MemoryDirectory):
     """A directory that takes its time, and may lose sight of the drafters."""
 
-    def __init__(self, *, shows_drafters: bool = True) -> None:
+    def __init__(self, *, shows_drafters: bool) -> None:
         super().__init__()
         self._shows_drafters = shows_drafters
 
@@ -319,28 +320,19 @@ class Far(MemoryDirectory):
         return await super().find(role, target)
 
 
-def start_with(directory: Far, *, verifiers: int) -> float:
-    """How long it takes to prepare a generation."""
-
-    async def run() -> float:
-        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
-            for _ in range(verifiers):
-                await swarm.verifier(target_engine())
-            await swarm.drafter(draft_engine(0.9))
-            client = await swarm.client()
-            began_s = asyncio.get_running_loop().time()
-            await client.start(PROMPT)
-            return asyncio.get_running_loop().time() - began_s
-
-    return run_virtual(run())
-
-
-def test_verifiers_and_drafters_are_looked_up_at_once() -> None:
-    assert start_with(Far(), verifiers=1) == pytest.approx(LOOK_UP_S)
-
-
-def test_a_directory_that_does_not_show_drafters_stops_nobody() -> None:
-    assert start_with(Far(shows_drafters=False), verifiers=1) == pytest.approx(LOOK_UP_S)
+@pytest.mark.parametrize("shows_drafters", [True, False])
+@in_virtual_time
+async def test_nodes_are_looked_up_at_once_and_drafters_that_do_not_show_stop_nobody(
+    shows_drafters: bool,
+) -> None:
+    directory = Far(shows_drafters=shows_drafters)
+    async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
+        await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.9))
+        client = await swarm.client()
+        began_s = asyncio.get_running_loop().time()
+        await client.start(PROMPT)
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(LOOK_UP_S)
 
 
 async def begun() -> Lifetime:
@@ -350,27 +342,16 @@ async def begun() -> Lifetime:
     return lifetime
 
 
-def test_it_begins_once() -> None:
-    async def twice() -> None:
-        (await begun()).begin()
+def test_a_client_lives_once_and_on_one_event_loop() -> None:
+    async def again(lifetime: Lifetime) -> None:
+        with pytest.raises(UsageError, match="joined on another event loop; make a client on this one"):
+            lifetime.check_running_loop()
+        with pytest.raises(UsageError, match="joined already"):
+            lifetime.begin()
 
-    with pytest.raises(UsageError, match="joined already"):
-        asyncio.run(twice())
-
-
-def test_it_ends_once() -> None:
     lifetime = asyncio.run(begun())
+    asyncio.run(again(lifetime))
     lifetime.check()
     lifetime.end()
     with pytest.raises(UsageError, match="is closed; make another one"):
         lifetime.check()
-
-
-def test_another_event_loop_is_refused() -> None:
-    lifetime = asyncio.run(begun())
-
-    async def elsewhere() -> None:
-        lifetime.check_running_loop()
-
-    with pytest.raises(UsageError, match="joined on another event loop; make a client on this one"):
-        asyncio.run(elsewhere())

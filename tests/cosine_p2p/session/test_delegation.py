@@ -164,7 +164,7 @@ def test_else_the_client_keeps_it_and_says_why(options: dict[str, Any], reason: 
     scene = Scene()
     assert scene.offer(**options) is None
     assert scene.delegation.take_why() == f"coordinated here: {reason}"
-    assert scene.delegation.told_coordinator == Coordination.CLIENT
+    assert scene.delegation.coordinator is Coordinator.CLIENT
     assert scene.offer() is None
 
 

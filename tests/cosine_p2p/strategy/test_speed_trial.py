@@ -114,7 +114,7 @@ def test_drafters_that_become_fast_are_found_again() -> None:
 def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: float) -> None:
     speeds = {3: with_three, 1: with_one, 0: 1.0}
     world = World(random.Random(seed))
-    world.ask(speeds, requests=40)
+    world.ask(speeds, requests=15)
     # A look is not broken off, so the last one may cost more than was expected of it.
     one_look_s = (SETTLE_TOKENS + STRETCH_COMMITS + 9) * PASS_S / min(speeds.values())
     assert world.trial.state()["spent_s"] <= PRICE * world.seconds + one_look_s
