@@ -22,11 +22,11 @@ class NodeSight:
     """
 
     record: NodeRecord
-    rtt_s: float | None
-    requests: int | None
-    passes: int | None
-    uptime_s: float | None
-    reason: str
+    rtt_s: float | None = None
+    requests: int | None = None
+    passes: int | None = None
+    uptime_s: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +109,12 @@ class Surveyor:
                 reason = lost.reason
             except (PeerError, RemoteProtocolError) as error:
                 reason = str(error)
-        return NodeSight(record=record, rtt_s=None, requests=None, passes=None, uptime_s=None, reason=reason)
+        return NodeSight(record=record, reason=reason)
 
     async def _ask(self, record: NodeRecord) -> NodeSight:
         is_new = self._links.alive(record.peer_id, STATUS) is None
         link = await self._links.get(record.peer_id, STATUS)
         status, rtt_s = await ask_status(link, self._numbers, is_new=is_new)
         return NodeSight(
-            record=record,
-            rtt_s=rtt_s,
-            requests=status.requests,
-            passes=status.steps,
-            uptime_s=status.uptime_s,
-            reason="",
+            record=record, rtt_s=rtt_s, requests=status.requests, passes=status.steps, uptime_s=status.uptime_s
         )

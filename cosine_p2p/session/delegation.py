@@ -164,7 +164,6 @@ class Delegation:
         self.delegate = ""
         self.why = ""
         self.taken_back = ""
-        self.unproven_tokens = 0
         self._drafts: SignedDrafts | None = None
         self._silent_since_s: float | None = None
         self._tokens = 0
@@ -255,7 +254,6 @@ class Delegation:
         self._drafts.forget_before(commit.position + len(commit.tokens))
         self._tokens += len(commit.tokens)
         self._proven_tokens += len(claims) - len(false)
-        self.unproven_tokens += len(false)
         if false and self.coordinator is Coordinator.VERIFIER:
             self._blame("it credited drafters without showing what they signed", now_s)
         return without(commit.authors, false)

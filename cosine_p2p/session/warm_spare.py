@@ -27,11 +27,10 @@ WARM_WITHIN_S: Final = 60.0
 class WarmSpare:
     """The second verifier of a session: it is sent the prompt and, now and then, what was committed since.
 
-    It commits one token for each, which nobody reads, and is told to end. `warmed` counts how often that went well.
+    It commits one token for each, which nobody reads, and is told to end.
     """
 
     def __init__(self, session: Session, links: PeerLinks) -> None:
-        self.warmed = 0
         self._session = session
         self._links = links
         self._given_up: set[str] = set()
@@ -65,7 +64,6 @@ class WarmSpare:
         except (PeerLost, TimeoutError) as error:
             logger.debug("%s cannot be kept warm: %s", peer_id, error)
             return False
-        self.warmed += 1
         return True
 
     async def _commit_one(self, link: PeerLink, number: int) -> None:
