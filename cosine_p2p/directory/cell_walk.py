@@ -11,7 +11,6 @@ from cosine_protocol.records import NodeRecord
 
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
-FIRST_CELL: Final = ""  # no hex digit
 ELDERS_PART: Final = 4
 """A quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
 ELDERS: Final = limits.MAX_CELL_OWNERS // 4
@@ -32,7 +31,8 @@ class CellWalk:
     def __init__(self, origin: str, wanted: int | None) -> None:
         self._origin = origin
         self._wanted = wanted
-        self._waiting = [FIRST_CELL]
+        # The first cell has no hex digit.
+        self._waiting = [""]
         self._cells_left = MAX_CELLS_READ
         self._known: list[str] = []
         self._found: dict[str, NodeRecord] = {}

@@ -109,14 +109,6 @@ class MemoryCells:
         return Placement(holders=int(self.store.put(key, posting, now_s, source=self._source_of(owner))), asked=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The cell a record lies in, and until when that is good enough."""
-
-    cell: str
-    until_s: float
-
-
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
@@ -137,7 +129,8 @@ class DhtDirectory:
         self.holders = 0
         self._membership = membership
         self._look_ups = 0
-        self._kept: dict[str, _Kept] = {}
+        # By name the cell that our record lies in, and until when that is good enough.
+        self._kept: dict[str, tuple[str, float]] = {}
         self._cells = cells
         self._identity = identity
         self._network = network
@@ -193,16 +186,16 @@ class DhtDirectory:
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
         now_s = self._clock()
-        kept = self._kept.get(name)
-        if kept is not None and now_s < kept.until_s:
-            placement = await self._write(kept.cell, record, is_renewal=True)
+        kept_in, until_s = self._kept.get(name, ("", 0.0))
+        if now_s < until_s:
+            placement = await self._write(kept_in, record, is_renewal=True)
             if placement.is_enough:
                 return placement
         for depth in range(MAX_DEPTH + 1):
             cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
             placement = await self._write(cell, record)
             if placement.is_enough:
-                self._kept[name] = _Kept(cell, now_s + KEEP_CELL_S)
+                self._kept[name] = cell, now_s + KEEP_CELL_S
                 return placement
             owners = self._opened(cell, (await self._cells.read([cell]))[cell])
             if len(owners) < limits.MAX_CELL_OWNERS:

@@ -80,20 +80,22 @@ class DiscoverCells:
             raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + READ_TIMEOUT_S
-        found = _FoundRecords(self._opener, self._clock())
-        look_up = _LookUp(self._nodes, cells)
+        look_up = _LookUp(self._nodes, cells, self._opener, self._clock())
         with self._nodes.kept_open():
             while len(look_up.answered) < WANTED_ANSWERS and loop.time() < deadline_s:
                 peers = self._next_peers(look_up)
                 if not peers:
                     break
                 for answer in await look_up.ask(peers, deadline_s):
-                    found.add(answer)
-                self._learn(look_up, found)
+                    look_up.add(answer)
+                self._learn(look_up)
         if not look_up.answered:
             tried = "; ".join(f"{peer_id}: {reason}" for peer_id, reason in look_up.reasons.items())
             raise PeerLost("the directory", f"no node answered a look-up ({tried})")
-        return {cell: found.records_in(cell) for cell in cells}
+        return {
+            cell: {owner: data for (place, owner), (_, data) in look_up.newest.items() if place == cell}
+            for cell in cells
+        }
 
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
@@ -117,69 +119,55 @@ class DiscoverCells:
         room = min(WANTED_ANSWERS - len(look_up.answered), MAX_ASKED - len(look_up.asked))
         return order[: max(0, room)]
 
-    def _learn(self, look_up: "_LookUp", found: "_FoundRecords") -> None:
+    def _learn(self, look_up: "_LookUp") -> None:
         self.asked |= dict.fromkeys(look_up.reasons, False) | dict.fromkeys(look_up.answered, True)
         for peer_id in look_up.answered:
             self._failed.pop(peer_id, None)
         for peer_id in look_up.reasons:
             self._failed.pop(peer_id, None)
             self._failed[peer_id] = None
-        for record in found.take_new():
+        new, look_up.new = look_up.new, []
+        for record in new:
             self._note_addresses(record.peer_id, record.addresses)
             if len(self._discovered) < MAX_DISCOVERED:
                 self._discovered[record.peer_id] = None
 
 
-class _FoundRecords:
-    """The records of one look-up."""
-
-    def __init__(self, opener: RecordOpener, now_s: float) -> None:
-        self._opener = opener
-        self._now_s = now_s
-        self._seen: set[tuple[str, bytes]] = set()
-        self._newest: dict[tuple[str, str], tuple[NodeRecord, bytes]] = {}
-        self._new: list[NodeRecord] = []
-
-    def add(self, answer: Answer) -> None:
-        for cell, records in answer.items():
-            for data in records:
-                if (cell, data) not in self._seen:
-                    self._seen.add((cell, data))
-                    self._add(cell, data)
-
-    def _add(self, cell: str, data: bytes) -> None:
-        """Checked before it is compared: else a forged late record would hide a true one."""
-        try:
-            owner = decode_body(NodeRecord, decode_body(SignedRecord, data).body).peer_id
-            record = self._opener.open(data, cell=cell, owner=owner, now_s=self._now_s)
-        except (BadSignature, MalformedMessage) as error:
-            logger.debug("a record in %s was dropped: %s", cell, error)
-            return
-        held = self._newest.get((cell, owner))
-        if held is None or record.sequence > held[0].sequence:
-            self._newest[cell, owner] = record, data
-            self._new.append(record)
-
-    def take_new(self) -> list[NodeRecord]:
-        """The records added since the last call."""
-        new, self._new = self._new, []
-        return new
-
-    def records_in(self, cell: str) -> dict[str, bytes]:
-        """By owner."""
-        return {owner: data for (place, owner), (_, data) in self._newest.items() if place == cell}
-
-
 class _LookUp:
-    """One look-up: the nodes asked, those that answered, and why others did not."""
+    """One look-up: the nodes asked, those that answered, why others did not, and the records in answers.
 
-    def __init__(self, nodes: "_AskedNodes", cells: Sequence[str]) -> None:
+    `newest` has the newest record of each cell and owner, `new` those that nobody has been told of yet.
+    """
+
+    def __init__(self, nodes: "_AskedNodes", cells: Sequence[str], opener: RecordOpener, now_s: float) -> None:
         self.asked: set[str] = set()
         self.answered: set[str] = set()
         self.reasons: dict[str, str] = {}
+        self.newest: dict[tuple[str, str], tuple[NodeRecord, bytes]] = {}
+        self.new: list[NodeRecord] = []
         self._nodes = nodes
         self._cells = cells
+        self._opener = opener
+        self._now_s = now_s
+        self._seen: set[tuple[str, bytes]] = set()
         self._patience_s: float | None = None
+
+    def add(self, answer: Answer) -> None:
+        """Take in records; each is checked before it is compared: else a forged late one would hide a true one."""
+        for cell, data in ((cell, data) for cell, records in answer.items() for data in records):
+            if (cell, data) in self._seen:
+                continue
+            self._seen.add((cell, data))
+            try:
+                owner = decode_body(NodeRecord, decode_body(SignedRecord, data).body).peer_id
+                record = self._opener.open(data, cell=cell, owner=owner, now_s=self._now_s)
+            except (BadSignature, MalformedMessage) as error:
+                logger.debug("a record in %s was dropped: %s", cell, error)
+                continue
+            held = self.newest.get((cell, owner))
+            if held is None or record.sequence > held[0].sequence:
+                self.newest[cell, owner] = record, data
+                self.new.append(record)
 
     async def ask(self, peers: Sequence[str], deadline_s: float) -> list[Answer]:
         """Ask some at once; wait for all, but not much longer than the first of all took."""

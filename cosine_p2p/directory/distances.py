@@ -91,14 +91,14 @@ class Distances:
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
         """Take in what another process kept `away_s` ago; what is broken is left out."""
+
+        def read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
+            match entry:
+                case [str(verifier), str(drafter), float(rtt_s)] if 0.0 < rtt_s <= MAX_RTT_S:
+                    return (verifier, drafter), rtt_s
+            return None
+
         match state:
             case {"place": place, "told": list(told)}:
                 self.place.restore(place)
-                self._told.restore(told, _read_told, now_s=now_s, away_s=away_s)
-
-
-def _read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
-    match entry:
-        case [str(verifier), str(drafter), float(rtt_s)] if 0.0 < rtt_s <= MAX_RTT_S:
-            return (verifier, drafter), rtt_s
-    return None
+                self._told.restore(told, read_told, now_s=now_s, away_s=away_s)

@@ -4,7 +4,6 @@ Peers lie, so the median over sources counts, and it only warns. Times are Unix 
 """
 
 import math
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
@@ -21,32 +20,25 @@ MAX_SOURCES: Final = 256
 """Bounds memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """This clock is ahead of a source's by between `least_s` and `most_s`."""
-
-    least_s: float
-    most_s: float
-
-
 class PeerClocks:
     """What records tell of the clocks of their sources: their owners, or the address ranges that they came from."""
 
     def __init__(self) -> None:
-        self._samples = Remembered[str, _Sample](MAX_SOURCES, forgotten_s=KEEP_S)
+        # By source the least and the most seconds that this clock is ahead of its.
+        self._samples = Remembered[str, tuple[float, float]](MAX_SOURCES, forgotten_s=KEEP_S)
         self._told_s: dict[bool, float] = {}
 
     def note(self, source: str, *, issued_s: float, oldest_s: float, now_s: float) -> None:
         """Something has come that the source issued at `issued_s` of its clock, `oldest_s` ago at most."""
         most_s = now_s - issued_s
-        self._samples.note(source, _Sample(most_s - oldest_s, most_s), now_s)
+        self._samples.note(source, (most_s - oldest_s, most_s), now_s)
 
     def ahead_s(self, now_s: float) -> tuple[float, float] | None:
         """The seconds, from the least to the most, that this clock is ahead of the median source's."""
-        fresh = self._fresh(now_s)
+        fresh = [bounds_s for _, bounds_s in self._samples.items(now_s)]
         if not fresh:
             return None
-        return median_low(sample.least_s for sample in fresh), -median_low(-sample.most_s for sample in fresh)
+        return median_low(least_s for least_s, _ in fresh), -median_low(-most_s for _, most_s in fresh)
 
     def problem(self, now_s: float) -> str:
         """A sentence without its full stop where the median of the sources is far from this clock; else ""."""
@@ -54,7 +46,7 @@ class PeerClocks:
         off_s = max(bounds_s[0], -bounds_s[1]) if bounds_s else 0.0
         if not bounds_s or off_s <= WARNED_S:
             return ""
-        peers = len(self._fresh(now_s))
+        peers = len(self._samples.items(now_s))
         if peers == 1:
             found = f"this machine's clock and that of the only peer met differ by at least {span(off_s)}"
         else:
@@ -65,14 +57,11 @@ class PeerClocks:
 
     def news(self, now_s: float) -> str:
         """The problem, once in `TELL_EVERY_S`; where one peer alone told it, once more when there are several."""
-        problem, is_sure = self.problem(now_s), len(self._fresh(now_s)) > 1
+        problem, is_sure = self.problem(now_s), len(self._samples.items(now_s)) > 1
         if not problem or abs(now_s - self._told_s.get(is_sure, -math.inf)) < TELL_EVERY_S:
             return ""
         self._told_s[is_sure] = now_s
         return problem
-
-    def _fresh(self, now_s: float) -> list[_Sample]:
-        return [sample for _, sample in self._samples.items(now_s)]
 
 
 def span(seconds: float) -> str:

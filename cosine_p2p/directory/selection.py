@@ -12,7 +12,7 @@ others by its own words is asked first, if it says to be faster than all that we
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
@@ -93,34 +93,6 @@ def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, floa
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Verifiers that can all serve the same request, best first: of one numerics, with room for so many tokens."""
-
-    numerics: str
-    max_new_tokens: int
-    verifiers: tuple[NodeRecord, ...]
-
-
-def offers_of(ranked: Sequence[NodeRecord], *, prompt_tokens: int, wanted_tokens: int) -> list[Offer]:
-    """The offers among ranked verifiers, those with room for all that is wanted first, in the order of their best.
-
-    No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
-    own, and the next one is tried where nobody of an offer serves.
-    """
-    whole: list[Offer] = []
-    short: list[Offer] = []
-    for numerics in dict.fromkeys(record.numerics for record in ranked):
-        rooms = {record: record.context_tokens - prompt_tokens for record in ranked if record.numerics == numerics}
-        if fitting := tuple(record for record, room in rooms.items() if room >= wanted_tokens):
-            whole.append(Offer(numerics, wanted_tokens, fitting))
-        if cramped := {record: room for record, room in rooms.items() if 1 <= room < wanted_tokens}:
-            usual = median_low(cramped.values())
-            able = tuple(record for record, room in cramped.items() if room >= usual)
-            short.append(Offer(numerics, usual, able))
-    return whole + short
-
-
 def requests_of(
     verifiers: Sequence[NodeRecord],
     wanted: Mapping[str, Any],
@@ -130,36 +102,42 @@ def requests_of(
     nonce: bytes,
     seed: int,
 ) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
-    """The request in each form that verifiers of one target offer to serve, with those that do.
+    """The request in each form that ranked verifiers of one target offer to serve, with those that do, best first.
 
     `wanted` are the options; where they name no seed, it is `seed`. Raises `PromptTooLong`.
     """
-    offers = offers_of(verifiers, prompt_tokens=len(tokens), wanted_tokens=wanted["max_new_tokens"])
-    if not offers:
+    parameters: dict[str, Any] = {"seed": seed, **wanted}
+    target, eos = verifiers[0], wanted.get("eos")
+    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
+    whole = Request(
+        target_digest=target.target_digest,
+        tokenizer_digest=target.tokenizer_digest,
+        numerics=target.numerics,
+        prompt=tokens,
+        sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
+        eos=target.eos if eos is None else tuple(eos),
+        client=client,
+        nonce=nonce,
+        max_new_tokens=wanted["max_new_tokens"],
+    )
+    # No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
+    # own, and the next one is tried where nobody of an offer serves. Those with room for all that is wanted come
+    # first.
+    fitting, cramped = [], []
+    for numerics in dict.fromkeys(record.numerics for record in verifiers):
+        rooms = {record: record.context_tokens - len(tokens) for record in verifiers if record.numerics == numerics}
+        if able := tuple(record for record, room in rooms.items() if room >= whole.max_new_tokens):
+            fitting.append((replace(whole, numerics=numerics), able))
+        if short := {record: room for record, room in rooms.items() if 1 <= room < whole.max_new_tokens}:
+            usual = median_low(short.values())
+            able = tuple(record for record, room in short.items() if room >= usual)
+            cramped.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
+    if not fitting and not cramped:
         longest = max(verifier.context_tokens for verifier in verifiers)
         raise PromptTooLong(
             f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
         )
-    parameters: dict[str, Any] = {"seed": seed, **wanted}
-    target, eos = verifiers[0], wanted.get("eos")
-    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
-    return [
-        (
-            Request(
-                target_digest=target.target_digest,
-                tokenizer_digest=target.tokenizer_digest,
-                numerics=offer.numerics,
-                prompt=tokens,
-                sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
-                eos=target.eos if eos is None else tuple(eos),
-                client=client,
-                nonce=nonce,
-                max_new_tokens=offer.max_new_tokens,
-            ),
-            offer.verifiers,
-        )
-        for offer in offers
-    ]
+    return fitting + cramped
 
 
 def pick_drafters(

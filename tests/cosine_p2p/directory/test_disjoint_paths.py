@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cosine_p2p.directory.disjoint_paths import DisjointPaths
 from tests.cosine_p2p.kademlia import Kademlia
-from tests.thoroughness import THOROUGH
 
+SOAK = pytest.mark.soak
 IDS = st.integers(0, 255)
 NETWORKS = st.dictionaries(IDS, st.lists(IDS, max_size=12), max_size=60)
 
@@ -105,10 +105,10 @@ def test_hostile_nodes_at_places_of_chance_hide_nothing(share: float) -> None:
 @pytest.mark.parametrize(
     ("share", "one_path", "three_paths"),
     [
-        pytest.param(0.1, 0.90, 1.00, marks=THOROUGH),
+        pytest.param(0.1, 0.90, 1.00, marks=SOAK),
         (0.2, 0.50, 0.95),
-        pytest.param(0.3, 0.20, 0.70, marks=THOROUGH),
-        pytest.param(0.5, 0.05, 0.25, marks=THOROUGH),
+        pytest.param(0.3, 0.20, 0.70, marks=SOAK),
+        pytest.param(0.5, 0.05, 0.25, marks=SOAK),
     ],
 )
 def test_three_paths_find_what_hostile_nodes_near_the_key_hide_from_one(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cosine_p2p.directory.known_peers import (
@@ -91,18 +91,15 @@ def test_what_is_no_peer_is_left_out(file: Path, value: Any) -> None:
 @given(
     st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.text(), st.lists).map(json.dumps).map(str.encode))
 )
-def test_a_broken_file_holds_nobody_and_is_replaced(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    file = tmp_path_factory.mktemp("state") / "peers.json"
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_broken_file_holds_nobody_and_is_replaced(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "peers.json"
     file.write_bytes(data)
     assert KnownPeers("main", file).read() == ()
     KnownPeers("main", file).note([peer(1)])
     assert KnownPeers("main", file).read() == (peer(1),)
-
-
-def test_a_file_too_large_holds_nobody(file: Path) -> None:
-    KnownPeers("main", file).note([peer(1)])
     file.write_text(file.read_text() + " " * MAX_FILE_BYTES)
-    assert KnownPeers("main", file).read() == ()
+    assert KnownPeers("main", file).read() == (), "too large"
 
 
 def test_initial_peers_come_first_unless_they_did_not_answer_lately() -> None:
