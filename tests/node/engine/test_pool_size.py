@@ -66,38 +66,33 @@ def tokens(size: PoolSize, *, free_bytes: int | None = 1 << 50, on_card: bool = 
     ).tokens
 
 
-@pytest.mark.parametrize("on_card", [False, True])
-def test_a_drafter_takes_what_usual_requests_need(on_card: bool) -> None:
-    assert tokens(PoolSize(requests=16), on_card=on_card) == 16 * USUAL_TOKENS
-
-
-def test_a_verifier_holds_a_whole_context_and_on_a_card_one_for_each_request() -> None:
-    assert tokens(PoolSize(requests=2, is_verifier=True)) == CONTEXT_TOKENS
-    assert tokens(PoolSize(requests=2, is_verifier=True), on_card=True) == 2 * CONTEXT_TOKENS
+SHARED, CARD = int(SHARED_MEMORY_PART * GIB) // TOKEN_BYTES, int(CARD_MEMORY_PART * GIB) // TOKEN_BYTES
 
 
 @pytest.mark.parametrize(
-    ("is_verifier", "on_card", "part"),
+    ("size", "free_bytes", "on_card", "expected"),
     [
-        (False, False, SHARED_MEMORY_PART),
-        (True, False, SHARED_MEMORY_PART),
-        (False, True, SHARED_MEMORY_PART),
-        (True, True, CARD_MEMORY_PART),
+        # A drafter takes what usual requests need, a verifier a whole context, and on a card one for each request.
+        (PoolSize(requests=16), 1 << 50, False, 16 * USUAL_TOKENS),
+        (PoolSize(requests=16), 1 << 50, True, 16 * USUAL_TOKENS),
+        (PoolSize(requests=2, is_verifier=True), 1 << 50, False, CONTEXT_TOKENS),
+        (PoolSize(requests=2, is_verifier=True), 1 << 50, True, 2 * CONTEXT_TOKENS),
+        # Memory that is short leaves room for others.
+        (PoolSize(requests=1000), GIB, False, SHARED),
+        (PoolSize(requests=1000), GIB, True, SHARED),
+        (PoolSize(requests=1000, is_verifier=True), GIB, False, SHARED),
+        (PoolSize(requests=1000, is_verifier=True), GIB, True, CARD),
+        # What is asked for is taken; where nobody knows what is free, requests of usual length fit.
+        (PoolSize(requests=1, size_bytes=2 * GIB), None, False, 2 * GIB // TOKEN_BYTES),
+        (PoolSize(requests=1, part=0.5), GIB, False, GIB // 2 // TOKEN_BYTES),
+        (PoolSize(requests=3, is_verifier=True), None, False, 3 * USUAL_TOKENS),
+        (PoolSize(requests=3, is_verifier=True, part=0.9), None, False, 3 * USUAL_TOKENS),
     ],
 )
-def test_memory_that_is_short_leaves_room_for_others(is_verifier: bool, on_card: bool, part: float) -> None:
-    size = PoolSize(requests=1000, is_verifier=is_verifier)
-    assert tokens(size, free_bytes=GIB, on_card=on_card) == int(part * GIB) // TOKEN_BYTES
-
-
-def test_what_is_asked_for_is_taken() -> None:
-    assert tokens(parse_pool_size("2GiB", requests=1, is_verifier=False)) == 2 * GIB // TOKEN_BYTES
-    assert tokens(parse_pool_size("0.5", requests=1, is_verifier=False), free_bytes=GIB) == GIB // 2 // TOKEN_BYTES
-
-
-def test_where_nobody_knows_what_is_free_requests_of_usual_length_fit() -> None:
-    for text in ("auto", "0.9"):
-        assert tokens(parse_pool_size(text, requests=3, is_verifier=True), free_bytes=None) == 3 * USUAL_TOKENS
+def test_a_pool_takes_what_requests_need_as_far_as_memory_goes(
+    size: PoolSize, free_bytes: int | None, on_card: bool, expected: int
+) -> None:
+    assert tokens(size, free_bytes=free_bytes, on_card=on_card) == expected
 
 
 @pytest.mark.parametrize("text", ["auto", "0.1", "1MiB"])
