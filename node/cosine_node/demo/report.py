@@ -13,9 +13,14 @@ MAX_LATE_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class PassTiming:
-    """Passes of all nodes, and those that took longer than the emulated curve; complete if all nodes reported."""
+class EmulatedDevices:
+    """Devices and links that were emulated: their latencies by name, and how the passes kept to them.
 
+    Those are the passes of all nodes, and the ones that took longer than the emulated curve; complete if all nodes
+    reported.
+    """
+
+    latencies: Mapping[str, object]
     passes: int
     late_passes: int
     is_complete: bool = True
@@ -28,14 +33,6 @@ class PassTiming:
     def has_held(self) -> bool:
         """True if the passes took as long as on the emulated devices."""
         return self.is_complete and self.late_share <= MAX_LATE_SHARE
-
-
-@dataclass(frozen=True, slots=True)
-class EmulatedDevices:
-    """Devices and links that were emulated: their latencies by name, and how the passes kept to them."""
-
-    latencies: Mapping[str, object]
-    timing: PassTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class RaceReport:
     @property
     def bound(self) -> str:
         """What stands before a speed that may be higher still."""
-        is_late = isinstance(self.devices, EmulatedDevices) and not self.devices.timing.has_held
+        is_late = isinstance(self.devices, EmulatedDevices) and not self.devices.has_held
         return "at least " if is_late else ""
 
     @property
@@ -70,6 +67,12 @@ class RaceReport:
 
     def as_json(self) -> dict[str, Any]:
         """The demo's JSON object."""
+        devices: dict[str, object]
+        if isinstance(on := self.devices, SharedMachine):
+            devices = {"machine": asdict(on)}
+        else:
+            passes = {"passes": on.passes, "late_passes": on.late_passes, "held": on.has_held}
+            devices = {"emulated": {**on.latencies, **passes}}
         return {
             "prompts": [
                 {
@@ -92,15 +95,8 @@ class RaceReport:
                 }
                 for temperature in self.temperatures
             ],
-            **self._devices_json(),
+            **devices,
         }
-
-    def _devices_json(self) -> dict[str, object]:
-        if isinstance(self.devices, SharedMachine):
-            return {"machine": asdict(self.devices)}
-        timing = self.devices.timing
-        passes = {"passes": timing.passes, "late_passes": timing.late_passes, "held": timing.has_held}
-        return {"emulated": {**self.devices.latencies, **passes}}
 
 
 def result_line(row: RacedPrompt) -> str:
@@ -142,10 +138,10 @@ def summary(report: RaceReport) -> Sequence[str]:
     told_texts = f"Texts identical: {identical}, near-ties met: {ties}."
     if isinstance(report.devices, SharedMachine):
         return [*lines, told_texts, *_account(report, report.devices)]
-    timing, emulated = report.devices.timing, report.devices.latencies
-    if not timing.has_held:
+    devices, emulated = report.devices, report.devices.latencies
+    if not devices.has_held:
         lines.append(
-            f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
+            f"At least, for {100 * devices.late_share:.0f} % of {devices.passes} passes came late on this machine, "
             "which slows cosine only: plain decoding is counted at the pace of the emulated device."
         )
     return [

@@ -38,7 +38,8 @@ def race_view(race: Race, *, columns: int) -> RenderableType:
     grid.add_row(*panels)
     title = Text.assemble((f"{race.domain}, temperature {race.temperature:g}  ", "bold"), printable(race.prompt))
     title.truncate(columns, overflow="ellipsis")
-    return Group(title, grid, legend())
+    legend = Text.assemble("text by: ", *((f"{author}  ", style) for author, style in COLOURS.items()))
+    return Group(title, grid, legend)
 
 
 def _lane_view(way: Way, lane: Lane, max_new_tokens: int, *, width: int) -> Panel:
@@ -66,18 +67,10 @@ def save_picture(race: Race, path: Path) -> None:
     path.write_text(re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL), "utf-8")
 
 
-def legend() -> Text:
-    """The colours by author."""
-    return Text.assemble("text by: ", *((f"{author}  ", style) for author, style in COLOURS.items()))
-
-
 def print_report(report: RaceReport, console: Console) -> None:
     """Print the table for people, and the verdict under it."""
-    where = (
-        "by the clock of this machine"
-        if isinstance(report.devices, SharedMachine)
-        else "on emulated devices and links"
-    )
+    is_shared = isinstance(report.devices, SharedMachine)
+    where = "by the clock of this machine" if is_shared else "on emulated devices and links"
     table = Table(title=f"Plain decoding, copying alone and cosine, {where}")
     for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")

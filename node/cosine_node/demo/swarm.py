@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Lane, Race, RacedPrompt, Way, typical
-from cosine_node.demo.report import EmulatedDevices, PassTiming, RaceReport, SharedMachine
+from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
@@ -170,7 +170,11 @@ async def run_demo(
             async with AsyncClient([nodes.peer], target=cast.target, dtype=numerics) as client:
                 for temperature in temperatures:
                     for domain in cast.domains:
-                        race = _race_of(domain, temperature, max_new_tokens)
+                        asked = zoo.prompts(domain)[0].asked
+                        prompt = asked if isinstance(asked, str) else asked[-1]["content"]
+                        race = Race(
+                            domain=domain, prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens
+                        )
                         rows.append(await _run_race(client, race, nodes, cast.emulation, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
@@ -178,18 +182,13 @@ async def run_demo(
             return RaceReport(tuple(rows), SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1))
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
-        timing = PassTiming(
+        devices = EmulatedDevices(
+            cast.emulation.describe(),
             sum(event["passes"] for event in stopped),
             sum(event["late_passes"] for event in stopped),
             len(stopped) == len(nodes.verifiers) + len(nodes.domains),
         )
-    return RaceReport(tuple(rows), EmulatedDevices(cast.emulation.describe(), timing))
-
-
-def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
-    prompt = zoo.prompts(domain)[0].asked
-    shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    return Race(domain=domain, prompt=shown, temperature=temperature, max_new_tokens=max_new_tokens)
+    return RaceReport(tuple(rows), devices)
 
 
 async def _run_race(
@@ -249,6 +248,11 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         started.append(await NodeProcess.start(name, arguments, folder))
         return started[-1]
 
+    async def wait(node: NodeProcess) -> None:
+        """Whoever is ready says so at once."""
+        await node.wait_ready(len(cast.drafters) if node.name == "drafters" else 1)
+        say(f"{node.name}: ready")
+
     try:
         names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
         who = "a verifier for each way" if cast.emulation else "one verifier"
@@ -263,27 +267,13 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         ]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
-        awaited = [(verifier, 1) for verifier in verifiers]
-        if drafters is not None:
-            awaited.append((drafters, len(cast.drafters)))
-        await _until_ready(awaited, say)
+        # Nobody may read a process's events while it is stopped: the group ends those that wait.
+        try:
+            async with asyncio.TaskGroup() as waiting:
+                for node in started[1:]:
+                    waiting.create_task(wait(node))
+        except* NodeDied as died:
+            raise died.exceptions[0] from None
         yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
-
-
-async def _until_ready(awaited: Sequence[tuple[NodeProcess, int]], say: Say) -> None:
-    """Wait for so many nodes in each process; whoever is ready says so at once. Raises `NodeDied` for the first."""
-
-    async def wait(node: NodeProcess, nodes: int) -> None:
-        await node.wait_ready(nodes)
-        say(f"{node.name}: ready")
-
-    waiting = [asyncio.ensure_future(wait(node, nodes)) for node, nodes in awaited]
-    try:
-        await asyncio.gather(*waiting)
-    finally:
-        # Nobody may read a process's events while it is stopped.
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)

@@ -2,16 +2,16 @@
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from cosine_node.demo.race import COPIED, Lane, Race, Way, typical
+from cosine_node.demo.race import COPIED, Lane, Race, RacedPrompt, Way, typical
 from cosine_node.demo.report import (
     EmulatedDevices,
-    PassTiming,
     RaceReport,
     SharedMachine,
     drafted_by,
@@ -20,8 +20,58 @@ from cosine_node.demo.report import (
 )
 from cosine_node.demo.screen import print_report, race_view, save_picture
 from cosine_node.passes.emulation import Emulation
-from cosine_p2p.request.results import TARGET_SOURCE, Chunk
-from tests.node.demo.generations import generation, raced
+from cosine_p2p.request.results import TARGET_SOURCE, Chunk, DrafterReport, Generation, VerifierReport
+
+PASS_S = 0.06
+
+
+def generation(
+    seconds: float,
+    *,
+    tokens: int = 10,
+    rounds: int = 10,
+    accepted: int = 0,
+    first_s: float = 0.1,
+    near_ties: int = 0,
+) -> Generation:
+    """A generation of so many tokens; the experts of mathematics and code drafted the accepted ones."""
+    return Generation(
+        text="abc",
+        token_ids=tuple(range(tokens)),
+        prompt_tokens=4,
+        tokens=tokens,
+        finish_reason="length",
+        seconds=seconds,
+        time_to_first_token_s=first_s,
+        strategy="cosine",
+        seed=1,
+        rounds=rounds,
+        drafted=5,
+        offered=tokens,
+        accepted=accepted,
+        near_ties=near_ties,
+        bytes_sent=10,
+        bytes_received=20,
+        drafters=(
+            DrafterReport("p1", "math", 3, min(1, accepted), 10.0),
+            DrafterReport("p2", "code", 2, max(0, accepted - 1), 10.0),
+            DrafterReport("p3", "medical", 2, 0, 10.0),
+        ),
+        verifiers=(VerifierReport("v", 10.0, tokens),),
+        why=("code: it is likely",),
+    )
+
+
+def raced(
+    *, plain_s: float = 0.64, copying_s: float = 0.32, cosine_s: float = 0.16, temperature: float = 0.0
+) -> RacedPrompt:
+    """A prompt of ten tokens; plain decoding takes 0.64 s on the emulated device."""
+    done: Mapping[Way, Generation] = {
+        Way.PLAIN: generation(plain_s),
+        Way.COPYING: generation(copying_s, rounds=5),
+        Way.COSINE: generation(cosine_s, rounds=2, accepted=5),
+    }
+    return RacedPrompt(domain="code", prompt="def", temperature=temperature, pass_s=PASS_S, done=done)
 
 
 def test_a_lane_names_the_author_of_each_piece() -> None:
@@ -41,26 +91,15 @@ def test_speedups_are_against_plain_decoding() -> None:
     row = raced()
     assert row.plain_s == pytest.approx(0.64)
     assert [row.speedup(way) for way in Way] == pytest.approx([1.0, 2.0, 4.0])
+    assert raced(cosine_s=1.28).speedup(Way.COSINE) == pytest.approx(0.5), "a late cosine is as slow as it was"
 
 
-def test_a_plain_run_that_was_late_makes_nobody_look_faster() -> None:
-    assert raced(plain_s=3.0).speedup(Way.COSINE) == pytest.approx(4.0)
-
-
-def test_a_first_token_that_was_late_in_one_lane_is_not_counted() -> None:
+def test_a_plain_run_or_first_token_that_was_late_makes_nobody_look_faster() -> None:
     row = raced(plain_s=3.0)
-    late = {
-        way: replace(done, time_to_first_token_s=2.0 if way is Way.PLAIN else 0.1) for way, done in row.done.items()
-    }
+    assert row.speedup(Way.COSINE) == pytest.approx(4.0)
+    late = dict(row.done) | {Way.PLAIN: replace(row.done[Way.PLAIN], time_to_first_token_s=2.0)}
     assert replace(row, done=late).plain_s == pytest.approx(0.64)
-
-
-def test_by_the_clock_plain_decoding_took_what_it_took() -> None:
-    assert replace(raced(plain_s=3.0), pass_s=None).plain_s == 3.0
-
-
-def test_a_late_cosine_is_as_slow_as_it_was() -> None:
-    assert raced(cosine_s=1.28).speedup(Way.COSINE) == pytest.approx(0.5)
+    assert replace(row, pass_s=None).plain_s == 3.0, "by the clock it took what it took"
 
 
 def test_texts_are_compared_in_all_lanes() -> None:
@@ -69,21 +108,17 @@ def test_texts_are_compared_in_all_lanes() -> None:
     assert not replace(row, done={**row.done, Way.COPYING: generation(0.3, tokens=9)}).identical
 
 
-def test_of_several_runs_the_median_counts() -> None:
+def test_of_several_runs_the_median_counts_and_a_text_that_differs_is_not_passed_over() -> None:
     runs = {way: [generation(3.0), generation(1.0), generation(2.0)] for way in Way}
     assert {done.seconds for done in typical(runs).values()} == {2.0}
-
-
-def test_a_text_that_differs_in_one_run_of_several_is_not_passed_over() -> None:
-    runs = {way: [generation(1.0), generation(2.0), generation(3.0)] for way in Way}
-    runs[Way.COSINE][2] = generation(3.0, tokens=9)
+    runs[Way.COSINE][0] = generation(3.0, tokens=9)
     assert not replace(raced(), done=typical(runs)).identical
 
 
 def report(*, late: int = 0, cosine_s: tuple[float, ...] = (0.16, 0.32, 0.64)) -> RaceReport:
     rows = [raced(cosine_s=seconds) for seconds in cosine_s]
     rows.append(raced(cosine_s=0.32, temperature=0.8))
-    return RaceReport(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(1000, late)))
+    return RaceReport(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), 1000, late))
 
 
 def by_the_clock(*, drafters: int = 5, cosine_s: float = 0.32) -> RaceReport:
@@ -106,10 +141,8 @@ def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) ->
     made = report(late=late)
     assert made.as_json()["emulated"]["held"] is has_held
     assert ("at least 2.00x" in "\n".join(summary(made))) is not has_held
-
-
-def test_nodes_that_did_not_report_make_the_figures_lower_bounds() -> None:
-    assert not PassTiming(1000, 0, is_complete=False).has_held
+    # So do nodes that did not report.
+    assert not EmulatedDevices({}, 1000, 0, is_complete=False).has_held
 
 
 def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
@@ -121,9 +154,7 @@ def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
     assert "a verifier with zoo:smol-target, 5 drafters and the client shared 2 processors" in text
     assert "slower" not in text
     assert "no drafters, which are not installed" in "\n".join(summary(by_the_clock(drafters=0)))
-
-
-def test_a_cosine_that_did_not_pay_is_said_to_be_slower() -> None:
+    # One that did not pay is said to be slower.
     text = "\n".join(summary(by_the_clock(cosine_s=0.8)))
     assert "cosine is 0.80x as fast" in text
     assert "At temperature 0 cosine was slower than plain decoding here" in text
@@ -142,18 +173,10 @@ def test_the_json_holds_every_way_of_every_prompt() -> None:
 def test_a_prompts_result_is_one_line_that_says_the_same_as_the_table() -> None:
     line = result_line(raced())
     assert "plain 0.64 s, without drafters 0.32 s (2.00x), cosine 0.16 s (4.00x); texts identical" in line
-
-
-def test_a_text_that_differs_is_called_out() -> None:
-    row = raced()
-    row = replace(row, done={**row.done, Way.COSINE: generation(0.16, tokens=9)})
-    made = replace(report(), rows=(row,))
-    assert "TEXTS DIFFER" in result_line(row)
-    assert "identical: NO" in "\n".join(summary(made))
-
-
-def test_authors_are_named_most_tokens_first_and_what_was_copied() -> None:
     assert drafted_by(raced()) == "code 4, math 1, copied 3"
+    row = replace(raced(), done={**raced().done, Way.COSINE: generation(0.16, tokens=9)})
+    assert "TEXTS DIFFER" in result_line(row)
+    assert "identical: NO" in "\n".join(summary(replace(report(), rows=(row,))))
 
 
 def shown(race: Race, *, columns: int) -> str:
@@ -175,21 +198,16 @@ def test_three_lanes_stand_side_by_side() -> None:
     assert "2 tokens, 0.25 s" in text
 
 
-def test_a_narrow_terminal_is_enough() -> None:
-    race = Race(domain="math", prompt="x" * 500, temperature=0.8, max_new_tokens=10)
-    race.lanes[Way.PLAIN].add(Chunk("long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
-    assert max(map(len, shown(race, columns=60).splitlines())) <= 60
-
-
-def test_control_characters_are_not_passed_on() -> None:
-    race = Race(domain="code", prompt="\x1b]52;c;x\x07", temperature=0.0, max_new_tokens=10)
-    race.lanes[Way.PLAIN].add(Chunk("\x1b[2Jcleared", (1,), TARGET_SOURCE), {}, seconds=1.0)
-    assert "\x1b" not in shown(race, columns=100)
+def test_a_narrow_terminal_is_enough_and_control_characters_are_not_passed_on() -> None:
+    race = Race(domain="math", prompt="\x1b]52;c;x\x07" + "x" * 500, temperature=0.8, max_new_tokens=10)
+    race.lanes[Way.PLAIN].add(Chunk("\x1b[2Jcleared" + "long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
+    text = shown(race, columns=60)
+    assert "\x1b" not in text and max(map(len, text.splitlines())) <= 60
 
 
 def test_the_table_and_the_verdict() -> None:
     console = Console(file=io.StringIO(), width=120)
-    devices = EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(10, 0))
+    devices = EmulatedDevices(Emulation.parse("60/6@10").describe(), 10, 0)
     print_report(RaceReport((raced(),), devices), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4.00x" in text
