@@ -10,6 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
+from cosine_lab.training.corpus import corpus_prompts
 from cosine_node import zoo
 
 CORPORA: Final = Path(__file__).parents[3] / "shared" / "corpora"
@@ -77,7 +78,7 @@ def corpus_cases() -> list[Case]:
         ids
         for domain in zoo.DOMAINS
         if (CORPORA / f"{domain}.dev.jsonl.xz").is_file()
-        for ids in zoo.corpus_prompts(CORPORA, domain, CORPUS_PROMPTS, 3, target_tokenizer())
+        for ids in corpus_prompts(CORPORA, domain, CORPUS_PROMPTS, 3, target_tokenizer())
     ]
     return [_as_text(ids) for ids in found]
 

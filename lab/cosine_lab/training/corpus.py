@@ -18,7 +18,13 @@ from tokenizers import Tokenizer
 
 from cosine_lab.training.vocabulary import END, save_tokenizer, train_tokenizer
 from cosine_node.zoo import DOMAINS
+from cosine_node.zoo.prompt_set import prompt_of
+from cosine_protocol.errors import UsageError
 
+# Held-out prompts: long enough to show their domain, with enough text left to continue.
+OPENING_TOKENS = 48
+SHORTEST_REST_TOKENS = 24
+LONGEST_PROMPT_TOKENS = 224
 SPLITS = ("train", "dev")
 VOCABULARY_CHARACTERS = 2_500_000
 """Characters of each domain that the tokenizer learns from, so that no domain outweighs the others."""
@@ -81,6 +87,37 @@ def write_tokens(path: Path, tokens: Tokens) -> None:
     """Store a token stream, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, tokens)
+
+
+def corpus_prompts(folder: Path, domain: str, count: int, seed: int, tokenizer: Tokenizer) -> list[list[int]]:
+    """Up to `count` held-out prompts, as token ids, from `DOMAIN.dev.jsonl.xz` in a corpora folder.
+
+    A conversation is cut before one of the assistant's turns; of a plain text the first tokens are taken.
+    Records too short to leave a continuation, or too long for a quick test, are passed over.
+    """
+    chooser = random.Random(seed)
+    path = folder / f"{domain}.dev.jsonl.xz"
+    if not path.is_file():
+        raise UsageError(f"no held-out texts at {path}; give a folder that holds DOMAIN.dev.jsonl.xz")
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    chooser.shuffle(records)
+    found: list[list[int]] = []
+    for record in records:
+        if len(found) == count:
+            break
+        if "text" in record:
+            token_ids = tokenizer.encode(END + record["text"]).ids
+            if len(token_ids) > OPENING_TOKENS + SHORTEST_REST_TOKENS:
+                found.append(token_ids[: OPENING_TOKENS + 1])
+            continue
+        messages = record["messages"]
+        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        before = messages[: chooser.choice(answers)]
+        token_ids = prompt_of(domain, {"messages": before}).token_ids(tokenizer)
+        if len(token_ids) <= LONGEST_PROMPT_TOKENS:
+            found.append(token_ids)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:

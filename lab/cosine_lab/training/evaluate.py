@@ -17,9 +17,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from cosine_lab.training.corpus import corpus_prompts
 from cosine_lab.training.model import continue_one, default_device, load_model
 from cosine_lab.training.vocabulary import END_ID
-from cosine_node.zoo import DOMAINS, corpus_prompts
+from cosine_node.zoo import DOMAINS
 
 Hits = list[bool]
 

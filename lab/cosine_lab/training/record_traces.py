@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from cosine_lab.emulation.traces import CANDIDATES, EOS, DrafterTrace, Trace, TraceSet
+from cosine_lab.training.corpus import corpus_prompts
 from cosine_lab.training.model import load_model
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
@@ -133,7 +134,7 @@ def _answers(plan: RecordingPlan, domain: str, target: Engine, number: int) -> I
     """For each usable prompt the target's text at every temperature, seeded by numbers from `number` on."""
     tokenizer = Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
     count = sum(plan.prompts_per_domain.values())
-    offered = zoo.corpus_prompts(plan.corpora, domain, count * SPARE_PROMPTS, plan.seed, tokenizer)
+    offered = corpus_prompts(plan.corpora, domain, count * SPARE_PROMPTS, plan.seed, tokenizer)
     found = 0
     for prompt in dict.fromkeys(map(tuple, offered)):
         answers = [

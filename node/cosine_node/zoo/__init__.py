@@ -16,7 +16,7 @@ from cosine_node.zoo.family import (
     target_of,
     tokenizer_folder,
 )
-from cosine_node.zoo.prompt_set import Prompt, corpus_prompts, prompts
+from cosine_node.zoo.prompt_set import Prompt, prompts
 
 __all__ = [
     "DOMAINS",
@@ -25,7 +25,6 @@ __all__ = [
     "Family",
     "Prompt",
     "acceptance",
-    "corpus_prompts",
     "default_target",
     "expertise",
     "family_of",

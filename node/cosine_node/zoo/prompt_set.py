@@ -1,10 +1,9 @@
-"""Prompts in the form the embedded models know: the project's own, or held-out ones from a folder."""
+"""The project's own prompts, in the form the embedded models know."""
 
 import json
-import lzma
-import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,6 @@ from cosine_protocol.errors import UsageError
 
 END = "<|endoftext|>"
 """The token that begins and ends every text of the family's training."""
-# For quick tests: prompts long enough to show their domain, with enough text left to continue.
-OPENING_TOKENS = 48
-SHORTEST_REST_TOKENS = 24
-LONGEST_PROMPT_TOKENS = 224
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,54 +55,19 @@ class Prompt:
 
 def prompts(domain: str) -> tuple[Prompt, ...]:
     """The project's own prompts for one domain; none of them is taken from the training texts."""
-    _check_domain(domain)
-    return tuple(_prompt(domain, record) for record in _prompt_records()[domain])
-
-
-def corpus_prompts(folder: Path, domain: str, count: int, seed: int, tokenizer: Tokenizer) -> list[list[int]]:
-    """Up to `count` held-out prompts, as token ids, from `DOMAIN.dev.jsonl.xz` in a corpora folder.
-
-    A conversation is cut before one of the assistant's turns; of a plain text the first tokens are taken.
-    Records too short to leave a continuation, or too long for a quick test, are passed over.
-    """
-    _check_domain(domain)
-    chooser = random.Random(seed)
-    path = folder / f"{domain}.dev.jsonl.xz"
-    if not path.is_file():
-        raise UsageError(f"no held-out texts at {path}; give a folder that holds DOMAIN.dev.jsonl.xz")
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        records: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    chooser.shuffle(records)
-    found: list[list[int]] = []
-    for record in records:
-        if len(found) == count:
-            break
-        if "text" in record:
-            token_ids = tokenizer.encode(END + record["text"]).ids
-            if len(token_ids) > OPENING_TOKENS + SHORTEST_REST_TOKENS:
-                found.append(token_ids[: OPENING_TOKENS + 1])
-            continue
-        messages = record["messages"]
-        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-        before = messages[: chooser.choice(answers)]
-        token_ids = _prompt(domain, {"messages": before}).token_ids(tokenizer)
-        if len(token_ids) <= LONGEST_PROMPT_TOKENS:
-            found.append(token_ids)
-    return found
-
-
-def _prompt(domain: str, record: dict[str, Any]) -> Prompt:
-    messages = tuple(Message(turn["role"], turn["content"]) for turn in record.get("messages", ()))
-    return Prompt(domain, messages, record.get("text", ""))
-
-
-def _check_domain(domain: str) -> None:
     if domain not in DOMAINS:
         raise UsageError(f"no domain is called {domain!r}; choose one of {', '.join(DOMAINS)}")
+    return _all_prompts()[domain]
 
 
 @cache
-def _prompt_records() -> dict[str, list[dict[str, Any]]]:
+def _all_prompts() -> dict[str, tuple[Prompt, ...]]:
     source = Path(str(resources.files(__package__))) / "prompts.json"
     records: dict[str, list[dict[str, Any]]] = json.loads(source.read_text("utf-8"))
-    return records
+    return {domain: tuple(map(partial(prompt_of, domain), own)) for domain, own in records.items()}
+
+
+def prompt_of(domain: str, record: Mapping[str, Any]) -> Prompt:
+    """The prompt of a record of texts: its messages as they are, or its text."""
+    messages = tuple(Message(turn["role"], turn["content"]) for turn in record.get("messages", ()))
+    return Prompt(domain, messages, record.get("text", ""))

@@ -11,12 +11,15 @@ from typing import TypeVar
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_lab.training import cards, corpus, evaluate, generate_text, pack, train
 from cosine_lab.training.evaluate import Scored, expected_tokens, fusion_hits, hit_rate, tokens_per_verification
 from cosine_lab.training.stream import Source, TokenMix
+from cosine_node import zoo
 from cosine_node.training.loop import Training
+from cosine_protocol.errors import UsageError
 
 VOCABULARY = 400
 Result = TypeVar("Result")
@@ -220,3 +223,19 @@ def test_fusion_bounds_contain_the_expert() -> None:
 def fusion_hits_of_two(scored: Scored) -> dict[str, list[bool]]:
     padded = {name: torch.nn.functional.pad(guess, (0, 3)) for name, guess in scored.guesses.items()}
     return fusion_hits(Scored(scored.written, padded), "code", ["code", "math"])
+
+
+def test_corpus_prompts_are_cut_before_an_answer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
+    talk = {"messages": [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Five."}]}
+    records = [talk, {"text": "too short"}, {"text": "one two three " * 60}]
+    with pytest.raises(UsageError, match=r"math\.dev\.jsonl\.xz"):
+        corpus.corpus_prompts(tmp_path, "math", 1, 0, tokenizer)
+    with lzma.open(tmp_path / "math.dev.jsonl.xz", "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(record) + "\n" for record in records)
+    found = corpus.corpus_prompts(tmp_path, "math", 9, 0, tokenizer)
+    texts = sorted(tokenizer.decode(token_ids, skip_special_tokens=False) for token_ids in found)
+    assert texts[0] == "<|endoftext|><|user|>How many?<|assistant|>"
+    assert texts[1].startswith("<|endoftext|>one two three one")
+    assert found == corpus.corpus_prompts(tmp_path, "math", 9, 0, tokenizer)
+    assert len(corpus.corpus_prompts(tmp_path, "math", 1, 0, tokenizer)) == 1
