@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from cosine_lab.training.corpus import Tokens, read_tokens, token_file, write_tokens
 from cosine_lab.training.model import continue_rows, default_device, load_model
 from cosine_lab.training.stream import Source, TokenMix
+from cosine_node.training.loop import has_fast_bfloat16
 from cosine_node.zoo import DOMAINS
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Continue random windows of the training texts, batch by batch at the temperatures in turn."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    model = load_model(options.model, options.device, torch.bfloat16)
+    dtype = torch.bfloat16 if has_fast_bfloat16(options.device) else torch.float32
+    model = load_model(options.model, options.device, dtype)
     for domain in options.domains.split(","):
         tokens = _generate(model, options, domain)
         write_tokens(token_file(options.work, domain, "generated"), tokens)

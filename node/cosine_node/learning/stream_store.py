@@ -31,20 +31,12 @@ DEFAULT_BYTES: Final = 64 << 20
 """Some ten thousand streams of a few hundred tokens, and little beside the weights of a small model."""
 PAGE_BYTES: Final = 4096
 """SQLite's own default."""
-LOG_SHARE: Final = 8
-"""One part in so many of the bound is for the write-ahead log."""
-STREAM_SHARE: Final = 24
-"""A stream takes one part in so many of the rest at most, so that a change fits into the log."""
 MOST_READ_BYTES: Final = 8 << 20
 """Two million tokens, which take some 80 MB of memory, and more than a round learns from."""
-BUSY_S: Final = 0.2
-"""How long a stream waits for another process that writes, `cosine-node learned forget` alone."""
 OPEN_S: Final = 10.0
-"""The same for a start, which has time until that is done."""
+"""How long a start waits for another process that writes, `cosine-node learned forget` alone."""
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLite's codes for a file that is no store; others tell of the disk, or of who else uses the file."""
-HELD_OUT_OF: Final = 5
-"""One stream in five measures what was learned from the others."""
 MOST_OF_ONE_CLIENT: Final = 0.25
 """A client that floods a drafter, or feeds it with bad texts, decides about a quarter at most."""
 ALWAYS_TOKENS: Final = 10_000
@@ -88,8 +80,8 @@ class StreamStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = folder / NAME
         self._cannot_write = False
-        self._log_bytes = max_bytes // LOG_SHARE
-        # Twice the log: SQLite lets it grow by a transaction before it is cut.
+        # For the write-ahead log, twice: SQLite lets it grow by a transaction before it is cut.
+        self._log_bytes = max_bytes // 8
         self._pages = (max_bytes - 2 * self._log_bytes) // PAGE_BYTES
         try:
             self._connection = self._open()
@@ -104,7 +96,8 @@ class StreamStore:
         # At most: its bytes on pages of their own, and a split of each tree.
         row_bytes = sum(len(value) if isinstance(value, str | bytes) else 9 for value in row)
         need_pages = row_bytes // (PAGE_BYTES - 4) + 8
-        if need_pages > self._pages // STREAM_SHARE:
+        # So that a change fits into the log.
+        if need_pages > self._pages // 24:
             return False
         try:
             # A full log is held by a reader that was stopped: SQLite cannot cut what is still being read.
@@ -204,7 +197,8 @@ class StreamStore:
             if pages > self._pages:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_S)}")
+            # A stream waits for another process much shorter than a start.
+            connection.execute("PRAGMA busy_timeout = 200")
         except BaseException:
             connection.close()
             raise
@@ -237,8 +231,8 @@ def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
 
 
 def is_held_out(tokens: Sequence[int]) -> bool:
-    """True for a text that measures what was learned: by its tokens, so that copies are on the same side."""
-    return int.from_bytes(blake2b(_packed(tokens), digest_size=8).digest()) % HELD_OUT_OF == 0
+    """True for a text in five, which measures what was learned: by its tokens, so that copies are on one side."""
+    return int.from_bytes(blake2b(_packed(tokens), digest_size=8).digest()) % 5 == 0
 
 
 def read_streams(folder: Path, *, held_out: bool | None, after: int = 0) -> list[VerifiedStream]:
