@@ -168,14 +168,10 @@ def test_what_python_takes_counts_too_and_leaves_less_for_the_pool() -> None:
     assert free is not None and base is not None
     assert base.total_bytes == base.pool_bytes + 4000 + GIB // 2
     assert base.pool_tokens < free.pool_tokens < 2.1 * base.pool_tokens
-
-
-def test_too_little_memory_for_a_request_is_said_as_a_node_says_it() -> None:
+    # Too little for a request is said as a node says it.
     with pytest.raises(UsageError, match="one request takes 512"):
         estimated(HERE, free_bytes=100_000)
-
-
-def test_where_nobody_knows_what_a_token_takes_the_pool_is_left_out() -> None:
+    # Where nobody knows what a token takes the pool is left out.
     found = estimated(HERE, dtype="float32", token=TokenBytes(0))
     assert (found and found.total_bytes, found and found.pool_tokens) == (4000, 0)
 
@@ -204,9 +200,7 @@ def test_memory_is_compared_with_what_is_free(weights: int, pool: int, free: int
     memory = ModelMemory(weight_bytes=weights, pool_bytes=pool, pool_tokens=pool, base_bytes=0)
     found = judge_memory("m", memory, free, where="here")
     assert (found.status, "--quantize" in found.fix) == (status, status in ("warning", "failure"))
-
-
-def test_a_model_of_unknown_size_is_not_judged() -> None:
+    # A model of unknown size is not judged.
     assert judge_memory("m", None, GIB, where="here").status is CheckStatus.SKIPPED
     assert estimated(replace(HERE, weight_bytes=0)) is None
 
@@ -242,12 +236,10 @@ def test_without_the_wheel_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert (only.status, "needs the package xllamacpp" in only.found) == (CheckStatus.FAILURE, True)
 
 
-def test_what_is_no_such_file_is_a_failure() -> None:
+def test_what_is_no_gguf_file_is_a_failure_and_what_torch_runs_no_business_of_llamas() -> None:
     [only] = look_at_llama(read_model("zoo:target"), TINY_LLAMA, base_bytes=0)
     assert "--engine llama runs GGUF files, and 'target' is none" in only.found
-
-
-def test_what_torch_runs_is_no_business_of_llamas() -> None:
+    # What PyTorch runs is no business of llama.cpp's.
     assert look_at_llama(read_model("zoo:target"), EngineChoice(device="cpu"), base_bytes=0) == []
 
 

@@ -161,10 +161,7 @@ def test_a_verifier_of_a_name_that_means_another_model() -> None:
     assert (found.status, "--model" in found.fix) == (CheckStatus.WARNING, True)
 
 
-@pytest.mark.parametrize(
-    ("off_s", "found"),
-    [(-7200.0, "at least 2 h behind"), (-90.0, "at least 90 s behind"), (1000.0, "at least 12 min ahead")],
-)
+@pytest.mark.parametrize(("off_s", "found"), [(-7200.0, "at least 2 h behind"), (1000.0, "at least 12 min ahead")])
 def test_a_clock_that_is_off(off_s: float, found: str) -> None:
     """Records of five minutes, issued just now by peers whose clock is right."""
     seen = looked_around(roles=(Role.VERIFIER,), clock_off_s=off_s)

@@ -1,39 +1,43 @@
-"""Events of a node or gateway, as machines and people read them."""
+"""Events of a node or gateway, and the log beside them, as machines and people read them; the stages of a start."""
 
+import io
 import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cosine_node.cli.serve import SENTENCES
-from cosine_node.terminal.events import emitter
+from cosine_node.terminal.events import STAGES, JsonLines, StartProgress, emitter, logging_as_json, telling
+from cosine_p2p.session.request_log import request_log
+from cosine_protocol.errors import UsageError
 from tests.full_disk import full_disk
+
+REQUEST = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--log-format", "json"), ("ready", "stopped")),
-        (("--json",), ("ready",)),
-        (("--json", "--log-format", "json"), ("ready",)),
-    ],
+    ("log_format", "as_json", "told"),
+    [("json", False, ("ready", "stopped")), ("pretty", True, ("ready",)), ("json", True, ("ready",))],
 )
 def test_a_line_for_machines_is_one_object(
-    options: tuple[str, ...], told: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    log_format: str, as_json: bool, told: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    emit = emitter(
-        "json" if "--log-format" in options else "pretty", as_json="--json" in options, sentences=SENTENCES
-    )
-    request: dict[str, object] = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1}
-    for event, fields in (("ready", {"url": "u"}), ("request", request), ("stopped", {})):
+    emit = emitter(log_format, as_json=as_json, sentences=SENTENCES)
+    for event, fields in (("ready", {"url": "u"}), ("request", REQUEST), ("stopped", {})):
         emit(event, dict(fields))
     out, err = capsys.readouterr()
     assert tuple(json.loads(line)["event"] for line in out.splitlines()) == told
-    assert json.loads(err.splitlines()[0]) == {"event": "request", **request}
+    assert json.loads(err.splitlines()[0]) == {"event": "request", **REQUEST}
 
 
 def test_a_request_is_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    fields = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1, "choices": 1}
+    fields = {**REQUEST, "choices": 1}
     emit = emitter("pretty", as_json=False, sentences=SENTENCES)
     emit("request", fields)
     emit("request", fields | {"status": 503, "error": "Nobody serves."})
@@ -48,3 +52,168 @@ def test_events_that_find_no_room_end_nobody(tmp_path: Path, monkeypatch: pytest
             emit("joining", {})
         emit("joined", {})
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1]) == {"event": "joined"}
+
+
+LOG = logging.getLogger("cosine_node.somewhere")
+D_0 = bytes.fromhex("0123456789abcdef" * 2)
+PEER = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+
+
+@pytest.fixture
+def handler() -> Iterator["logging.StreamHandler[Any]"]:
+    """A log as the command line sets it up: to stderr, warnings only."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    made = logging.StreamHandler()
+    root.handlers[:] = [made]
+    root.setLevel(logging.WARNING)
+    yield made
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_lines_of_a_request_name_it(
+    handler: "logging.StreamHandler[Any]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler.setStream(sys.stderr)
+    with telling("json", as_json=False):
+        request_log(LOG, D_0, client=PEER).info("opened, %d prompt tokens", 5)
+        LOG.debug("not said")
+        logging.getLogger("another").info("not said")
+    LOG.info("not said either")
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "event": "log",
+        "level": "info",
+        "logger": "cosine_node.somewhere",
+        "message": "request=01234567 client=zvur8f5g: opened, 5 prompt tokens",
+        "request": "01234567",
+        "client": "zvur8f5g",
+    }
+
+
+def test_a_client_leaves_its_own_name_out() -> None:
+    message, kwargs = request_log(LOG, D_0).process("7 tokens, eos", {})
+    assert (message, kwargs["extra"]) == ("request=01234567: 7 tokens, eos", {"request": "01234567"})
+
+
+def test_an_error_keeps_its_traceback_on_one_line() -> None:
+    try:
+        raise ValueError("odd")
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    line = JsonLines().format(logging.LogRecord("n", logging.ERROR, "f", 1, "it failed", None, info))
+    assert "\n" not in line
+    assert json.loads(line)["traceback"].endswith("ValueError: odd")
+
+
+def test_afterwards_the_log_is_as_before_and_no_less_is_logged_meanwhile(
+    handler: "logging.StreamHandler[Any]",
+) -> None:
+    with logging_as_json():
+        assert isinstance(handler.formatter, JsonLines)
+        assert LOG.isEnabledFor(logging.INFO)
+    assert handler.formatter is None
+    assert not LOG.isEnabledFor(logging.INFO)
+    # Whoever asked for more keeps it.
+    logging.getLogger().setLevel(logging.DEBUG)
+    with logging_as_json():
+        assert LOG.isEnabledFor(logging.DEBUG)
+
+
+START = (
+    ("fetching", {"model": "org/model"}),
+    ("loading", {"model": "org/model"}),
+    ("measuring", {"model": "org/model"}),
+    ("joining", {"network": "main", "initial_peers": []}),
+    ("announcing", {"target": "zoo:target"}),
+    ("announced", {"target": "zoo:target", "stored": True}),
+    ("ready", {"role": "drafter", "peer_id": "12D3", "maddrs": ["/ip4/192.0.2.1/tcp/1"]}),
+    ("worked", {"model": "org/model", "said": "drafted 12 tokens"}),
+    ("stopped", {"passes": 3, "model": "org/model", "said": "drafted 20 tokens"}),
+)
+
+
+def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
+    out = io.StringIO()
+    now_s = iter(range(100))
+    progress = StartProgress(Console(file=out, width=100), clock=lambda: float(next(now_s)))
+    for event, fields in START:
+        progress.follow(event, fields)
+    done = [line for line in out.getvalue().splitlines() if line.startswith("✓")]
+    assert [line.split("  ")[0] for line in done] == [
+        "✓ Fetching org/model from the Hugging Face hub",
+        "✓ Loading org/model",
+        "✓ Measuring org/model on this machine",
+        "✓ Joining the network main",
+        "✓ Announcing for zoo:target",
+    ]
+    assert all(line.endswith("  1.0 s") for line in done)
+    assert len(done) == len(STAGES)
+
+
+def test_a_stage_that_fails_is_not_called_done() -> None:
+    out = io.StringIO()
+    progress = StartProgress(Console(file=out, force_terminal=True))
+    progress.follow(*START[3])
+    progress.close()
+    assert "✓" not in out.getvalue()
+    # The cursor is back.
+    assert out.getvalue().rstrip().endswith("\x1b[2K") or "\x1b[?25h" in out.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, err: io.StringIO, log_format: str, *, as_json: bool = False
+) -> tuple[str, str]:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "")
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS")
+    with telling(log_format, as_json=as_json) as emit:
+        for event, fields in START:
+            emit(event, dict(fields))
+    return out.getvalue(), err.getvalue()
+
+
+def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = told(monkeypatch, Terminal(), "pretty")
+    assert out.splitlines() == [
+        "Ready as drafter 12D3, reachable at:",
+        "  /ip4/192.0.2.1/tcp/1",
+        "Stopped after 3 passes. org/model drafted 20 tokens.",
+    ]
+    assert err.endswith("org/model drafted 12 tokens.\n")
+    assert "Joining the network main" in err
+    assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
+
+
+def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = told(monkeypatch, io.StringIO(), "pretty")
+    assert err.splitlines() == [
+        "Loading org/model ...",
+        "Measuring org/model on this machine ...",
+        "org/model drafted 12 tokens.",
+    ]
+    assert out.startswith("Ready as drafter")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_machines_read_ready_first_and_no_bar_comes_between(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    out, err = told(monkeypatch, Terminal(), "pretty" if as_json else "json", as_json=as_json)
+    events = [json.loads(line)["event"] for line in out.splitlines()]
+    others = [json.loads(line)["event"] for line in err.splitlines()]
+    assert events == ["ready"] + ["stopped"] * (not as_json)
+    assert others == [event for event, _ in START if event not in events]
+    assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+
+
+def test_an_unknown_format_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match="--log-format"), telling("xml", as_json=False):
+        pass

@@ -1,5 +1,10 @@
-"""Ctrl-C ends `generate` and `status` wherever they are: exit code 130, and no word of what was cut off."""
+"""Ctrl-C ends `generate` and `status` wherever they are: exit code 130, and no word of what was cut off.
 
+Nodes end on a signal once their requests are done, and at once on a second one.
+"""
+
+import asyncio
+import logging
 import os
 import signal
 import socket
@@ -11,9 +16,8 @@ from typing import Final
 
 import pytest
 
+from cosine_node.terminal.interrupts import log_unhandled_error, run_until_stopped
 from tests.cosine_p2p.samples import identity_of
-
-pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(120)]
 
 PROGRAM: Final = """
 import asyncio, os, signal, subprocess, sys
@@ -64,9 +68,26 @@ def interrupted(arguments: list[str], folder: Path, *, after: str, transport: st
     return process.wait(), lines
 
 
-@pytest.mark.parametrize("command", [["generate", "hi"], ["status"], ["status", "--watch"]], ids=" ".join)
-@pytest.mark.parametrize("transport", ["light", "full"])
+@pytest.mark.network
+@pytest.mark.thorough
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("after", ["Loading", "Looking for peers"])
+@pytest.mark.parametrize(
+    ("command", "transport"),
+    [
+        (["generate", "hi"], "light"),
+        (["status", "--watch"], "full"),
+        *(
+            pytest.param(command, transport, marks=pytest.mark.soak)
+            for command, transport in (
+                (["generate", "hi"], "full"),
+                (["status"], "light"),
+                (["status"], "full"),
+                (["status", "--watch"], "light"),
+            )
+        ),
+    ],
+)
 def test_it_leaves_while_it_loads_and_while_it_looks_for_peers(
     silent_peer: str, tmp_path: Path, command: list[str], transport: str, after: str
 ) -> None:
@@ -77,8 +98,71 @@ def test_it_leaves_while_it_loads_and_while_it_looks_for_peers(
     assert all(line.endswith(" ...") for line in lines[:-1]), lines
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stubborn", ["raise", "pass"])
 def test_children_go_too_whether_the_work_lets_itself_be_cancelled_or_not(stubborn: str) -> None:
     program = PROGRAM.replace("STUBBORN", stubborn)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+STUBBORN: Final = """
+import asyncio, os, signal
+from cosine_node.terminal.interrupts import run_until_stopped
+
+async def work(stop):
+    os.kill(os.getpid(), signal.FIRST)
+    await stop.wait()
+    print("asked to stop", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+
+run_until_stopped(work)
+"""
+"""A node that is asked to stop and never does."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_after_a_signal_leaves_at_once(first: str) -> None:
+    program = STUBBORN.replace("FIRST", first)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "asked to stop\n", "")
+
+
+def test_signals_are_handled_afterwards_as_before() -> None:
+    async def work(_: asyncio.Event) -> None:
+        pass
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run_until_stopped(work)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio reports a callback of a listening socket that raises, provoked as the network library does."""
+
+    async def read_who(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+
+    async def fail(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+        raise ValueError("a fault of ours")
+
+    async def hang_up_on(callback: object) -> None:
+        asyncio.get_running_loop().set_exception_handler(log_unhandled_error)
+        server = await asyncio.start_server(callback, "127.0.0.1", 0)  # type: ignore[arg-type]
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.close()
+            await writer.wait_closed()
+            for _ in range(1000):
+                if not caplog.records:
+                    await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.DEBUG, logger="cosine_node"):
+        asyncio.run(hang_up_on(read_who))
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+    caplog.clear()
+    asyncio.run(hang_up_on(fail))
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -1,14 +1,18 @@
-"""Text for terminals, and values for JSON."""
+"""Text for terminals, what a command waits for as a line there or several elsewhere, and values for JSON."""
 
+import asyncio
 import io
 import json
 import logging
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.terminal import waiting
 from cosine_node.terminal.printing import LogLines, json_safe, printable, show, without_controls
+from cosine_node.terminal.waiting import CLEAR, WaitingLine, clear, columns_of, telling_stages
 from tests.cosine_p2p.samples import identity_of, record_of
 
 
@@ -33,6 +37,8 @@ CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
 
 
 class Terminal(io.StringIO):
+    """A terminal of 80 columns, which has no file number to ask."""
+
     def isatty(self) -> bool:
         return True
 
@@ -55,3 +61,85 @@ def test_a_record_is_an_object_with_digests_in_hex() -> None:
     shown = json.loads(json.dumps(json_safe((record, [b"\xff"]))))
     assert shown[0]["target_digest"] == record.target_digest.hex()
     assert shown[1] == ["ff"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def _a_good_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_elsewhere_a_stage_is_a_line_and_told_once() -> None:
+    out, clock = io.StringIO(), Clock()
+    line = WaitingLine(out, clock=clock)
+    for _ in range(3):
+        clock.now_s += 2
+        line.say("Looking for peers")
+    line.say("Asking verifier …a")
+    line.end()
+    line.say("late")
+    assert out.getvalue() == "Looking for peers ...\nAsking verifier …a ...\n"
+
+
+def test_a_terminal_has_one_line_with_the_seconds_of_a_long_stage() -> None:
+    out, clock = Terminal(), Clock()
+    line = WaitingLine(out, clock=clock)
+    line.say("Looking for peers")
+    line.say("Looking for peers")
+    clock.now_s += 3
+    line.say("Looking for peers")
+    line.say("Asking verifier …a")
+    line.end()
+    line.end()
+    line.say("late")
+    parts = out.getvalue().split(CLEAR)
+    assert parts == ["", "Looking for peers ...", "Looking for peers ... 3 s", "Asking verifier …a ...", ""]
+
+
+def test_what_is_written_between_leaves_the_stage_below_it() -> None:
+    out = Terminal()
+    line = WaitingLine(out)
+    line.say("Looking")
+    line.clear()
+    out.write("found\n")
+    line.say("Looking")
+    assert out.getvalue() == f"{CLEAR}Looking ...{CLEAR}found\n{CLEAR}Looking ..."
+
+
+def test_a_long_sentence_stays_on_its_line() -> None:
+    out = Terminal()
+    WaitingLine(out).say("Looking for verifiers of " + "x" * 200)
+    assert len(out.getvalue().removeprefix(CLEAR)) == columns_of(out) - 1 == 79
+
+
+def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal()
+    WaitingLine(out).say("Looking for peers")
+    clear(out)
+    assert out.getvalue() == "Looking for peers ...\n"
+
+
+def test_stages_are_told_as_they_change_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.0)
+    out = io.StringIO()
+    stages = ["first"]
+
+    async def work() -> None:
+        async with telling_stages(WaitingLine(out), lambda: stages[-1]):
+            assert out.getvalue() == "first ...\n"
+            stages.append("second")
+            for _ in range(5):
+                await asyncio.sleep(0)
+        stages.append("third")
+        await asyncio.sleep(0)
+
+    asyncio.run(work())
+    assert out.getvalue() == "first ...\nsecond ...\n"
