@@ -37,7 +37,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=0, help="for each target, instead of the runs of a test")
-    parser.add_argument("--runs", type=int, default=0, help="of each target")
+    parser.add_argument("--runs", type=int, default=0, help="of each target, instead of its own number")
+    parser.add_argument("--part", type=int, default=1, help="2 for half of each target's runs, and so on")
     parser.add_argument("--seed", type=int, default=1, help="the same seed and runs give the same inputs")
     parser.add_argument(
         "--found", type=Path, help="where inputs and what libFuzzer says go, by default a new folder"
@@ -51,7 +52,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         for number, data in enumerate([*TARGETS[name].seeds(), *kept(name), *regressions().values()]):
             (folder / f"{number:05}").write_bytes(data)
-        runs = f"-runs={options.runs or TARGETS[name].runs}"
+        runs = f"-runs={options.runs or TARGETS[name].runs // options.part}"
         length = f"-max_total_time={options.seconds}" if options.seconds else runs
         said = found / f"{name}.log"
         # libFuzzer ends the process in which it runs.

@@ -17,6 +17,8 @@ from tests.fuzz.targets import TARGETS
 
 QUICK: Final = 200
 """One of so many of a target's runs is tried without coverage."""
+CHECKED_PART: Final = 5
+"""One of so many is in every check, guided by coverage; all of them take five minutes of a processor."""
 REGRESSIONS: Final = regressions()
 
 
@@ -61,13 +63,15 @@ def test_hostile_inputs_that_people_thought_of_are_there() -> None:
     assert len(REGRESSIONS) >= 23
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(1800)
-def test_only_our_own_errors_come_of_inputs_that_reach_ever_more_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "part", [pytest.param(CHECKED_PART, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.soak)]
+)
+def test_only_our_own_errors_come_of_inputs_that_reach_ever_more_code(part: int, tmp_path: Path) -> None:
     """The same inputs in every run: numbers of runs bound it, not a clock."""
     pytest.importorskip("atheris")
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", "tests.fuzz", "--found", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.fuzz", "--part", str(part), "--found", str(tmp_path)]
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-500:] + ended.stderr[-5000:]
