@@ -427,9 +427,22 @@ def test_past_its_tokens_or_its_end_a_mandate_is_good_for_nothing(is_late: bool)
         caller.post(m.Advance(1, 9 if is_late else 10, (11,)))
         assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
         assert bench.service.requests == 0
-        # To release is always allowed.
-        caller.post(m.Start(2, request_of(caller.peer_id), ()), m.Release(2))
+
+    play(scene, clock=lambda: now_s[0])
+
+
+def test_after_its_end_a_delegate_may_still_release() -> None:
+    now_s = [CLOCK_S]
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
+        await caller.until(m.Started)
+        now_s[0] += 1e9
+        caller.post(m.Release(1))
         await caller.until(m.Final)
+        assert not any(isinstance(message, m.Error) for message in caller.heard)
+        assert bench.service.requests == 0
 
     play(scene, clock=lambda: now_s[0])
 
@@ -476,6 +489,21 @@ def test_a_text_is_kept_once_where_its_client_lets_it_also_if_it_is_followed_twi
         assert counts.first_choices == counts.right_first_choices == sum(g != NO_GUESS for g in stream.guesses)
 
     play(scene, keep_stream=kept.append)
+
+
+def test_a_text_is_kept_when_the_node_leaves() -> None:
+    kept: list[VerifiedStream] = []
+
+    async def run() -> None:
+        async with drafting(keep_stream=kept.append) as bench:
+            caller = await bench.caller()
+            request = request_of(caller.peer_id, max_new_tokens=30)
+            caller.post(*shared(request))
+            await caller.until(m.Started)
+            await advanced(caller, expected_output(request, bench.engine)[:20])
+
+    run_virtual(run())
+    assert [len(stream.tokens) for stream in kept] == [20]
 
 
 def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:

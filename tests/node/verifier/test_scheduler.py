@@ -170,6 +170,14 @@ def test_prompts_share_what_a_pass_has_room_for(
     assert (found, list(found)) == (chunks, list(chunks))
 
 
+def test_the_first_prompt_is_fed_however_many_short_ones_come() -> None:
+    left, passes = 400, 0
+    while left > 0:
+        left -= scheduled([Ready(left), *[Ready(10)] * 20, DECODES], HINGE).chunks[0]
+        passes += 1
+    assert passes == 13
+
+
 def test_more_that_decode_than_fit_go_by_how_long_they_waited() -> None:
     schedule = scheduled([DECODES, Ready(0, 1), Ready(0, 2)], FLAT, budget_tokens=2)
     assert schedule.decoding == (1, 2)

@@ -220,6 +220,21 @@ async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: 
     assert third[0].peer_id in bench.network.transports
 
 
+@played(play, max_requests=3)
+async def test_of_those_that_wait_clients_come_in_turns(bench: Bench, caller: Caller) -> None:
+    holders = await occupied(bench, clients=3)
+    greedy, modest = await bench.caller(), await bench.caller()
+    for number in range(1, 5):
+        greedy.post(opening(request_of(greedy.peer_id, max_new_tokens=LONG), number=number))
+    await greedy.hear_for(0.1)
+    modest.post(opening(request_of(modest.peer_id, max_new_tokens=LONG)))
+    await modest.hear_for(0.1)
+    for holder in holders[:2]:
+        holder.post(m.Cancel(1))
+    await modest.until(m.Opened)
+    assert bench.service.requests == 3
+
+
 def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
     async def run() -> None:
         async with verifying(max_requests=1) as bench:
