@@ -217,14 +217,6 @@ def test_how_an_output_came_about_may_be_asked_for(prompt: Any) -> None:
     assert (generation.strategy, generation.drafted > 0) == ("cosine", True)
 
 
-@pytest.mark.thorough
-def test_no_assistant_tokens_ask_no_drafter(model: SwarmModelForCausalLM, prompt: Any) -> None:
-    options: dict[str, Any] = {"max_new_tokens": TOKENS, "return_dict_in_generate": True}
-    output = model.generate(prompt, num_assistant_tokens=0, **options)
-    assert output.generations[0].drafters == ()
-    assert torch.equal(output.sequences, model.generate(prompt, num_assistant_tokens=8, **options).sequences)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -252,12 +244,11 @@ def test_errors_name_what_is_wrong(model: SwarmModelForCausalLM, options: dict[s
         model.generate([[5, 6, 7]], **options)
 
 
-def test_a_prompt_beyond_the_context(model: SwarmModelForCausalLM) -> None:
+def test_a_prompt_beyond_the_context_or_none_and_another_dtype_are_refused(model: SwarmModelForCausalLM) -> None:
     with pytest.raises(UsageError, match="context holds"):
         model.generate([[5] * 5000], max_new_tokens=1)
-
-
-def test_the_dtype_is_the_verifiers(model: SwarmModelForCausalLM) -> None:
+    with pytest.raises(UsageError, match="no prompt, or an empty one"):
+        model.generate()
     with pytest.raises(GenerationFailed, match=r"\(float32\)"):
         SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded, dtype=torch.bfloat16)
 
@@ -272,11 +263,6 @@ def test_nobody_serves_the_target_and_no_thread_is_left() -> None:
 def test_anything_but_a_client_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match=r"needs a Client, not .*; `from_pretrained` makes one"):
         SwarmModelForCausalLM(client)
-
-
-def test_no_prompt_at_all(model: SwarmModelForCausalLM) -> None:
-    with pytest.raises(UsageError, match="no prompt, or an empty one"):
-        model.generate()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
-"""What may be asked of `generate`: honoured, known to change nothing, or refused by name; never passed over."""
+"""What may be asked of `generate`: honoured, known to change nothing, or refused by name; and the page says so."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,11 +88,6 @@ def test_what_asks_for_nothing_is_taken(keywords: dict[str, Any]) -> None:
     assert parse_options(keywords) == parse_options({})
 
 
-def test_unknown_keywords_are_refused() -> None:
-    with pytest.raises(UsageError, match="no option 'max_tokens'; there is max_new_tokens"):
-        parse_options({"max_tokens": 3})
-
-
 def test_greedy_decoding_has_no_use_for_what_shapes_a_distribution() -> None:
     greedy = parse_options({"temperature": 0.3, "top_k": 5, "top_p": 0.5, "min_p": 0.1})
     assert greedy == parse_options({})
@@ -102,10 +99,26 @@ def test_greedy_decoding_has_no_use_for_what_shapes_a_distribution() -> None:
         parse_options({"num_return_sequences": 0})
 
 
-def test_no_assistant_tokens_ask_no_drafter() -> None:
+def test_no_assistant_tokens_ask_no_drafter_and_tokens_that_end_an_output_are_one_or_several() -> None:
     assert parse_options({"num_assistant_tokens": 0}).for_client["strategy"] == "plain"
+    for given, eos in ((5, (5,)), ([5, 6], (5, 6)), ([], ()), (None, None)):
+        assert parse_options({"eos_token_id": given}).eos == eos
+    with pytest.raises(UsageError, match="no option 'max_tokens'; there is max_new_tokens"):
+        parse_options({"max_tokens": 3})
 
 
-@pytest.mark.parametrize(("given", "eos"), [(5, (5,)), ([5, 6], (5, 6)), ([], ()), (None, None)])
-def test_tokens_that_end_an_output(given: Any, eos: tuple[int, ...] | None) -> None:
-    assert parse_options({"eos_token_id": given}).eos == eos
+PAGE = (Path(__file__).parents[3] / "docs" / "huggingface.md").read_text("utf-8")
+ARGUMENTS = {"input_ids", "inputs", "attention_mask", "generation_config", "streamer"}
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def test_the_page_names_what_is_honoured_and_as_refused_only_what_is() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", PAGE, re.MULTILINE)
+    assert set().union(*map(names, rows)) == HONOURED | ARGUMENTS
+    (rest,) = re.findall(r"^Options that only concern speed.*", PAGE, re.MULTILINE | re.DOTALL)
+    ignored, _, refused = rest.partition("refused")
+    assert names(ignored) <= IGNORED
+    assert names(refused) - {"UsageError"} <= REFUSED

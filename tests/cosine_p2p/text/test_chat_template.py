@@ -5,18 +5,14 @@ import os
 
 import pytest
 
-from cosine_p2p.text import chat_template, template_worker
+from cosine_p2p.text import chat_template
 from cosine_p2p.text.chat_template import ChatTemplate
 from cosine_protocol.errors import PromptRefused
 
 CHAT = {"messages": [{"role": "user", "content": "hé 🙂"}]}
 ENDLESS = "{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4
+REFUSED = "The target's chat template refused the messages"
 GROWING = "{% set n = namespace(t='x') %}{% for a in range(60) %}{% set n.t = n.t ~ n.t %}{% endfor %}"
-
-
-def test_a_template_gives_a_text_again_and_again() -> None:
-    template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m['content'] }}{% endfor %}")
-    assert {template.render(CHAT) for _ in range(3)} == {"<user>hé 🙂"}
 
 
 def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,45 +36,30 @@ def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.Mo
     assert template.render({"messages": [{"role": "other"}]}) == "done"
 
 
-@pytest.mark.parametrize("source", [GROWING, GROWING + "{{ n.t }}", "{{ 'x' * 9999999999 }}"])
-def test_one_that_fills_the_memory_is_refused(source: str) -> None:
-    with pytest.raises(PromptRefused, match=r"memory|took too long"):
-        ChatTemplate(source).render(CHAT)
-
-
-def test_one_that_writes_too_much_is_refused() -> None:
-    lines = "{% for a in range(99999) %}{{ 'x' * 100 }}\n{% endfor %}"
-    with pytest.raises(PromptRefused, match="writes more than"):
-        ChatTemplate(lines).render(CHAT)
-
-
 @pytest.mark.parametrize(
-    "source",
+    ("source", "reason"),
     [
-        "{{ raise('no') }}",
-        "{% if %}",
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ 1 / 0 }}",
-        "{{ '\\ud800' }}",
+        (GROWING + "{{ n.t }}", "memory|took too long"),
+        ("{{ 'x' * 9999999999 }}", "memory|took too long"),
+        ("{% for a in range(99999) %}{{ 'x' * 100 }}\n{% endfor %}", "writes more than"),
+        ("{{ raise('no') }}", REFUSED),
+        ("{% if %}", REFUSED),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", REFUSED),
+        ("{{ 1 / 0 }}", REFUSED),
+        ("{{ '\\ud800' }}", REFUSED),
     ],
 )
-def test_one_that_fails_or_reaches_out_is_refused_in_a_sentence(source: str) -> None:
-    with pytest.raises(PromptRefused, match="The target's chat template refused the messages"):
+def test_one_that_takes_too_much_fails_or_reaches_out_is_refused_in_a_sentence(source: str, reason: str) -> None:
+    with pytest.raises(PromptRefused, match=reason):
         ChatTemplate(source).render(CHAT)
 
 
-def test_its_process_ends_with_it() -> None:
-    template = ChatTemplate("text")
-    assert template.render(CHAT) == "text"
+def test_a_template_gives_a_text_again_and_again_and_its_process_ends_with_it() -> None:
+    template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m['content'] }}{% endfor %}")
+    assert {template.render(CHAT) for _ in range(3)} == {"<user>hé 🙂"}
     worker = template._worker
     assert worker is not None
     pid = worker._process.pid
     del worker, template
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_a_question_is_answered_with_a_text_or_an_error() -> None:
-    asked = {"template": "{{ a }}{{ b }}", "values": {"a": "xy", "b": "z"}, "max_characters": 3}
-    assert template_worker.answer(asked) == {"text": "xyz"}
-    assert template_worker.answer(asked | {"max_characters": 2}) == {"error": "it writes more than 2 characters"}

@@ -156,12 +156,9 @@ def test_damaged_weights_are_named(folder: Path, data: bytes) -> None:
         digest_of(folder)
 
 
-def test_no_model_folder(tmp_path: Path) -> None:
+def test_what_is_no_model_folder_or_holds_a_tensor_twice_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"config\.json"):
-        identify_target(tmp_path, name="n")
-
-
-def test_the_same_tensor_twice(folder: Path) -> None:
+        identify_target(folder.parent, name="n")
     write_safetensors(folder / "copy.safetensors", WEIGHTS)
     with pytest.raises(UsageError, match="same tensor"):
         digest_of(folder)
@@ -175,21 +172,17 @@ def test_parse_target() -> None:
         parse_target("org/model@main")
 
 
-def test_the_first_digest_is_pinned(tmp_path: Path) -> None:
-    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
-    choose_digest("m", {one: 1}, pins)
-    choose_digest("m", {one: 1}, pins)
-    choose_digest("other", {two: 1}, pins)
-    with pytest.raises(UsageError, match=one.hex()):
-        choose_digest("m", {two: 1}, pins)
-    assert choose_digest("m", {two: 1, one: 1}, pins) == one
-
-
-def test_several_digests_are_listed(tmp_path: Path) -> None:
+def test_the_first_digest_is_pinned_and_of_several_new_ones_that_of_a_clear_majority(tmp_path: Path) -> None:
     pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
     with pytest.raises(UsageError, match=f"{one.hex()}, {two.hex()}"):
         choose_digest("m", {two: 1, one: 1}, pins)
     assert not pins.exists()
+    assert choose_digest("m", {one: 2, two: 1}, pins) == one
+    choose_digest("other", {two: 1}, pins)
+    with pytest.raises(UsageError, match=one.hex()):
+        choose_digest("m", {two: 1}, pins)
+    # Later majorities change nothing.
+    assert choose_digest("m", {two: 9, one: 1}, pins) == one
 
 
 def test_pins_that_cannot_be_written_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
@@ -211,20 +204,13 @@ def test_a_model_is_known_where_the_disk_has_no_room_for_its_hashes(
     assert identify_target(folder, name="m") == known
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"m": 3}', '{"m": "zz"}', "null"])
-def test_damaged_pins_are_not_overwritten(tmp_path: Path, content: str) -> None:
+def test_damaged_pins_are_not_overwritten(tmp_path: Path) -> None:
     pins = tmp_path / "pins.json"
-    pins.write_text(content)
-    with pytest.raises(UsageError, match="damaged"):
-        choose_digest("m", {b"\x01" * 32: 1}, pins)
-    assert pins.read_text() == content
-
-
-def test_of_several_new_digests_that_of_a_clear_majority_counts(tmp_path: Path) -> None:
-    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
-    assert choose_digest("m", {one: 2, two: 1}, pins) == one
-    # It was pinned: later majorities change nothing.
-    assert choose_digest("m", {one: 1, two: 9}, pins) == one
+    for content in ("{", "[1]", '{"m": 3}', '{"m": "zz"}', "null"):
+        pins.write_text(content)
+        with pytest.raises(UsageError, match="damaged"):
+            choose_digest("m", {b"\x01" * 32: 1}, pins)
+        assert pins.read_text() == content
 
 
 def test_nobody_stands_for_an_embedded_target_under_its_name(tmp_path: Path) -> None:

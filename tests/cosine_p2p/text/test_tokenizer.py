@@ -31,35 +31,33 @@ def theirs() -> Any:
     return AutoTokenizer.from_pretrained(tokenizer_folder())
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_to_tokens_and_back(files: Mapping[str, bytes], theirs: Any, text: str) -> None:
+def test_texts_and_chats_to_tokens_and_back(files: Mapping[str, bytes], theirs: Any) -> None:
     codec = TextCodec(files)
-    tokens = codec.encode(text)
-    assert list(tokens) == theirs(text)["input_ids"]
-    expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert codec.decode(tokens) == expected
+    for text in TEXTS:
+        tokens = codec.encode(text)
+        assert list(tokens) == theirs(text)["input_ids"]
+        expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert codec.decode(tokens) == expected
+    for chat in CHATS:
+        text = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        assert list(codec.encode_chat(chat)) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
-@pytest.mark.parametrize("chat", CHATS)
-def test_chats(files: Mapping[str, bytes], theirs: Any, chat: list[dict[str, str]]) -> None:
-    text = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    expected = theirs(text, add_special_tokens=False)["input_ids"]
-    assert list(TextCodec(files).encode_chat(chat)) == expected
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
+def test_files_without_a_tokenizer_and_broken_companions_are_refused(files: Mapping[str, bytes]) -> None:
+    vocabularies = (b"not json", b"{}", b"\xff\xfe")
+    others = (
+        {"tokenizer_config.json": b"{"},
+        {"tokenizer_config.json": b"[]"},
+        {"chat_template.jinja": b"\xff\xff"},
+    )
+    for broken in (
         {},
         {"vocab.json": b"{}"},
-        {"tokenizer.json": b"not json"},
-        {"tokenizer.json": b"{}"},
-        {"tokenizer.json": b"\xff\xfe"},
-    ],
-)
-def test_files_without_a_tokenizer_are_refused(broken: dict[str, bytes]) -> None:
-    with pytest.raises(UsageError):
-        TextCodec(broken)
+        *({"tokenizer.json": data} for data in vocabularies),
+        *({**files, **changed} for changed in others),
+    ):
+        with pytest.raises(UsageError):
+            TextCodec(broken)
 
 
 def word_level(**parts: Any) -> bytes:
@@ -90,15 +88,6 @@ def test_a_prompt_is_neither_cut_nor_padded() -> None:
     pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
     words = word_level(truncation=cut, padding=pad, pre_tokenizer={"type": "Whitespace"})
     assert TextCodec({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"tokenizer_config.json": b"{"}, {"tokenizer_config.json": b"[]"}, {"chat_template.jinja": b"\xff\xff"}],
-)
-def test_broken_companions_are_refused(files: Mapping[str, bytes], changed: dict[str, bytes]) -> None:
-    with pytest.raises(UsageError):
-        TextCodec({**files, **changed})
 
 
 def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) -> None:

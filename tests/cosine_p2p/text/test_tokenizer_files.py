@@ -80,14 +80,13 @@ def test_a_large_tokenizer_is_read_as_fast_as_it_comes() -> None:
     assert run_virtual(run()) < 1.0
 
 
-@pytest.mark.parametrize("files", [FILES, BIG])
-def test_files_arrive_whole(files: TokenizerFiles) -> None:
-    assert fetch(serving(files), files.digest).files == files.files
-
-
-def test_other_files_are_refused() -> None:
+def test_files_arrive_whole_and_others_are_refused() -> None:
+    for files in (FILES, BIG):
+        assert fetch(serving(files), files.digest).files == files.files
     with pytest.raises(RemoteProtocolError, match="do not match"):
         fetch(serving(BIG), FILES.digest)
+    with pytest.raises(PeerError, match="not here"):
+        fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +117,6 @@ def test_all_files_together_are_bounded() -> None:
     with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
         fetch(answer, FILES.digest)
     assert asked == list(NAMES[:2])
-
-
-def test_a_refusal_is_passed_on() -> None:
-    with pytest.raises(PeerError, match="not here"):
-        fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
 
 
 def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +169,6 @@ def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
     cache.put(FILES)
 
 
-def test_read_takes_known_names_only(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(b"{}")
-    before = TokenizerFiles.read(tmp_path)
-    (tmp_path / "README.md").write_bytes(b"other")
-    assert before is not None
-    assert TokenizerFiles.read(tmp_path) == before
-
-
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     """What is read is served to strangers: a vocabulary that is a link to a private key would be."""
     (tmp_path / "key").write_bytes(b"private")
@@ -213,12 +199,13 @@ def test_links_of_a_downloaded_snapshot_lead_to_its_blobs_only(tmp_path: Path) -
         TokenizerFiles.read(snapshot)
 
 
-def test_a_folder_without_a_vocabulary_has_no_tokenizer(tmp_path: Path) -> None:
+def test_known_names_are_read_if_there_is_a_vocabulary_that_is_not_huge(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(b"{}")
     assert TokenizerFiles.read(tmp_path) is None
-
-
-def test_a_huge_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    before = TokenizerFiles.read(tmp_path)
+    (tmp_path / "README.md").write_bytes(b"other")
+    assert TokenizerFiles.read(tmp_path) == before is not None
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(limits.MAX_FILE_BYTES + 1)
     with pytest.raises(UsageError, match="64 MiB"):
