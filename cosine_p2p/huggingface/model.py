@@ -18,9 +18,6 @@ from cosine_protocol.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-DTYPE_PREFIX: Final = "torch."
-"""As in `str(torch.float32)`."""
-
 
 class Streamer(Protocol):
     """A streamer as transformers has them."""
@@ -97,7 +94,8 @@ class SwarmModelForCausalLM(PipelineModel):
         Raises as `Client` does, and `GenerationFailed` if nobody serves the target.
         """
         target = read_argument("target", target, text("the name or folder of a target"))
-        numerics = None if dtype is None else str(dtype).removeprefix(DTYPE_PREFIX)
+        # As in `str(torch.float32)`.
+        numerics = None if dtype is None else str(dtype).removeprefix("torch.")
         client = Client(initial_peers, target=target, dtype=None if numerics == "auto" else numerics, **options)
         try:
             return cls(client)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
-MODELS_MODULE: Final = "transformers.models.auto.modeling_auto"
-"""Where transformers lists the classes that it does not warn of in a pipeline."""
 MODEL_TYPE: Final = "cosine-swarm"
-"""Our name in that list."""
+"""Our name in transformers' list of the classes that it does not warn of in a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class PipelineModel:
 
     def can_generate(self) -> bool:
         """True. A pipeline asks this first, then looks for the class in a list and warns where it is not there."""
-        models = sys.modules.get(MODELS_MODULE)
+        models = sys.modules.get("transformers.models.auto.modeling_auto")
         if models is not None:
             models.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MODEL_TYPE, type(self).__name__)
         return True

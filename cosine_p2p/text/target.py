@@ -14,15 +14,13 @@ from platformdirs import user_cache_dir, user_data_dir
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.text.gguf_header import GgufHeader, read_header
+from cosine_p2p.text.gguf_header import read_header
 from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import TargetFacts
 
 LOG = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES: Final = 100 << 20
-"""About safetensors' own limit, 100 MB."""
 KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
     {
         "zoo:target": bytes.fromhex("2ac1e884f445d6cc8a91fc5079b734efb3f1666fc4883e3b0ef60a108da940aa"),
@@ -32,12 +30,8 @@ KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
 """The targets of the families at hand, so that nobody can stand for them under their names."""
 QUORUM: Final = 2 / 3
 """Of the verifiers of a name that was never used here; one liar among three changes nothing."""
-_READ_BYTES: Final = 1 << 20
-"""Bounds memory while hashing."""
 GGUF_LINK: Final = "model.gguf"
 """The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
-_MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things
-_GGUF_MARK: Final = b"cosine/gguf/1"  # the same for the digests of GGUF files
 _DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
 
 
@@ -82,7 +76,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
         raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
     parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
     parts["config.json"] = config.read_bytes()
-    digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", _listing(tensors))])
+    digest = counted_digest(b"cosine/target/1", [*sorted(parts.items()), ("tensors", _listing(tensors))])
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
 
 
@@ -115,7 +109,7 @@ def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
     }
     tensors = _HashCache(cache_folder).tensors(file)
     parts = [("metadata", json.dumps(decisive, separators=(",", ":")).encode()), ("tensors", _listing(tensors))]
-    return counted_digest(_GGUF_MARK, parts)
+    return counted_digest(b"cosine/gguf/1", parts)
 
 
 def _listing(tensors: Sequence[_Tensor]) -> bytes:
@@ -128,8 +122,12 @@ def read_tensors(file: Path) -> list[_Tensor]:
     header = read_header(file) if file.suffix == GGUF_SUFFIX else None
     try:
         with file.open("rb") as handle:
-            found = _hashed_gguf(handle, header) if header else _hashed(handle, file.stat().st_size)
-            return list(found)
+            if header is None:
+                return list(_hashed(handle, file.stat().st_size))
+            return [
+                _Tensor(one.name, one.kind, one.shape, _hash_range(handle, one.start, one.size_bytes))
+                for one in header.tensors
+            ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
     except OSError as error:
@@ -140,7 +138,8 @@ def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
     """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
     header_bytes = int.from_bytes(handle.read(8), "little")
     data_start = 8 + header_bytes
-    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
+    # About safetensors' own limit, 100 MB.
+    if not 2 <= header_bytes <= min(100 << 20, size_bytes - 8):
         raise ValueError("the header length is wrong")
     header: dict[str, Any] = json.loads(handle.read(header_bytes))
     for name, entry in header.items():
@@ -153,17 +152,12 @@ def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
         yield _Tensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
 
 
-def _hashed_gguf(handle: BinaryIO, header: GgufHeader) -> Iterator[_Tensor]:
-    for tensor in header.tensors:
-        digest = _hash_range(handle, tensor.start, tensor.size_bytes)
-        yield _Tensor(tensor.name, tensor.kind, tensor.shape, digest)
-
-
 def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
     total = hashlib.sha256()
     handle.seek(start)
     while length:
-        piece = handle.read(min(length, _READ_BYTES))
+        # Bounded, so that hashing takes little memory.
+        piece = handle.read(min(length, 1 << 20))
         if not piece:
             raise ValueError("it ends too early")
         total.update(piece)
@@ -226,11 +220,6 @@ def parse_target(text: str) -> tuple[str, bytes | None]:
         raise UsageError(f"{text!r}: what follows the @ must be a target digest of 64 hex digits.") from None
 
 
-def default_pins_file() -> Path:
-    """The file in which the digests that names stand for are remembered."""
-    return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
-
-
 def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
     """The digest that `name` stands for among those that the network offers, by so many verifiers each.
 
@@ -246,7 +235,7 @@ def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | Non
             f"{name} is {known.hex()} in this version, and here it stands for {_listed(offered)}; choose one as "
             f"{name}@DIGEST."
         )
-    file = pins_file or default_pins_file()
+    file = pins_file or Path(user_data_dir("cosine-p2p")) / "target-pins.json"
     stored = _read_json(file) if file.exists() else {}
     try:
         pins = {str(name): parse_digest(digest) for name, digest in stored.items()}

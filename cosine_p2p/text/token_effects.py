@@ -10,14 +10,6 @@ from tokenizers import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
 """What decoding puts for bytes that are no character, or not yet."""
-FALLBACK_BYTE: Final = re.compile("<0x..>")
-"""The form of a byte's token under byte fallback, and more than that: a token held too long makes no text wrong."""
-
-BY_TOKEN: Final = frozenset({"ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece"})
-"""Steps that change every token by itself, or treat the first otherwise, or join bytes side by side."""
-JOINING: Final = frozenset({"ByteLevel", "Fuse"})
-"""Steps that make one text of all tokens."""
-
 Step = Mapping[str, Any]
 """One step of a tokenizer's decoder, as tokenizer.json has it. Read from tokenizers 0.23, `src/decoders`."""
 
@@ -64,7 +56,8 @@ class TokenEffects:
     def _read(self, name: str | None) -> TokenEffect:
         if name is None or name in self._special:
             return TokenEffect.SILENT
-        if not self._is_local or (self._has_fallback and FALLBACK_BYTE.fullmatch(name)):
+        # The form of a byte's token, and more than that: a token held too long makes no text wrong.
+        if not self._is_local or (self._has_fallback and re.fullmatch("<0x..>", name)):
             return TokenEffect.OPEN
         if self._suffix and name.find(self._suffix) not in (-1, len(name) - len(self._suffix)):
             # The last token of a text loses its suffix, the others get a space for it: here, in their middle.
@@ -82,17 +75,20 @@ def _steps(decoder: Step) -> Iterator[Step]:
 
 
 def _is_local(steps: Sequence[Step]) -> bool:
-    """Return whether no token changes text before it, but for bytes that are joined to characters."""
+    """True if no token changes text before it, but for bytes that are joined to characters."""
     kinds = [step["type"] for step in steps]
     if "BPEDecoder" in kinds:
         # The text of the last token ends otherwise than that of others: no step may look at it again.
         return len(steps) == 1 and bool(steps[0]["suffix"])
-    joined_at = next((index for index, kind in enumerate(kinds) if kind in JOINING), len(steps))
-    return BY_TOKEN.issuperset(kinds[:joined_at]) and all(map(_is_by_character, steps[joined_at + 1 :]))
+    # Steps before all tokens become one text may change each by itself, treat the first otherwise, or join bytes
+    # side by side.
+    by_token = {"ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece"}
+    joined_at = next((index for index, kind in enumerate(kinds) if kind in ("ByteLevel", "Fuse")), len(steps))
+    return by_token.issuperset(kinds[:joined_at]) and all(map(_is_by_character, steps[joined_at + 1 :]))
 
 
 def _is_by_character(step: Step) -> bool:
-    """Return whether a step that gets all the text at once changes characters one by one, or the first alone."""
+    """True if a step that gets all the text at once changes characters one by one, or the first alone."""
     match step:
         case {"type": "Fuse" | "Metaspace"}:
             return True

@@ -57,11 +57,7 @@ class TokenizerFiles:
     @property
     def digest(self) -> bytes:
         """The digest of all files in the order of their names."""
-        return files_digest(self.files)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(map(len, self.files.values()))
+        return counted_digest(b"cosine/tokenizer/1", self.files.items())
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
@@ -103,11 +99,6 @@ class TokenizerFiles:
             shutil.rmtree(draft, ignore_errors=True)
             if not folder.is_dir():
                 raise
-
-
-def files_digest(files: Mapping[str, bytes]) -> bytes:
-    """The digest of tokenizer files, see `counted_digest`."""
-    return counted_digest(b"cosine/tokenizer/1", sorted(files.items()))
 
 
 def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:

@@ -28,8 +28,7 @@ from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.feed import Feed, ThreadFeed
 from cosine_tui.state.monitor_state import MonitorState
 from cosine_tui.state.prompt_line import Options
-from cosine_tui.state.snapshot import Snapshot
-from cosine_tui.state.tracked_request import RequestDescription
+from cosine_tui.state.snapshot import RequestDescription, Snapshot
 
 SURVEY_EVERY_S: Final = 1.0
 """More often than in a real network: surveys of a simulated one cost nobody anything."""

@@ -7,14 +7,13 @@ from cosine_p2p.request.results import Generation, VerifierReport
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.records import NodeRecord, Role
-from cosine_tui.state.feed import StillFeed
+from cosine_tui.state.feed import Feed
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import (
     ConnectionState,
     DrafterView,
     Event,
     EventKind,
-    Failure,
     Moment,
     NodeView,
     Reachability,
@@ -157,7 +156,7 @@ STANDING = Standing(
     accepted=42,
     text_tokens=100,
     failed=1,
-    failures=(Failure(40.0, "request 5: it was lost: the stream ended"),),
+    failures=(Moment(40.0, "request 5: it was lost: the stream ended"),),
 )
 NODES = (
     node_of(VERIFIER),
@@ -216,7 +215,7 @@ LOST = replace(
 )
 
 
-class RecordingFeed(StillFeed):
+class RecordingFeed(Feed):
     """A feed that keeps the commands it is given, and can show another snapshot or fail."""
 
     def __init__(self, snapshot: Snapshot) -> None:

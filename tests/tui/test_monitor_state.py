@@ -14,10 +14,10 @@ from cosine_tui.state.snapshot import (
     EventKind,
     NodeView,
     Reachability,
+    RequestDescription,
     RequestState,
     Standing,
 )
-from cosine_tui.state.tracked_request import RequestDescription
 from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
     CODE,

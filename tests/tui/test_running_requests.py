@@ -13,8 +13,7 @@ from cosine_protocol.request import Sampling
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.feed import FRAMES_PER_S
 from cosine_tui.state.monitor_state import MonitorState
-from cosine_tui.state.snapshot import EventKind, RequestState, Snapshot
-from cosine_tui.state.tracked_request import RequestDescription
+from cosine_tui.state.snapshot import EventKind, RequestDescription, RequestState, Snapshot
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 48

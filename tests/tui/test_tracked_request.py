@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.request.results import TARGET_SOURCE, Chunk, DrafterReport, Progress
-from cosine_tui.state.snapshot import Moment, RequestState, TextRun
-from cosine_tui.state.tracked_request import RequestDescription, SpeedHistory, TrackedRequest
+from cosine_tui.state.snapshot import Moment, RequestDescription, RequestState, TextRun
+from cosine_tui.state.tracked_request import SpeedHistory, TrackedRequest
 from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER
 
 AUTHORS = {CODE: 1, MATH: 2}

@@ -7,19 +7,15 @@ from typing import Final
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import MonitorApp
-from cosine_tui.state.feed import Feed, StillFeed
+from cosine_tui.state.feed import Feed
 from cosine_tui.state.snapshot import Snapshot
 
-TITLE: Final = "cosine-tui"
-"""The title in the frame of the drawing."""
 # Bounds of --size: from the least that shows anything to more than any screen has.
 MIN_COLUMNS: Final = 40
 MAX_COLUMNS: Final = 500
 MIN_ROWS: Final = 10
 MAX_ROWS: Final = 200
 _SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")  # COLUMNSxROWS
-_CHECK_EVERY_S: Final = 0.05
-"""The interval of checks for the first snapshot. A choice: shorter than a frame."""
 # Whoever opens the drawing would fetch these from a stranger; any monospaced font does.
 _FETCHED_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
@@ -46,13 +42,14 @@ async def draw_svg(
     app = MonitorApp(feed, theme=theme)
     async with app.run_test(size=size) as pilot:
         while app.snapshot == Snapshot() and app.failure is None:
-            await pilot.pause(_CHECK_EVERY_S)
+            # Shorter than a frame.
+            await pilot.pause(0.05)
         await pilot.pause(wait_s)
         for key in keys:
             await pilot.press(key)
         app.draw()
         await pilot.pause()
-        svg = _FETCHED_FONTS.sub("", app.export_screenshot(title=TITLE))
+        svg = _FETCHED_FONTS.sub("", app.export_screenshot(title="cosine-tui"))
     if app.failure is not None:
         raise app.failure
     return svg
@@ -60,4 +57,4 @@ async def draw_svg(
 
 def snapshot_svg(snapshot: Snapshot, *, size: tuple[int, int], theme: str, keys: Sequence[str] = ()) -> str:
     """A fixed snapshot as SVG: the same characters for the same arguments."""
-    return asyncio.run(draw_svg(StillFeed(snapshot), size=size, theme=theme, keys=keys))
+    return asyncio.run(draw_svg(Feed(snapshot), size=size, theme=theme, keys=keys))

@@ -15,8 +15,7 @@ from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolErr
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.monitor_state import MonitorState, why_lost
 from cosine_tui.state.prompt_line import Options
-from cosine_tui.state.snapshot import ConnectionState, Snapshot
-from cosine_tui.state.tracked_request import RequestDescription
+from cosine_tui.state.snapshot import ConnectionState, RequestDescription, Snapshot
 
 LOST_SURVEYS: Final = 2
 """Surveys in a row that find nobody before the monitor joins anew."""

@@ -12,8 +12,8 @@ from cosine_p2p.session.run import Run
 from cosine_protocol.errors import CosineError
 from cosine_tui.state.feed import FRAMES_PER_S
 from cosine_tui.state.monitor_state import MonitorState
-from cosine_tui.state.snapshot import RequestState, Snapshot
-from cosine_tui.state.tracked_request import RequestDescription, TrackedRequest
+from cosine_tui.state.snapshot import RequestDescription, RequestState, Snapshot
+from cosine_tui.state.tracked_request import TrackedRequest
 
 logger = logging.getLogger(__name__)
 

@@ -32,12 +32,12 @@ class SnapshotSource(Protocol):
 class Feed:
     """The screen's end of a source: snapshots out, commands in. No method but `start` and `close` waits.
 
-    This one has no source: commands do nothing.
+    This one has no source: it shows `still`, and commands do nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *still: Snapshot) -> None:
         # The latest alone is of interest, and a deque needs no lock.
-        self._latest: deque[Snapshot] = deque(maxlen=1)
+        self._latest: deque[Snapshot] = deque(still, maxlen=1)
         self._error: BaseException | None = None
 
     def start(self) -> None:
@@ -59,14 +59,6 @@ class Feed:
 
     def close(self) -> None:
         """End everything; returns when it has ended."""
-
-
-class StillFeed(Feed):
-    """A feed of one snapshot."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__()
-        self._latest.append(snapshot)
 
 
 class ThreadFeed(Feed):

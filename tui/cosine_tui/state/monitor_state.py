@@ -18,15 +18,16 @@ from cosine_tui.state.snapshot import (
     ConnectionState,
     Event,
     EventKind,
-    Failure,
+    Moment,
     NodeView,
     Reachability,
+    RequestDescription,
     RequestState,
     Snapshot,
     Standing,
     SwarmConnection,
 )
-from cosine_tui.state.tracked_request import RequestDescription, TrackedRequest
+from cosine_tui.state.tracked_request import TrackedRequest
 
 # Bounds memory: more than anybody scrolls back.
 MAX_EVENTS: Final = 200
@@ -99,7 +100,7 @@ class MonitorState:
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
             standing = self._standings.get(peer_id, Standing())
-            failures = (*standing.failures, Failure(now_s, f"request {request.number}: it {reason}"))
+            failures = (*standing.failures, Moment(now_s, f"request {request.number}: it {reason}"))
             self._standings[peer_id] = replace(
                 standing, failed=standing.failed + 1, failures=failures[-KEPT_FAILURES:]
             )

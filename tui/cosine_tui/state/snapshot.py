@@ -36,11 +36,12 @@ class Reachability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A request that a node refused, lost or broke, `at_s` seconds after the monitor began."""
+class Moment:
+    """One thing that happened, `at_s` seconds after a request, or the monitor, began."""
 
     at_s: float
     text: str
+    is_alert: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ class Standing:
     """The reputation of a node here: its part in the requests seen by this monitor.
 
     A drafter drafted `drafted` nodes for `requests` requests of together `text_tokens` tokens, of which `accepted`
-    were its own; a verifier served `requests` requests. `failures` are the latest of `failed`.
+    were its own; a verifier served `requests` requests. `failures` are the latest of `failed`: what it refused,
+    lost or broke, since the monitor began.
     """
 
     requests: int = 0
@@ -56,7 +58,7 @@ class Standing:
     accepted: int = 0
     text_tokens: int = 0
     failed: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Moment, ...] = ()
 
     @property
     def text_share(self) -> float | None:
@@ -148,15 +150,6 @@ class Speeds:
     per_s: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One thing that happened in a request, `at_s` seconds after it began."""
-
-    at_s: float
-    text: str
-    is_alert: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterView(DrafterReport):
     """A drafter's work for one request: nodes drafted, tokens accepted, and both a second just now."""
@@ -167,7 +160,17 @@ class DrafterView(DrafterReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestView:
+class RequestDescription:
+    """A request as it was made. `label` is its subject in a word, "" where it is unknown."""
+
+    prompt: str
+    strategy: str
+    label: str = ""
+    is_own: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView(RequestDescription):
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
     Of the target's own tokens it decoded some and copied others from the text so far. Rates are of just now, of the
@@ -175,10 +178,6 @@ class RequestView:
     """
 
     number: int
-    prompt: str
-    label: str
-    is_own: bool
-    strategy: str
     seed: int | None
     state: RequestState
     error: str

@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple
 from typing import Final
 
 from cosine_p2p.request.results import (
@@ -15,7 +15,15 @@ from cosine_p2p.request.results import (
     Progress,
 )
 from cosine_tui.looks.formatting import short_name
-from cosine_tui.state.snapshot import DrafterView, Moment, RequestState, RequestView, Speeds, TextRun
+from cosine_tui.state.snapshot import (
+    DrafterView,
+    Moment,
+    RequestDescription,
+    RequestState,
+    RequestView,
+    Speeds,
+    TextRun,
+)
 
 # Bounds of memory, the oldest are let go: more passes and intervals than a terminal has columns, more text and more
 # of what happened than anybody scrolls back.
@@ -78,16 +86,6 @@ class SpeedHistory:
         """Tokens a second in every interval that is over."""
         pairs = zip(self._counts, self._counts[1:], strict=False)
         return Speeds(self._interval_s, tuple((after - before) / self._interval_s for before, after in pairs))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDescription:
-    """A request as it was made. `label` is its subject in a word, "" where it is unknown."""
-
-    prompt: str
-    strategy: str
-    label: str = ""
-    is_own: bool = True
 
 
 class TrackedRequest:
@@ -206,11 +204,8 @@ class TrackedRequest:
         progress = self.progress
         serving = progress.serving if progress and not self.state.is_over else ()
         return RequestView(
+            **asdict(self.description),
             number=self.number,
-            prompt=self.description.prompt,
-            label=self.description.label,
-            is_own=self.description.is_own,
-            strategy=self.description.strategy,
             seed=self.seed,
             state=self.state,
             error=self.error,
