@@ -223,7 +223,6 @@ FAULTS: Final[dict[str, Plant]] = {
     "a row of the cache is stale": _leaves_a_stale_row,
     "a token of another branch is kept": _keeps_a_wrong_branch,
     "a shared prefix is another one": _shares_wrong_slots,
-    "decoding leaves its last key out": _decodes_without_last_key,
 }
 WINDOW_FAULTS: Final[dict[str, int | None]] = {"ignored": None, "one too long": 5, "one too short": 3}
 
@@ -290,6 +289,14 @@ def test_a_rope_that_is_scaled_to_its_original_length_only_is_refused(
 
     monkeypatch.setattr(FlatDecoder, "of", faulty)
     with pytest.raises(UnsupportedModel, match=Group.FAR):
+        check_exactness(model)
+
+
+@pytest.mark.parametrize("dtype", soak_rest(DTYPES), ids=str)
+def test_a_faulty_decoding_kernel_is_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained(FAMILIES["llama"]()).to(dtype)
+    _decodes_without_last_key(monkeypatch)
+    with pytest.raises(UnsupportedModel, match=Group.DECODING):
         check_exactness(model)
 
 
