@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cosine_node.engine.base import Choice, Engine, EngineAround, Row, RowResult
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import LocalProtocolError, UsageError
 
 FILE_NAME: Final = "draft_vocabulary.json"
 """The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
@@ -97,6 +97,9 @@ class ReducedVocabularyEngine(EngineAround):
         return self._inner.reuse_prefix(sequence, self._vocabulary.own_tokens(tokens))
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        if not all(0 <= token < self._vocab_tokens for row in rows for token in row.tokens):
+            # The inner engine would read it as one of those that the drafter does not know.
+            raise LocalProtocolError(f"A token id is outside the vocabulary of {self._vocab_tokens}.")
         own = [replace(row, tokens=self._vocabulary.own_tokens(row.tokens)) for row in rows]
         return [self._result(row, result) for row, result in zip(own, self._inner.forward(own), strict=True)]
 

@@ -12,7 +12,6 @@ import torch
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, Engine, OutOfPages, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.vocabulary import ReducedVocabularyEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import ALL, ATTENTIONS, COUPLED, MODELS, Kind, llama_engine
@@ -181,9 +180,6 @@ def test_what_breaks_a_rule_is_refused_and_changes_nothing(kind: Kind) -> None:
     engine.prune(sequence, [8, 99])
     free = engine.free_tokens
     wrong = [[row] for row in wrong_rows(sequence, engine)]
-    if isinstance(engine, ReducedVocabularyEngine):
-        # It reads every token that it does not know as one, also what is none.
-        wrong = [rows for rows in wrong if all(0 <= token < VOCAB for token in rows[0].tokens)]
     row = Row.chain(sequence, [3])
     for rows in [*wrong, [row, replace(row, nodes=(1,))]]:
         with pytest.raises(LocalProtocolError):
