@@ -24,6 +24,7 @@ from tests.e2e.attacker import KINDS
 from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import COMMAND
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ NETWORK = "refusals"
 ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", soak_rest(KINDS, 2))
 def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swarm, kind: str) -> None:
     async def ask() -> None:
         async with client_of(swarm) as client:

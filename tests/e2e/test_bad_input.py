@@ -10,7 +10,6 @@ import pytest
 from cosine_node import zoo
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
-from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
@@ -32,7 +31,7 @@ def sentence_of(*arguments: str, code: int, stdin: str = "") -> str:
     [
         ("zoo:nobody", "draft-math"),
         *(
-            pytest.param(model, part, marks=THOROUGH)
+            pytest.param(model, part, marks=pytest.mark.soak)
             for model, part in (("/no/such/model", "/no/such/model"), ("nobody/no-such-model", "no-such-model"))
         ),
     ],

@@ -29,7 +29,7 @@ def test_a_family_is_started_and_measured() -> None:
     assert [verifier["emulated"] for verifier in result["setup"]["verifiers"]] == [""]
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_node_that_cannot_start_is_a_sentence_and_ends_the_others() -> None:
     done = run(*("bench", "here", "--family", "toy", "--drafter", "zoo:nobody"), timeout_s=240.0)

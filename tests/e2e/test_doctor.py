@@ -73,7 +73,7 @@ def test_a_network_nobody_verifies_in_is_found(swarm: Swarm, tmp_path: Path) -> 
     assert "--network" in found["swarm: verifiers"]["fix"]
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_people_are_told_of_everything_without_peers(tmp_path: Path) -> None:
     done = run("doctor", "--identity", str(tmp_path / "key"))
     assert (done.returncode, done.stderr) == (0, "")

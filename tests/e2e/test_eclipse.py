@@ -21,6 +21,7 @@ from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.cosine_p2p.transport.full_nodes import plant
 from tests.e2e.conftest import Swarm
 from tests.e2e.reference import encoded, greedy
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -73,7 +74,7 @@ async def invent_records(stranger: Any, swarm: Swarm) -> None:
             await plant(stranger, node, expires_at_s=time.time() + 200, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("attack", [invent_ids, invent_records])
+@pytest.mark.parametrize("attack", soak_rest([invent_ids, invent_records]))
 def test_newcomers_find_the_swarm_and_get_its_text(swarm: Swarm, attack: Any, tmp_path: Path) -> None:
     async def run() -> None:
         quiet = [await newcomer(swarm) for _ in range(2)]

@@ -31,6 +31,7 @@ from tests.e2e.attacker import FASTEST, issued
 from tests.e2e.emoji_model import write_model
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy, target_tokenizer
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -99,7 +100,7 @@ async def record_of(peer: Node) -> NodeRecord:
         return (await client.find_verifiers())[0]
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", soak_rest(TOKENIZERS))
 def test_a_tokenizer_of_ones_own_under_the_honest_digest_is_not_taken(kind: str, tmp_path: Path) -> None:
     asked: list[str] = []
 

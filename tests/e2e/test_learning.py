@@ -90,6 +90,8 @@ def with_noise(shipped: Path, version: Path) -> None:
     save_file(weights, version / "model.safetensors", metadata={"format": "pt"})
 
 
+# Two minutes of texts; `tests/node/learning/test_learner.py` goes back without weights in every check.
+@pytest.mark.soak
 def test_weights_that_are_worse_in_requests_go_back_for_good(learning: Learning) -> None:
     code = texts("code")
     learning.ask(code[-6:], share_feedback=True)

@@ -110,7 +110,8 @@ def killing(client: LightClient, node: Node) -> None:
             node.kill()
 
 
-@pytest.mark.thorough
+# The session is the same over either transport: `test_faults` plays it over the full one in every check.
+@pytest.mark.soak
 def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> None:
     doomed, heir = pair
     client = LightClient("generate", heir.maddr, network=NETWORK, strategy="plain", max_new_tokens=NEW_TOKENS)
@@ -120,7 +121,7 @@ def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> N
     assert done["verifiers"] == [doomed.peer_id, heir.peer_id]
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_the_last_verifier_killed_is_named(pair: tuple[Node, Node]) -> None:
     _, heir = pair
     client = LightClient("generate", heir.maddr, network=NETWORK, strategy="plain", max_new_tokens=400)

@@ -17,6 +17,7 @@ from cosine_p2p.trust.evidence import EvidenceFile
 from tests.e2e.lying_verifier import LIE_AT, SILENT_AFTER
 from tests.e2e.nodes import Node, close_all
 from tests.e2e.reference import encoded, greedy
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -91,7 +92,7 @@ async def assert_right_without(node: Node, client: AsyncClient) -> None:
     assert done.token_ids == greedy(encoded(PROMPT), LATER_TOKENS) and node.peer_id not in authors(done)
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", soak_rest(LIES))
 def test_who_lies_is_convicted_by_two_others_and_asked_last(lie: str, boot: Node, tmp_path: Path) -> None:
     async def ask(node: Node) -> None:
         file = tmp_path / "evidence.json"

@@ -9,6 +9,7 @@ from cosine_p2p import Client
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -16,7 +17,7 @@ PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
 
 
-@pytest.mark.parametrize("coordinates", [True, False], ids=["coordinates", "declines"])
+@pytest.mark.parametrize("coordinates", soak_rest([True, False]), ids=["coordinates", "declines"])
 def test_the_verifier_asks_the_drafters_and_shows_what_they_signed(
     swarm: Swarm, tmp_path: Path, coordinates: bool
 ) -> None:

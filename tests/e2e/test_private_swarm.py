@@ -150,7 +150,7 @@ def test_a_revoked_member_is_refused_once_the_list_is_in_the_swarm_file(friends:
     assert "revoked" in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_the_doctor_of_a_member_sees_the_swarm(friends: Friends) -> None:
     place = ("--swarm", str(friends.admit("doctor")), "--identity", str(friends.key("doctor")))
     done = run("doctor", "--initial-peers", friends.verifier.maddr, *place, "--json", timeout_s=120.0)

@@ -12,6 +12,7 @@ from tests.e2e.victims import INSIDE, TEXTS, command
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
+@pytest.mark.soak
 def test_a_victim_is_dialled_a_few_times_and_never_at_private_addresses() -> None:
     inside = command()
     if inside is None:

@@ -48,7 +48,7 @@ def test_a_verifier_dies_and_its_requests_go_on() -> None:
     assert not any(request.state is RequestState.FAILED for request in snapshot.requests)
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_equal_seeds_give_equal_pictures() -> None:
     again = demo_snapshot(1, 8.0, prompts={2.0: PROMPT})
     assert again == picture_after(8.0)

@@ -14,7 +14,8 @@ import pytest
 
 from tests.packaging.conftest import ROOT, Built, Composed
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)]
+# pip builds what has no wheel for a minute; `test_wheel` looks into the wheel in every check.
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PROMPT: Final = "def quicksort(values):"
 MEGABYTE: Final = 1_000_000

@@ -29,6 +29,7 @@ from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.node.peers import request_of
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import soak_rest
 
 TOKENS: Final = 40
 PROMPT: Final = prompt_of(random.Random("floods"))
@@ -49,6 +50,7 @@ FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
     "requests of another target": (VERIFY, m.Open(1, REQUEST, (), m.Pacing.FREE, ())),
     "trees for nobody": (VERIFY, m.Tree(1, bytes(16), 0, NODES, bytes(60))),
     "pings at the drafters": (DRAFT, m.Ping(3, 1, 1)),
+    # Last, since each of them is much work here.
     "requests to draft for": (DRAFT, m.Start(1, REQUEST, ())),
 }
 
@@ -106,7 +108,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
     return counts
 
 
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize("name", soak_rest(FLOODS, 5))
 def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, read: Counter[type]) -> None:
     texts = generated(FLOODS[name])
     for quiet, busy in zip(QUIET, texts, strict=True):
@@ -206,6 +208,7 @@ def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_as
     run_virtual(run())
 
 
+@pytest.mark.soak
 def test_who_floods_a_verifier_again_each_time_it_lost_its_streams_is_banned_and_texts_come(tmp_path: Path) -> None:
     bans = BanFile(tmp_path / "bans.json")
     ticks = count(1_700_000_000)

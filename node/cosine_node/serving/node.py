@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,22 +59,15 @@ async def run_nodes(
     identity or address that cannot be used and `PeerLost` for initial peers that do not answer.
     """
     async with AsyncExitStack() as stack:
-        claims = []
+        places = []
         for file in identity_files(network.identity_file, len(options)):
-            claims.append(claim_identity(file))
-            stack.callback(claims[-1].release)
-        gates = [network.access.gate(claimed.identity.peer_id) for claimed in claims]
-        served = []
-        homes: list[ServedModel | None] = []
-        learners: list[Learner | None] = []
-        for claimed, each in zip(claims, options, strict=True):
+            claimed = claim_identity(file)
+            stack.callback(claimed.release)
+            places.append((claimed, network.access.gate(claimed.identity.peer_id)))
+        loaded = []
+        for (claimed, _), each in zip(places, options, strict=True):
             try:
-                measure_s = MEASURE_S if each.emulation is None else WARM_UP_S
-                load = partial(load_served, emit=emit, measure_s=measure_s)
-                # The verifier's own drafter first: the target's KV pool takes what memory is left.
-                homes.append(await asyncio.to_thread(load, each.home, Role.DRAFTER) if each.home else None)
-                served.append(await asyncio.to_thread(load, each.source, each.role))
-                learners.append(await _learner(served[-1], each, claimed.identity))
+                loaded.append(await _load(each, claimed.identity, emit))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -82,18 +75,40 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        parts = zip(claims, gates, served, homes, learners, options, strict=True)
-        for claimed, gate, one, home, learner, each in parts:
+        for (claimed, gate), each, models in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack)
             if each.role is Role.VERIFIER:
-                nodes.append(VerifierNode(joined, one, each, home=home))
+                nodes.append(VerifierNode(joined, models.served, each, home=models.home))
             else:
-                nodes.append(DrafterNode(joined, one, each, learner=learner))
+                nodes.append(DrafterNode(joined, models.served, each, learner=models.learner))
             # Nodes that begin a network begin the same one.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
         stack.enter_context(observing(network, nodes))
         await together([node.live(emit, stop) for node in nodes], stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Models:
+    """The model that a node serves, with a verifier's own drafter, or what a drafter learns with."""
+
+    served: ServedModel
+    home: ServedModel | None
+    learner: "Learner | None"
+
+
+async def _load(options: NodeOptions, identity: Identity, emit: Emit) -> _Models:
+    """Load the models of a node. Raises `UsageError`."""
+    load = partial(load_served, emit=emit, measure_s=MEASURE_S if options.emulation is None else WARM_UP_S)
+    # The verifier's own drafter first: the target's KV pool takes what memory is left.
+    home = await asyncio.to_thread(load, options.home, Role.DRAFTER) if options.home else None
+    served = await asyncio.to_thread(load, options.source, options.role)
+    learner = None
+    if options.learn_bytes is not None:
+        from cosine_node.serving.learner import learner_of
+
+        learner = await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
+    return _Models(served=served, home=home, learner=learner)
 
 
 def identity_files(first: Path | None, count: int) -> list[Path | None]:
@@ -333,12 +348,3 @@ def observing(network: NetworkOptions, nodes: Sequence[RunningNode]) -> Iterator
     registry = node_registry([node.observed() for node in nodes])
     with serving_metrics(registry, host=network.metrics_host, port=network.metrics_port):
         yield
-
-
-async def _learner(served: ServedModel, options: NodeOptions, identity: Identity) -> "Learner | None":
-    """The learner of a drafter that is to learn. Raises `UsageError` for one that cannot."""
-    if options.learn_bytes is None:
-        return None
-    from cosine_node.serving.learner import learner_of
-
-    return await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)

@@ -90,7 +90,7 @@ def test_texts_that_loop_are_told_by_temperature_and_domain() -> None:
     assert 0.0 < shares[0.0, "all"] < shares[0.8, "all"] <= 1.0
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
     rows = [row for row in result["rows"] if row["part"] == "sweep"]
     named = ["plain", "cosine", REMOTE, ALONE, "speculative", f"speculative{BESIDE}"]
@@ -104,7 +104,7 @@ def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: di
         assert low <= row["speedup"] <= high
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any]) -> None:
     tuned, beside = (row for row in result["rows"] if row["strategy"].startswith("speculative"))
     assert beside["speedup"] > tuned["speedup"]
@@ -112,7 +112,7 @@ def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any])
     assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
     passes = result["setup"]["emulated_pass_ms"]["60/6"]
     assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)

@@ -22,7 +22,7 @@ from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
-from tests.thoroughness import quick_first
+from tests.thoroughness import quick_first, soak_rest
 
 TOKENS: Final = 64
 PROMPT: Final = prompt_of(random.Random("rivals"))
@@ -116,7 +116,7 @@ def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
+@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0], 2))
 def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
     generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s))
     assert generation.token_ids == expected()
@@ -124,7 +124,7 @@ def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
+@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0], 2))
 @pytest.mark.parametrize("slot", [0, 1])
 def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float) -> None:
     kills = (at_s, None) if slot == 0 else (None, at_s)

@@ -23,7 +23,7 @@ from cosine_lab.simulation.report import RequestEnding, SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario
 from cosine_protocol.errors import UsageError
-from tests.thoroughness import quick_first
+from tests.thoroughness import quick_first, soak_rest
 
 POPULATION = Population(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
 BASE = Scenario(
@@ -134,7 +134,7 @@ SURVIVED = [
 
 @pytest.mark.parametrize("seed", quick_first(range(2)))
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-@pytest.mark.parametrize("spec", quick_first(SURVIVED, 6))
+@pytest.mark.parametrize("spec", soak_rest(SURVIVED, 12))
 def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
     report = run(spec, strategy=strategy, seed=seed)
     assert report.must_finish

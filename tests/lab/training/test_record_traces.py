@@ -93,6 +93,7 @@ def test_the_stream_is_the_targets_own_up_to_its_end(target: RecordedModel) -> N
     assert tuple(choice.token for choice, _ in step_by_step(target.engine, written)) == written.stream
 
 
+@pytest.mark.soak
 def test_every_domain_is_recorded_from_different_prompts(tmp_path: Path) -> None:
     for domain in zoo.DOMAINS:
         texts = [f"{domain} {number} " + " ".join(map(str, range(number, 80 + number))) for number in range(9)]

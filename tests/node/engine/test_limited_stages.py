@@ -37,7 +37,7 @@ def run(folder: Path, part: LayerRange, read: str, write: Path) -> "subprocess.C
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_parts_serve_a_model_that_does_not_fit_as_a_whole(tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": LAYERS, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}

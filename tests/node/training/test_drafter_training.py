@@ -50,7 +50,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_the_agreement_rises(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = trained(work, tmp_path / "first", capsys, "--steps", "1")
     better = trained(work, tmp_path / "better", capsys, "--steps", "60")

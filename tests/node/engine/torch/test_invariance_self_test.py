@@ -59,6 +59,7 @@ def test_requests_give_the_same_bits_together_as_alone_and_without_it_they_do_no
     assert differences(CASES["Llama"](), is_deterministic=False, requests=8) > 0
 
 
+@pytest.mark.soak
 @THOROUGH
 @pytest.mark.parametrize("name", soak_rest(CASES))
 def test_many_requests_give_the_same_bits_together_as_alone(name: str) -> None:
