@@ -34,7 +34,7 @@ NETWORK = "refusals"
 ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
 
 
-@pytest.mark.parametrize("kind", soak_rest(KINDS, 2))
+@pytest.mark.parametrize("kind", soak_rest(KINDS))
 def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swarm, kind: str) -> None:
     async def ask() -> None:
         async with client_of(swarm) as client:

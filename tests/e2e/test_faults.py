@@ -116,7 +116,7 @@ def test_sigterm_drains_and_exits_0(pair: tuple[Node, Node]) -> None:
     assert "Traceback" not in verifier.log.read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_killed_drafters_change_nothing(fragile: Node, mortal: list[Node]) -> None:
     async def play() -> None:
         async with client_of(fragile) as client:

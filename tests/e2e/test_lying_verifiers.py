@@ -110,6 +110,8 @@ def test_who_lies_is_convicted_by_two_others_and_asked_last(lie: str, boot: Node
         asyncio.run(ask(node))
 
 
+# `tests/swarm/test_audits.py` plays it in every check.
+@pytest.mark.soak
 def test_nobody_continues_the_text_of_one_who_lies_and_falls_silent(boot: Node, tmp_path: Path) -> None:
     async def ask(node: Node) -> None:
         file = tmp_path / "evidence.json"

@@ -19,6 +19,7 @@ from cosine_protocol.messages import Earning, Receipt
 from cosine_protocol.request import Sampling
 from cosine_protocol.statements import read_receipt, sign_earning, sign_receipt
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import soak_rest
 
 TOKENS: Final = 80
 PROMPT: Final = prompt_of(random.Random("receipts"))
@@ -105,7 +106,7 @@ def choices(lie: str) -> Counter[str]:
     return run_virtual(run())
 
 
-@pytest.mark.parametrize("lie", ["", "own verifiers and clients", "forged"])
+@pytest.mark.parametrize("lie", soak_rest(["own verifiers and clients", "", "forged"]))
 def test_who_has_earned_receipts_is_preferred_to_who_claims_the_same(lie: str) -> None:
     asked = choices(lie)
     assert asked["honest"] >= 0.75 * REQUESTS, asked

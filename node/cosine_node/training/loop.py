@@ -55,7 +55,7 @@ class Training:
 
 
 def has_fast_bfloat16(device: str) -> bool:
-    """True if this type of device multiplies 16 bits fast: processors that emulate them are slower at it than at 32."""
+    """True if this type of device multiplies 16 bits fast; those that emulate them are quicker in float32."""
     return device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

@@ -134,7 +134,7 @@ SURVIVED = [
 
 @pytest.mark.parametrize("seed", quick_first(range(2)))
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-@pytest.mark.parametrize("spec", soak_rest(SURVIVED, 12))
+@pytest.mark.parametrize("spec", soak_rest(SURVIVED, 8))
 def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
     report = run(spec, strategy=strategy, seed=seed)
     assert report.must_finish
