@@ -158,6 +158,7 @@ def test_a_substitution_is_still_needed(substitution: Any) -> None:
     assert [text for text in texts if substitution.apply(text) != text]
 
 
+@pytest.mark.thorough
 def test_blocks_of_no_language_are_commands_or_known() -> None:
     others = {
         (str(page.relative_to(ROOT)), block.first_word)

@@ -83,6 +83,7 @@ async def killing(run: Run, nodes: list[Node], *, drafters: int = 0) -> float:
     return killed_at_s
 
 
+@pytest.mark.thorough
 def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> None:
     # Both are idle, so the faster one is asked first.
     doomed, heir = pair
@@ -98,6 +99,7 @@ def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> N
     asyncio.run(play())
 
 
+@pytest.mark.thorough
 def test_sigterm_drains_and_exits_0(pair: tuple[Node, Node]) -> None:
     verifier = next(node for node in pair if node.process.poll() is None)
 

@@ -71,6 +71,7 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield Friends(node.wait_ready(), founder)
 
 
+@pytest.mark.thorough
 def test_a_member_generates_and_a_stranger_reads_why_it_may_not(friends: Friends) -> None:
     ask = ("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), "--json")
     peers = ("--initial-peers", friends.verifier.maddr)
@@ -110,6 +111,7 @@ async def answers(friends: Friends, name: str, gate: PeerGate) -> dict[str, m.Me
     return heard
 
 
+@pytest.mark.thorough
 def test_a_stranger_gets_one_error_on_every_protocol_of_a_node(friends: Friends) -> None:
     heard = asyncio.run(answers(friends, "stranger", PeerGate()))
     assert len(heard) == 4

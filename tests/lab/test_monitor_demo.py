@@ -17,6 +17,7 @@ def picture_after(seconds: float) -> Snapshot:
     return demo_snapshot(1, seconds, prompts={2.0: PROMPT})
 
 
+@pytest.mark.thorough
 def test_everybody_is_there_and_drafts() -> None:
     snapshot = picture_after(8.0)
     assert snapshot.connection.state is ConnectionState.LIVE and "simulated" in snapshot.note

@@ -83,6 +83,7 @@ def _unchecked(value: Any) -> bytes | None:
         return None
 
 
+@pytest.mark.thorough
 @every_class
 @settings(max_examples=20)
 @given(data=st.data())

@@ -108,6 +108,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
     return counts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", soak_rest(FLOODS, 5))
 def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, read: Counter[type]) -> None:
     texts = generated(FLOODS[name])
@@ -123,6 +124,7 @@ def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, rea
         assert 2 < read[of_flood] < 40 * span_s
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "message_of",
     [lambda number: m.Busy(number, 1.0), lambda number: m.Started(number, 1.0, 1000), lambda _: m.Ping(1, 1, 1)],

@@ -79,6 +79,7 @@ def plain_s() -> float:
     return run_virtual(generated("plain", [])).seconds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("one_way_s", soak_rest([0.005, 0.0, 0.05]))
 @pytest.mark.parametrize("name", LIES)
 def test_a_liar_costs_at_most_two_percent_and_a_pass(name: str, one_way_s: float) -> None:

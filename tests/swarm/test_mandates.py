@@ -79,6 +79,7 @@ def is_taken_back(generation: Generation, reason: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 def test_text_and_accounts_are_as_ever_and_the_client_sends_a_fraction() -> None:
     ours, theirs = generated(coordination="client"), generated()
     assert ours.token_ids == theirs.token_ids == EXPECTED
@@ -93,6 +94,7 @@ def test_text_and_accounts_are_as_ever_and_the_client_sends_a_fraction() -> None
     assert 5 * theirs.bytes_sent < ours.bytes_sent and 3 * theirs.bytes_received < ours.bytes_received
 
 
+@pytest.mark.thorough
 def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
     far, near = generated(coordination="auto"), generated(coordination="auto", one_way_s=0.005)
     assert (far.coordinator, near.coordinator) == ("verifier", "client")

@@ -61,11 +61,13 @@ def audited(claimed: str, numerics: str, sampling: Sampling) -> Generation:
     return generation
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("claimed", "numerics"), QUANTISED)
 def test_weights_of_four_bits_under_the_name_of_32_are_found(claimed: str, numerics: str) -> None:
     assert state_of(audited(claimed, numerics, Sampling(temperature=1.0))) is AuditState.CONVICTED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("numerics", ["float32", pytest.param("gguf:Q4_1+llama.cpp", marks=LLAMA)])
 def test_who_has_what_it_claims_is_not(numerics: str) -> None:
     assert state_of(audited(numerics, numerics, Sampling(temperature=1.0))) is AuditState.PASSED

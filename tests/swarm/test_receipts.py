@@ -106,6 +106,7 @@ def choices(lie: str) -> Counter[str]:
     return run_virtual(run())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lie", soak_rest(["own verifiers and clients", "", "forged"]))
 def test_who_has_earned_receipts_is_preferred_to_who_claims_the_same(lie: str) -> None:
     asked = choices(lie)

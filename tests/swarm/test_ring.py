@@ -47,6 +47,7 @@ def test_eight_clients_at_once_read_the_target_s_text(seed: int) -> None:
     assert sum(result.accepted for result in report.results) > 0
 
 
+@pytest.mark.thorough
 def test_passes_under_way_together_are_faster_than_one_after_the_other() -> None:
     recorded = {"source": EngineSource.TRACES, "drafters": 5, "requests": 2, "max_new_tokens": 48}
     together, apart, plain = (

@@ -62,6 +62,7 @@ def test_what_was_found_is_said_in_lines() -> None:
     assert "lowest speedup: " in said and "against:\n  way cosine, temperature 0.8" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("experiment", "figure"), [pytest.param(*one, id=one[1].name) for one in FIGURES])
 def test_a_figure_of_what_was_published_is_the_published_one(
     experiment: str, figure: plots.LinePlot, tmp_path: Path

@@ -123,6 +123,7 @@ def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
     assert generation.seconds < 1.5 * plain_s(0.005)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RIVALS)
 @pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0], 2))
 @pytest.mark.parametrize("slot", [0, 1])

@@ -104,6 +104,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
 @pytest.mark.parametrize("make", ACCEPTED.values(), ids=ACCEPTED)
 def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> None:

@@ -77,6 +77,7 @@ def test_it_never_takes_more_than_its_bound(tmp_path: Path, seed: int) -> None:
     assert kept.disk_bytes > MIN_BYTES / 2, "most of the bound is used"
 
 
+@pytest.mark.thorough
 def test_a_reader_that_was_stopped_does_not_let_it_grow(tmp_path: Path) -> None:
     code = (
         "import sqlite3, sys, time\n"

@@ -122,6 +122,7 @@ def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch
     assert list((folder / VERSIONS).iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_carried_out_is_told_with_its_reason(folder: Path) -> None:
     target = str(fetch_folder("zoo:target"))
     nowhere = ComparisonOrder(folder=str(folder), earlier="/nowhere", live="/nowhere", target=target, after=0)
@@ -131,6 +132,7 @@ def test_what_cannot_be_carried_out_is_told_with_its_reason(folder: Path) -> Non
         carry_out(Comparison(earlier=Acceptance(), live=Acceptance()))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities are read from Linux's /proc")
 def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None:
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL

@@ -98,6 +98,7 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
     assert str(target.parent) not in f"{made.model_name} {made.target_name}"
 
 
+@pytest.mark.thorough
 def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
     file = tmp_path / "secret-place" / "tiny.gguf"
     file.parent.mkdir()

@@ -155,6 +155,7 @@ class Serving:
             assert state_of(stage.books) == self.states[stage.applied], operation
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("windowed", [False, True])
 @settings(max_examples=40)
 @given(st.data())

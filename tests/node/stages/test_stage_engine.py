@@ -75,6 +75,7 @@ def test_chains_of_one_two_and_four_stages_serve_what_the_whole_model_serves(tmp
     check_in_step(engine, requests=5, tokens=8, tolerance=1e-4, longest=60)
 
 
+@pytest.mark.thorough
 def test_the_embedded_target_over_one_two_and_four_stages_is_the_embedded_target() -> None:
     engine = in_step(TARGET, ranges(8), ranges(3, 8), ranges(2, 4, 6, 8), pool_tokens=1500)
     check_in_step(engine, requests=6, tokens=8, tolerance=1e-3)

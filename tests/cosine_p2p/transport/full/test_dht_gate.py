@@ -112,6 +112,7 @@ async def test_a_stranger_gets_nothing_from_any_call_of_the_dht(nodes: Nodes) ->
     assert not dht_of(member).protocol.routing_table.uid_to_peer_id
 
 
+@pytest.mark.thorough
 @in_nodes
 async def test_a_stranger_gets_nothing_on_any_protocol_and_a_member_what_it_asks(nodes: Nodes) -> None:
     async def echo(stream: Stream) -> None:

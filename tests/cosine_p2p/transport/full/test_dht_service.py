@@ -254,6 +254,7 @@ async def slowest_beside(flood: Callable[[Service, int], Awaitable[object]] | No
 BAD = (ROOT, OWNER.peer_id, encode_body(StoredValue(ROOT, b"junk")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flood", "most_work"),
     [

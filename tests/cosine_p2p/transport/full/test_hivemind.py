@@ -199,6 +199,7 @@ async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str 
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.thorough
 @in_swarm
 async def test_records_are_stored_and_found(made: Swarm) -> None:
     a, b = await made.node(), await made.node()

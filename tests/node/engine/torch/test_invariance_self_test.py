@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 def test_requests_give_the_same_bits_together_as_alone_and_without_it_they_do_not() -> None:
     assert differences(CASES["Llama"](), is_deterministic=True, requests=8) == 0
     assert differences(CASES["Llama"](), is_deterministic=False, requests=8) > 0

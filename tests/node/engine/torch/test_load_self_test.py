@@ -237,6 +237,7 @@ def test_sound_models_are_accepted(make: Callable[[], Any], dtype: torch.dtype) 
     check_exactness(trained(make()).to(dtype))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", soak_rest(DTYPES), ids=str)
 @pytest.mark.parametrize("plant", _named(FAULTS))
 @pytest.mark.parametrize("family", soak_rest(FAMILIES))
