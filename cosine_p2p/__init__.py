@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
+    from cosine_p2p.request.origins import Origin, told_origins
     from cosine_p2p.request.results import (
         AppliedConfig,
         Chunk,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
-    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "PeerLost",
-    "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport", "__version__",
+    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
+    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
+    "__version__", "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
@@ -49,6 +51,7 @@ HOMES: Final = {
         "request.results",
     ),
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
+    **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
     "Run": "session.run",
 }
 """The modules of names that are imported when first used (PEP 562): a node or a help text needs no client."""

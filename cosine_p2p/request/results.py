@@ -4,13 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cosine_p2p.request.origins import Origin
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence
-
-TARGET_SOURCE = "target"
-"""The `source` of tokens nobody drafted."""
-HOME_SOURCE = "home"
-"""The `source` of tokens that the verifier's own drafter drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,8 @@ class Generation:
 
     `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
     one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
-    own drafter, if it has one, and by nobody else in time.
+    own drafter, if it has one, and by nobody else in time. `origins` counts the tokens of the text by who they are
+    from; where a stop string cut a commit, less than was committed.
 
     `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
     `drafted` and the drafters' round-trip times, from there, are the verifier's word, and `offered` counts only
@@ -124,6 +121,7 @@ class Generation:
     offered: int
     accepted: int
     home_tokens: int = 0
+    origins: tuple[Origin, ...] = ()
     near_ties: int
     bytes_sent: int
     bytes_received: int

@@ -5,16 +5,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import groupby
 
-from cosine_p2p.request.results import (
-    HOME_SOURCE,
-    TARGET_SOURCE,
-    AppliedConfig,
-    Chunk,
-    Generation,
-    Observer,
-    Progress,
-    VerifierReport,
-)
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
+from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
 from cosine_p2p.session.request_log import request_log
@@ -74,6 +66,7 @@ class Run:
         self._ended_s = self._began_s
         self._text: list[str] = []
         self._token_ids: list[int] = []
+        self._origins = OriginCount()
         self._is_stopped = False
         self._bytes = links.traffic()
 
@@ -182,6 +175,7 @@ class Run:
                 source = HOME_SOURCE
             else:
                 source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+            self._origins.note(source, is_copied=is_copied, tokens=len(ids))
             yield Chunk("".join(texts), tuple(ids), source, is_copied)
             if self._is_stopped:
                 return
@@ -209,6 +203,7 @@ class Run:
         """The finished generation."""
         session, counts = self._session, self._session.counts
         sent, received = self._links.traffic()
+        drafters = session.ledger.reports()
         return Generation(
             text="".join(self._text),
             token_ids=tuple(self._token_ids),
@@ -224,10 +219,11 @@ class Run:
             offered=session.ledger.offered,
             accepted=counts.accepted,
             home_tokens=counts.home_tokens,
+            origins=self._origins.origins({drafter.peer_id: drafter.domain for drafter in drafters}),
             near_ties=counts.near_ties,
             bytes_sent=sent - self._bytes[0],
             bytes_received=received - self._bytes[1],
-            drafters=session.ledger.reports(),
+            drafters=drafters,
             verifiers=tuple(
                 VerifierReport(peer_id, round(1e3 * link.rtt_s, 2) if link else 0.0, tokens)
                 for peer_id, tokens in counts.tokens_by_verifier.items()

@@ -15,15 +15,24 @@ import pytest
 import cosine_p2p
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, GenerationOptions, VerifierReport
+from cosine_p2p import (
+    AsyncClient,
+    Chunk,
+    Client,
+    DrafterReport,
+    Generation,
+    GenerationOptions,
+    Origin,
+    VerifierReport,
+)
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 JSON_FIELDS = [
     "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
-    "strategy", "seed", "rounds", "drafted", "accepted", "drafters", "verifiers", "generation_config", "receipts",
-    "audit",
+    "strategy", "seed", "rounds", "drafted", "accepted", "origins", "drafters", "verifiers", "generation_config",
+    "receipts", "audit",
 ]  # fmt: skip
 
 
@@ -33,8 +42,9 @@ def names(kind: type) -> list[str]:
 
 PUBLIC = {
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
-    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "PeerLost",
-    "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport", "__version__",
+    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
+    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
+    "__version__", "told_origins",
 }  # fmt: skip
 
 
@@ -46,6 +56,7 @@ def test_what_is_public() -> None:
 def test_fields_of_results() -> None:
     assert set(JSON_FIELDS) <= set(names(Generation))
     assert names(Chunk) == ["text", "token_ids", "source", "is_copied"]
+    assert names(Origin) == ["source", "is_copied", "domain", "tokens"]
     assert names(DrafterReport) == ["peer_id", "domain", "drafted", "accepted", "rtt_ms"]
     assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens"]
 

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from cosine_p2p import Client
-from cosine_p2p.request.results import HOME_SOURCE
+from cosine_p2p.request.origins import HOME_SOURCE
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy

@@ -27,7 +27,7 @@ def test_everybody_is_there_and_drafts() -> None:
     assert all(
         node.reachability is Reachability.UP and node.record.emulated == scenario.profile for node in snapshot.nodes
     )
-    assert any(request.copied_tokens for request in snapshot.requests)
+    assert any(origin.is_copied for request in snapshot.requests for origin in request.origins)
     assert any(node.standing.text_share for node in snapshot.nodes)
 
 
@@ -58,6 +58,5 @@ def test_equal_seeds_give_equal_pictures() -> None:
 @pytest.mark.parametrize("seconds", quick_first([8.0, 22.0]))
 def test_every_token_has_an_author_and_the_text_is_whole(seconds: float) -> None:
     for request in picture_after(seconds).requests:
-        own = request.decoded_tokens + request.copied_tokens
-        assert request.tokens == sum(d.accepted for d in request.drafters) + own
+        assert request.tokens == sum(origin.tokens for origin in request.origins)
         assert "\ufffd" not in "".join(run.text for run in request.text)

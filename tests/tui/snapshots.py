@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from cosine_p2p.request.origins import TARGET_SOURCE
 from cosine_p2p.request.results import Generation, VerifierReport
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
@@ -16,6 +17,7 @@ from cosine_tui.state.snapshot import (
     EventKind,
     Moment,
     NodeView,
+    OriginView,
     Reachability,
     RequestState,
     RequestView,
@@ -101,13 +103,15 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
             TextRun("):\n    return a + b", 2),
         ),
         "tokens": 12,
-        "decoded_tokens": 3,
-        "copied_tokens": 1,
+        "origins": (
+            OriginView(source=CODE, domain="code", tokens=5, author=1, per_s=7.1),
+            OriginView(source=MATH, domain="math", tokens=3, author=2, per_s=4.4),
+            OriginView(source=TARGET_SOURCE, is_copied=True, tokens=1, author=0, per_s=1.5),
+            OriginView(source=TARGET_SOURCE, tokens=3, author=0, per_s=4.3),
+        ),
         "rounds": 6,
         "passes": (0, 2, 3, 0, 1, 2),
         "tokens_per_s": 17.3,
-        "decoded_per_s": 4.3,
-        "copied_per_s": 1.5,
         "verifiers": (VERIFIER,),
         "drafters": (
             drafts_of(

@@ -154,8 +154,8 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
             ["ᵃdef add", "follow when the request is over"],
         ),
         (text_of(request_page(SNAPSHOT, 99, NARROW)), ["no longer kept"]),
-        (row_of(requests(SNAPSHOT), "target decoded"), ["4.3 tokens/s"]),
-        (row_of(requests(SNAPSHOT), "verifier drafted"), ["  = ", "1.5 tokens/s"]),
+        (row_of(requests(SNAPSHOT), "target alone"), ["4.3 tokens/s"]),
+        (row_of(requests(SNAPSHOT), "= copied"), ["  = ", "1.5 tokens/s"]),
         (row_of(requests(SNAPSHOT), "✓ 6 math"), ["Add two numbers.", "12 tokens"]),
         (text_of(pane(why=("code: first", "code: then"))), ["code  then\ncode  first"]),
         (text_of(event_list(SNAPSHOT), 50), ["00:50  ↻ failover     request 6:", "\n" + " " * 20]),
@@ -272,7 +272,7 @@ def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
     assert re.search(rf"a code {CODE[-6:]} +120 +5 +4 % +40 ms", text)
     assert re.search(rf"verifier {VERIFIER[-6:]} +committed 12 tokens", text)
     assert "10 tokens of the text in time, 8 of them right (80 %)" in text
-    assert "3 tokens decoded, 1 copied" in text and "812 B sent, 64.2 kB received" in text
+    assert "code 5, math 3, copied 1, target alone 3" in text and "812 B sent, 64.2 kB received" in text
 
 
 def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:

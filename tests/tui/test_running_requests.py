@@ -50,7 +50,7 @@ def test_a_request_is_followed_to_its_end() -> None:
     (request,) = watched(use).requests
     assert (request.state, request.seed) == (RequestState.FINISHED, 5)
     assert "".join(run.text for run in request.text) == TEXT
-    own = request.decoded_tokens + request.copied_tokens
+    own = sum(origin.tokens for origin in request.origins if origin.is_own)
     assert request.tokens == TOKENS == own + sum(drafter.accepted for drafter in request.drafters)
     assert sum(request.passes) == TOKENS - own > 0
     assert len(request.passes) == request.rounds

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.request.results import TARGET_SOURCE, Chunk, DrafterReport, Progress
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE
+from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_tui.state.snapshot import Moment, RequestDescription, RequestState, TextRun
 from cosine_tui.state.tracked_request import SpeedHistory, TrackedRequest
 from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER
@@ -50,7 +51,13 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     view = log.view()
     assert view.text == (TextRun("def add", 1), TextRun("(", 0), TextRun("a, b", 0, is_copied=True))
     assert (view.state, view.tokens, view.first_s) == (RequestState.WRITING, 6, 0.5)
-    assert (view.decoded_tokens, view.copied_tokens) == (1, 2)
+    log.note_chunk(Chunk(" in", (7,), HOME_SOURCE), rounds=5, now_s=10.9)
+    told = [(origin.name, origin.author, origin.tokens) for origin in log.view().origins]
+    assert told == [
+        ("drafter", 1, 2), ("drafter", 2, 1),
+        ("verifier's drafter", 0, 1), ("copied", 0, 2), ("target alone", 0, 1),
+    ]  # fmt: skip
+    assert log.view().tokens == sum(tokens for *_, tokens in told)
 
 
 def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
@@ -70,7 +77,7 @@ def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:
     assert log.view().tokens_per_s == 0.0
     log.end(RequestState.FINISHED, 20.0)
     view = log.view()
-    assert (view.tokens_per_s, view.decoded_per_s, view.seconds) == pytest.approx((4.0, 0.0, 10.0))
+    assert (view.tokens_per_s, view.origins[0].per_s, view.seconds) == pytest.approx((4.0, 4.0, 10.0))
     assert (view.drafters[0].drafted_per_s, view.drafters[0].accepted_per_s) == pytest.approx((8.0, 4.0))
 
 

@@ -9,6 +9,7 @@ text stands apart from what drafters bring.
 import asyncio
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -147,6 +148,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
             runs: dict[Way, list[float]] = {way: [] for way in Way}
             texts: set[tuple[int, ...]] = set()
             drafters: set[str] = set()
+            origins: dict[Way, Counter[str]] = {way: Counter() for way in Way}
             near_ties = 0
             # Else the way whose turn is first would pay for the prompt, which the verifier keeps for the others.
             reading: GenerationOptions = {**OPTIONS[Way.PLAIN], "max_new_tokens": 1}
@@ -165,6 +167,8 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     texts.add(done.token_ids)
                     drafters.update(drafter.domain for drafter in done.drafters)
                     near_ties += done.near_ties
+                    for origin in done.origins:
+                        origins[way][origin.name] += origin.tokens
                     await asyncio.sleep(SETTLE_S)
             medians = {way: median(found) for way, found in runs.items()}
             rows.append(
@@ -176,6 +180,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     "is_identical": len(texts) == 1,
                     "near_ties": near_ties,
                     "drafters": sorted(drafters),
+                    "tokens_by_origin": {way.value: dict(origins[way]) for way in Way},
                 }
             )
             say(f"temperature {temperature:g}, prompt {number + 1} of {len(asked)}: {_told(rows[-1])}")
@@ -200,6 +205,7 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
         for way in (Way.COPYING, Way.COSINE):
             ratios = [row["times_plain"][way.value] for row in own]
             groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
+            tokens = sum((Counter(row["tokens_by_origin"][way.value]) for row in own), Counter[str]())
             whole = [group for group in groups if len(group) == GROUP_PROMPTS] or [ratios]
             found.append(
                 {
@@ -212,6 +218,7 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
                     "interval": bootstrap_interval(ratios, medians, seed=seed),
                     "worst_group": min(map(median, whole)),
                     "prompts": len(own),
+                    "tokens_by_origin": dict(tokens.most_common()),
                 }
             )
     return {"ways": found, "mismatches": sum(not row["is_identical"] for row in rows)}
@@ -222,11 +229,12 @@ def sentences(findings: dict[str, Any]) -> Iterator[str]:
     for entry in findings["ways"]:
         low, high = entry["interval"]
         rtt_ms = entry["emulated_rtt_ms"]
+        whose = ", ".join(f"{name} {tokens}" for name, tokens in entry["tokens_by_origin"].items())
         links = f" and {rtt_ms:g} ms of emulated round trip" if rtt_ms else ""
         yield (
             f"Temperature {entry['temperature']:g}{links}, {entry['way']}: {entry['times_plain']:.2f} times plain "
             f"decoding ({low:.2f} to {high:.2f}, 95 %), the worst {min(GROUP_PROMPTS, entry['prompts'])} prompts "
-            f"in a row {entry['worst_group']:.2f}."
+            f"in a row {entry['worst_group']:.2f}; tokens by origin: {whose}."
         )
     differ = findings["mismatches"]
     yield f"{differ} texts differ between the ways." if differ else "All texts are identical in all ways."

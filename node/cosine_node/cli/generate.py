@@ -101,15 +101,13 @@ def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
 
 
 def _summary(done: "Generation") -> str:
+    from cosine_p2p.request.origins import told_origins
+
     rate = done.tokens / done.seconds if done.seconds else 0.0
-    helped = [f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted]
-    if done.home_tokens:
-        helped.append(f"the verifier's own drafter {done.home_tokens}")
-    helpers = ", ".join(helped) or "nobody"
     return "\n".join(
         [
-            f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
-            f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}",
+            f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes; "
+            f"tokens by origin: {told_origins(done.origins)}; finished by {done.finish_reason}, seed {done.seed}",
             *config_lines(done.generation_config),
             *([AUDIT_SENTENCES[done.audit.state]] if done.audit and done.audit.state in AUDIT_SENTENCES else []),
         ]

@@ -7,10 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.request.options import GenerationOptions
-from cosine_p2p.request.results import TARGET_SOURCE, Chunk, Generation
-
-COPIED: Final = "copied"
-"""The author of tokens that the verifier copied from earlier in the text."""
+from cosine_p2p.request.origins import Origin
+from cosine_p2p.request.results import Chunk, Generation
 
 
 class Way(Enum):
@@ -42,11 +40,8 @@ class Lane:
 
     def add(self, chunk: Chunk, domains: Mapping[str, str], *, seconds: float) -> None:
         """Take in a chunk that came `seconds` after the start; `domains` names drafters by their peer ids."""
-        author = TARGET_SOURCE
-        if chunk.is_copied:
-            author = COPIED
-        elif chunk.source != TARGET_SOURCE:
-            author = domains.get(chunk.source, "drafter")
+        source = chunk.source
+        author = Origin(source=source, is_copied=chunk.is_copied, domain=domains.get(source, "")).name
         self.tokens += len(chunk.token_ids)
         self.seconds = seconds
         self.pieces.append((chunk.text, author))

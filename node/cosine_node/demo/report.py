@@ -108,16 +108,6 @@ def result_line(row: RacedPrompt) -> str:
     return f"{row.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"
 
 
-def drafted_by(row: RacedPrompt) -> str:
-    """The authors of the text of `cosine` beside the target, most tokens first, and what was copied."""
-    done = row.done[Way.COSINE]
-    ranked = sorted(done.drafters, key=lambda drafter: -drafter.accepted)
-    named = [f"{drafter.domain} {drafter.accepted}" for drafter in ranked if drafter.accepted]
-    # Every pass gives one token of the target's own, but for the last one, which may end in a drafted token.
-    copied = len(done.token_ids) - done.rounds - done.accepted - done.home_tokens
-    return ", ".join([*named, f"copied {copied}"] if copied > 0 else named) or "-"
-
-
 def _curve_text(points: object) -> str:
     """A cost curve in words: milliseconds at each number of tokens."""
     pairs = points.items() if isinstance(points, dict) else ()
@@ -140,9 +130,11 @@ def summary(report: RaceReport) -> Sequence[str]:
         return [*lines, told_texts, *_account(report, report.devices)]
     devices, emulated = report.devices, report.devices.latencies
     if not devices.has_held:
+        late = f"{100 * devices.late_share:.0f} % of {devices.passes} passes came late on this machine"
+        cause = late if devices.is_complete else "not every node told how many of its passes came late"
         lines.append(
-            f"At least, for {100 * devices.late_share:.0f} % of {devices.passes} passes came late on this machine, "
-            "which slows cosine only: plain decoding is counted at the pace of the emulated device."
+            f"These speeds are lower bounds, for {cause}, which slows cosine only: plain decoding is counted at "
+            "the pace of the emulated device."
         )
     return [
         *lines,

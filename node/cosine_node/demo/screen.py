@@ -13,16 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node import zoo
-from cosine_node.demo.race import COPIED, Lane, Race, Way
-from cosine_node.demo.report import RaceReport, SharedMachine, drafted_by, summary
+from cosine_node.demo.race import Lane, Race, Way
+from cosine_node.demo.report import RaceReport, SharedMachine, summary
 from cosine_node.terminal.printing import printable
-from cosine_p2p.request.results import TARGET_SOURCE
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin, told_origins
 
 TEXT_LINES: Final = 8
 PICTURE_COLUMNS: Final = 110
 COLOURS: Final[Mapping[str, str]] = {
-    TARGET_SOURCE: "default",
-    COPIED: "bright_black",
+    Origin(source=TARGET_SOURCE).name: "default",
+    Origin(source=TARGET_SOURCE, is_copied=True).name: "bright_black",
+    Origin(source=HOME_SOURCE).name: "white",
     **dict(zip((*zoo.DOMAINS, "general"), ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True)),
 }
 """A colour for the author of each piece of text."""
@@ -74,7 +75,7 @@ def print_report(report: RaceReport, console: Console) -> None:
     table = Table(title=f"Plain decoding, copying alone and cosine, {where}")
     for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
-    table.add_column("drafted by")
+    table.add_column("tokens by origin, of cosine")
     for row in report.rows:
         plain, ours = row.done[Way.PLAIN], row.done[Way.COSINE]
         table.add_row(
@@ -86,7 +87,7 @@ def print_report(report: RaceReport, console: Console) -> None:
             f"{row.speedup(Way.COSINE):.2f}x",
             f"{plain.rounds} / {ours.rounds}",
             "yes" if row.identical else "NO",
-            printable(drafted_by(row)),
+            printable(told_origins(ours.origins)),
         )
     console.print(table)
     for sentence in summary(report):

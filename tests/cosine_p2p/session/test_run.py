@@ -7,7 +7,8 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p.request.results import TARGET_SOURCE, Chunk, Generation, Progress
+from cosine_p2p.request.origins import TARGET_SOURCE, told_origins
+from cosine_p2p.request.results import Chunk, Generation, Progress
 from cosine_p2p.text.token_effects import TokenEffect
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
@@ -44,6 +45,15 @@ def test_progress_grows_into_the_result() -> None:
     assert last.drafters == result.drafters and last.tried == ()
 
 
+def test_the_origins_of_a_text_add_up_to_it_also_where_a_stop_string_cuts_a_commit() -> None:
+    _, whole = looked_at()
+    assert sum(origin.tokens for origin in whole.origins) == whole.tokens == TOKENS
+    assert {origin.name for origin in whole.origins} >= {"code", "target alone"}
+    for start in range(8, 24):
+        _, cut = texts_of(LetterCodec(), whole.text[start : start + 4], drafters=1)
+        assert sum(origin.tokens for origin in cut.origins) == cut.tokens < whole.tokens
+
+
 def chunks_without_drafters(strategy: str) -> tuple[list[Chunk], Generation]:
     """The chunks of a text that repeats itself, so that a verifier may copy, and the result."""
 
@@ -62,6 +72,7 @@ def test_a_pass_decodes_one_token_and_what_it_commits_before_that_is_copied() ->
     assert all(chunk.source == TARGET_SOURCE for chunk in chunks)
     copied = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_copied)
     assert copied and result.tokens - copied == result.rounds
+    assert told_origins(result.origins) == f"copied {copied}, target alone {result.rounds}"
 
 
 def test_plain_decoding_copies_nothing() -> None:
@@ -76,12 +87,14 @@ class CertainAtTheEnd(LetterCodec):
         return TokenEffect.OPEN
 
 
-def texts_of(codec: LetterCodec, stop: str) -> tuple[list[str], Generation]:
+def texts_of(codec: LetterCodec, stop: str, *, drafters: int = 0) -> tuple[list[str], Generation]:
     """The texts of the chunks that have any, and the result."""
 
     async def run() -> tuple[list[str], Generation]:
         async with SimulatedSwarm(codec=codec) as swarm:
             await swarm.verifier(target_engine())
+            for _ in range(drafters):
+                await swarm.drafter(draft_engine(0.9))
             client = await swarm.client()
             generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
             texts = [chunk.text async for chunk in generation.chunks() if chunk.text]

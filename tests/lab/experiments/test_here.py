@@ -27,6 +27,7 @@ def row(
         "ms_per_token": {way: 10 / times_plain for way, times_plain in times.items()},
         "times_plain": times,
         "is_identical": is_identical,
+        "tokens_by_origin": {way: {"copied": 2, "target alone": 8} for way in times},
     }
 
 
@@ -46,6 +47,9 @@ def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path)
     assert all(found["is_identical"] for found in rows)
     # A scripted drafter is right seven times of ten and costs nothing here but its own time.
     assert all(found["times_plain"]["cosine"] > 1.0 for found in rows)
+    for found in rows:
+        for tokens in found["tokens_by_origin"].values():
+            assert sum(tokens.values()) == options.tokens * options.repeats
 
 
 def test_every_length_of_links_is_measured_and_named(tmp_path: Path) -> None:
@@ -120,6 +124,7 @@ def test_sentences_say_what_was_measured_and_whether_texts_differ() -> None:
     findings = findings_of([row(1.5), row(1.5, is_identical=False)], seed=0)
     *_, ours, differ = sentences(findings)
     assert "Temperature 0, cosine: 1.50 times plain decoding (1.50 to 1.50, 95 %)" in ours
+    assert ours.endswith("tokens by origin: target alone 16, copied 4.")
     assert differ == "1 texts differ between the ways."
     [_, far, _] = sentences(findings_of([row(1.5, rtt_ms=100.0)], seed=0))
     assert "Temperature 0 and 100 ms of emulated round trip, cosine: 1.50 times" in far

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,13 @@ def test_the_models_own_generation_config_is_applied_overridden_and_left_out(run
     without = generated("--generation-config", "none")
     assert without["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=128))
     assert without["generation_config"] == {"options": {}, "not_honoured": []}
+
+
+@pytest.mark.usefixtures("_swarm")
+def test_the_summary_counts_every_token_of_the_text_by_whose_it_is(run: Run) -> None:
+    told = run("generate", PROMPT, "--max-new-tokens", "24", "--generation-config", "none").err
+    found = re.search(r"; tokens by origin: (.*target alone .*); finished by length", told)
+    assert found is not None and sum(map(int, re.findall(r"\d+", found[1]))) == 24
 
 
 @pytest.mark.usefixtures("_swarm")

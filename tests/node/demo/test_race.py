@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cosine_node.demo.race import COPIED, Lane, Race, RacedPrompt, Way, typical
+from cosine_node.demo.race import Lane, Race, RacedPrompt, Way, typical
 from cosine_node.demo.report import (
     EmulatedDevices,
     RaceReport,
     SharedMachine,
-    drafted_by,
     result_line,
     summary,
 )
 from cosine_node.demo.screen import print_report, race_view, save_picture
 from cosine_node.passes.emulation import Emulation
-from cosine_p2p.request.results import TARGET_SOURCE, Chunk, DrafterReport, Generation, VerifierReport
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
+from cosine_p2p.request.results import Chunk, DrafterReport, Generation, VerifierReport
 
 PASS_S = 0.06
 
@@ -57,6 +57,11 @@ def generation(
             DrafterReport("p2", "code", 2, max(0, accepted - 1), 10.0),
             DrafterReport("p3", "medical", 2, 0, 10.0),
         ),
+        origins=(
+            Origin(source="p2", domain="code", tokens=accepted),
+            Origin(source=TARGET_SOURCE, is_copied=True, tokens=tokens - accepted - rounds),
+            Origin(source=TARGET_SOURCE, tokens=rounds),
+        ),
         verifiers=(VerifierReport("v", 10.0, tokens),),
         why=("code: it is likely",),
     )
@@ -81,10 +86,13 @@ def test_a_lane_names_the_author_of_each_piece() -> None:
         Chunk("b", (2, 3), "peer"),
         Chunk("c", (4,), TARGET_SOURCE, True),
         Chunk("d", (5,), "stranger"),
+        Chunk("e", (6,), HOME_SOURCE),
     ):
         lane.add(chunk, {"peer": "math"}, seconds=0.5)
-    assert lane.pieces == [("a", TARGET_SOURCE), ("b", "math"), ("c", COPIED), ("d", "drafter")]
-    assert (lane.tokens, lane.seconds) == (5, 0.5)
+    assert lane.pieces == [
+        ("a", "target alone"), ("b", "math"), ("c", "copied"), ("d", "drafter"), ("e", "verifier's drafter"),
+    ]  # fmt: skip
+    assert (lane.tokens, lane.seconds) == (6, 0.5)
 
 
 def test_speedups_are_against_plain_decoding() -> None:
@@ -173,7 +181,6 @@ def test_the_json_holds_every_way_of_every_prompt() -> None:
 def test_a_prompts_result_is_one_line_that_says_the_same_as_the_table() -> None:
     line = result_line(raced())
     assert "plain 0.64 s, without drafters 0.32 s (2.00x), cosine 0.16 s (4.00x); texts identical" in line
-    assert drafted_by(raced()) == "code 4, math 1, copied 3"
     row = replace(raced(), done={**raced().done, Way.COSINE: generation(0.16, tokens=9)})
     assert "TEXTS DIFFER" in result_line(row)
     assert "identical: NO" in "\n".join(summary(replace(report(), rows=(row,))))
@@ -211,6 +218,7 @@ def test_the_table_and_the_verdict() -> None:
     print_report(RaceReport((raced(),), devices), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4.00x" in text
+    assert "code 5, copied 3, target alone 2" in " ".join(text.split())
     assert "cosine is 4.00x as fast as plain decoding" in text
 
 

@@ -13,7 +13,8 @@ from cosine_node.engine.base import OutOfPages
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.home_drafter import MAX_LEVELS, HomePlan, HomeProspect, HomeRates, plan_home_drafts
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.request.results import HOME_SOURCE, Generation
+from cosine_p2p.request.origins import HOME_SOURCE, told_origins
+from cosine_p2p.request.results import Generation
 
 TOKENS = 64
 
@@ -69,6 +70,8 @@ def test_a_home_drafter_makes_the_same_text_sooner_is_named_and_keeps_nothing() 
     assert helped.seconds < 0.8 * plain.seconds
     assert helped.home_tokens > TOKENS // 4 and not helped.accepted and not helped.drafters
     assert plain.home_tokens == 0
+    assert sum(origin.tokens for origin in helped.origins) == helped.tokens
+    assert f"verifier's drafter {helped.home_tokens}" in told_origins(helped.origins)
 
 
 def test_a_home_drafter_that_is_always_wrong_costs_little() -> None:

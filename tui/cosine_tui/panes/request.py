@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cosine_p2p.request.origins import told_origins
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import Tone, author_mark, author_tone, beside, clean_text, cut, fit, flow, toned
 from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
@@ -145,21 +146,15 @@ def _authors(request: RequestView) -> Iterator[Text]:
     """The authors of the text: a mark, a name, a count and a part of the whole for each."""
     if not request.tokens:
         return
-    writers = sorted((drafter for drafter in request.drafters if drafter.accepted), key=lambda d: -d.accepted)
-    rows = [
-        (drafter.author, f"{drafter.domain} {formatting.short_name(drafter.peer_id)}", drafter.accepted, False)
-        for drafter in writers
-    ]
-    rows.append((0, "target decoded", request.decoded_tokens, False))
-    if request.copied_tokens:
-        rows.append((0, "verifier drafted", request.copied_tokens, True))
-    for author, name, tokens, is_copied in rows:
-        tone = author_tone(author, is_copied=is_copied)
+    for origin in request.origins:
+        name = origin.name if origin.is_own else f"{origin.name} {formatting.short_name(origin.source)}"
+        tone = author_tone(origin.author, is_copied=origin.is_verifier_draft)
+        share = origin.tokens / request.tokens
         yield Text.assemble(
-            fit(f"{author_mark(author, is_copied=is_copied)} {name}", 20, tone),
-            fit(f"{tokens}", 4, Tone.STRONG, "right"),
-            toned(" " + formatting.bar(tokens / request.tokens, 5), tone),
-            fit(formatting.percent(tokens / request.tokens), 6, Tone.MUTED, "right"),
+            fit(f"{author_mark(origin.author, is_copied=origin.is_verifier_draft)} {name}", 20, tone),
+            fit(f"{origin.tokens}", 4, Tone.STRONG, "right"),
+            toned(" " + formatting.bar(share, 5), tone),
+            fit(formatting.percent(share), 6, Tone.MUTED, "right"),
         )
 
 
@@ -213,7 +208,7 @@ def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
     hits = formatting.percent(account.accepted / account.offered if account.offered else None)
     offered = formatting.counted(account.offered, "token")
     yield "guessed", f"{offered} of the text in time, {account.accepted:,} of them right ({hits})"
-    yield "target itself", f"{request.decoded_tokens:,} tokens decoded, {request.copied_tokens:,} copied"
+    yield "by origin", told_origins(request.origins)
     yield "near ties", f"{account.near_ties:,}"
     sent, received = formatting.file_size(account.bytes_sent), formatting.file_size(account.bytes_received)
     yield "traffic", f"{sent} sent, {received} received"

@@ -106,15 +106,14 @@ def _running(request: RequestView, columns: _Columns) -> Iterator[Text]:
             _arrow(drafter.accepted_per_s, request.tokens_per_s, columns.arrow, tone),
             _rate(drafter.accepted_per_s, of_drafted + " drafts/s" * columns.has_units, columns),
         )
-    own = (("target decoded", request.decoded_per_s, False), ("verifier drafted", request.copied_per_s, True))
-    for name, per_s, is_copied in own:
-        if per_s or not is_copied:
-            tone = author_tone(0, is_copied=is_copied)
+    for origin in request.origins:
+        if origin.is_own and origin.per_s:
+            tone = author_tone(0, is_copied=origin.is_verifier_draft)
             yield Text.assemble(
-                fit(f"  {author_mark(0, is_copied=is_copied)} ", columns.mark, tone),
-                fit(name, columns.domain + columns.name, tone),
-                _arrow(per_s, request.tokens_per_s, columns.arrow, tone),
-                _rate(per_s, "tokens/s", columns),
+                fit(f"  {author_mark(0, is_copied=origin.is_verifier_draft)} ", columns.mark, tone),
+                fit(origin.name, columns.domain + columns.name, tone),
+                _arrow(origin.per_s, request.tokens_per_s, columns.arrow, tone),
+                _rate(origin.per_s, "tokens/s", columns),
             )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from cosine_p2p.request.origins import HOME_SOURCE, Origin
 from cosine_p2p.request.results import DrafterReport, Generation
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
@@ -160,6 +161,19 @@ class DrafterView(DrafterReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OriginView(Origin):
+    """An origin of a request's text, a drafter by its number and others by 0, with its tokens a second just now."""
+
+    author: int
+    per_s: float
+
+    @property
+    def is_verifier_draft(self) -> bool:
+        """True of what the verifier itself drafted, copying or with a drafter of its own."""
+        return self.is_copied or self.source == HOME_SOURCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDescription:
     """A request as it was made. `label` is its subject in a word, "" where it is unknown."""
 
@@ -173,8 +187,8 @@ class RequestDescription:
 class RequestView(RequestDescription):
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
-    Of the target's own tokens it decoded some and copied others from the text so far. Rates are of just now, of the
-    whole request once it is over; then there is an `account` of it, if it began at a verifier.
+    `origins` say whose its tokens are, and add up to all of them. Rates are of just now, of the whole request once
+    it is over; then there is an `account` of it, if it began at a verifier.
     """
 
     number: int
@@ -185,13 +199,10 @@ class RequestView(RequestDescription):
     first_s: float | None
     text: tuple[TextRun, ...]
     tokens: int
-    decoded_tokens: int
-    copied_tokens: int
+    origins: tuple[OriginView, ...]
     rounds: int
     passes: tuple[int, ...]
     tokens_per_s: float
-    decoded_per_s: float
-    copied_per_s: float
     verifiers: tuple[str, ...]
     drafters: tuple[DrafterView, ...]
     why: tuple[str, ...]

@@ -5,19 +5,13 @@ from collections.abc import Callable
 from dataclasses import asdict, astuple
 from typing import Final
 
-from cosine_p2p.request.results import (
-    HOME_SOURCE,
-    TARGET_SOURCE,
-    AppliedConfig,
-    Chunk,
-    DrafterReport,
-    Generation,
-    Progress,
-)
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
+from cosine_p2p.request.results import AppliedConfig, Chunk, DrafterReport, Generation, Progress
 from cosine_tui.looks.formatting import short_name
 from cosine_tui.state.snapshot import (
     DrafterView,
     Moment,
+    OriginView,
     RequestDescription,
     RequestState,
     RequestView,
@@ -106,8 +100,7 @@ class TrackedRequest:
         self._seconds = 0.0
         self._text: deque[TextRun] = deque(maxlen=MAX_TEXT_RUNS)
         self._tokens = 0
-        self._decoded = 0
-        self._copied = 0
+        self._origins = OriginCount()
         self._passes: deque[int] = deque(maxlen=MAX_PASSES)
         self._last_round = 0
         self._verifiers: list[str] = []
@@ -137,7 +130,7 @@ class TrackedRequest:
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
         """Take in text of the pass with the number `rounds`."""
         author = 0 if chunk.source in (TARGET_SOURCE, HOME_SOURCE) else self._number_of(chunk.source)
-        # What the verifier's own drafter guessed counts as what it copied: both are its own drafts.
+        # In the text both look alike: the verifier's own drafts.
         is_copied = chunk.is_copied or chunk.source == HOME_SOURCE
         if chunk.text:
             last = self._text[-1] if self._text else TextRun("", author, is_copied)
@@ -146,9 +139,7 @@ class TrackedRequest:
             self._text.append(TextRun(before + chunk.text, author, is_copied))
         tokens = len(chunk.token_ids)
         self._tokens += tokens
-        if not author:
-            self._copied += tokens if is_copied else 0
-            self._decoded += 0 if is_copied else tokens
+        self._origins.note(chunk.source, is_copied=chunk.is_copied, tokens=tokens)
         if rounds != self._last_round and tokens:
             self._passes.append(0)
             self._last_round = rounds
@@ -174,7 +165,9 @@ class TrackedRequest:
             self._note(reason, now_s)
         self._seconds = now_s - self._began_s
         self._speeds.note(self._tokens, now_s)
-        counts = {"tokens": self._tokens, "decoded": self._decoded, "copied": self._copied}
+        counts = {"tokens": self._tokens}
+        for origin in self._origins.own():
+            counts[origin.name] = origin.tokens
         for report in progress.drafters:
             counts[f"drafted by {report.peer_id}"] = report.drafted
             counts[f"accepted from {report.peer_id}"] = report.accepted
@@ -213,19 +206,30 @@ class TrackedRequest:
             first_s=self._first_s,
             text=tuple(self._text),
             tokens=self._tokens,
-            decoded_tokens=self._decoded,
-            copied_tokens=self._copied,
+            origins=self._origin_views(),
             rounds=progress.rounds if progress else 0,
             passes=tuple(self._passes),
             tokens_per_s=self._per_s("tokens", self._tokens),
-            decoded_per_s=self._per_s("decoded", self._decoded),
-            copied_per_s=self._per_s("copied", self._copied),
             verifiers=serving or tuple(self._verifiers[-1:]),
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
             speeds=self._speeds.speeds,
             timeline=tuple(self._timeline),
             account=self._account,
+        )
+
+    def _origin_views(self) -> tuple[OriginView, ...]:
+        reports = self.progress.drafters if self.progress else ()
+        origins = self._origins.origins({report.peer_id: report.domain for report in reports})
+        return tuple(
+            OriginView(
+                **asdict(origin),
+                author=0 if origin.is_own else self._number_of(origin.source),
+                per_s=self._per_s(
+                    origin.name if origin.is_own else f"accepted from {origin.source}", origin.tokens
+                ),
+            )
+            for origin in origins
         )
 
     def _drafter(self, report: DrafterReport) -> DrafterView:

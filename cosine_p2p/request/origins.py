@@ -1,0 +1,72 @@
+"""The origins of a text: whose tokens it is made of. They add up to all of it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+TARGET_SOURCE: Final = "target"
+"""The `source` of tokens nobody drafted."""
+HOME_SOURCE: Final = "home"
+"""The `source` of tokens that the verifier's own drafter drafted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """So many tokens of a text from one `source`, which with `is_copied` means what it means of a `Chunk`.
+
+    `domain` is what a drafter is good at, "" of any other source.
+    """
+
+    source: str
+    is_copied: bool = False
+    domain: str = ""
+    tokens: int = 0
+
+    @property
+    def is_own(self) -> bool:
+        """True unless a drafter of the swarm drafted them."""
+        return self.source in (HOME_SOURCE, TARGET_SOURCE)
+
+    @property
+    def name(self) -> str:
+        """Whose tokens these are, for people."""
+        if self.is_copied:
+            return "copied"
+        names = {HOME_SOURCE: "verifier's drafter", TARGET_SOURCE: "target alone"}
+        return names.get(self.source) or self.domain or "drafter"
+
+
+class OriginCount:
+    """Counts the tokens of a text by their origins."""
+
+    def __init__(self) -> None:
+        self._own = dict.fromkeys(((HOME_SOURCE, False), (TARGET_SOURCE, True), (TARGET_SOURCE, False)), 0)
+        self._drafted: Counter[str] = Counter()
+
+    def note(self, source: str, *, is_copied: bool, tokens: int) -> None:
+        """Count tokens that came."""
+        if (source, is_copied) in self._own:
+            self._own[source, is_copied] += tokens
+        else:
+            self._drafted[source] += tokens
+
+    def own(self) -> tuple[Origin, ...]:
+        """The verifier's own tokens, also where there are none yet."""
+        return tuple(
+            Origin(source=source, is_copied=is_copied, tokens=tokens)
+            for (source, is_copied), tokens in self._own.items()
+        )
+
+    def origins(self, domains: Mapping[str, str]) -> tuple[Origin, ...]:
+        """All that gave tokens: drafters, most tokens first, then the verifier. `domains` are by peer id."""
+        drafted = (
+            Origin(source=source, domain=domains.get(source, ""), tokens=tokens)
+            for source, tokens in self._drafted.most_common()
+        )
+        return tuple(origin for origin in (*drafted, *self.own()) if origin.tokens)
+
+
+def told_origins(origins: Iterable[Origin]) -> str:
+    """The origins of a text for people: `code 30, copied 43, target alone 40`."""
+    return ", ".join(f"{one.name} {one.tokens}" for one in origins) or "none"
