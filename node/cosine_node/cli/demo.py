@@ -134,12 +134,17 @@ def _run_on_screen(run: Callable[["Show"], "RaceReport"]) -> "RaceReport":
     from cosine_node.demo.screen import race_view
 
     console = Console()
-    with Live(console=console, refresh_per_second=FRAMES_PER_S, transient=True) as live:
+    # It begins with the first race: until then the line of what is waited for is rewritten.
+    live = Live(console=console, refresh_per_second=FRAMES_PER_S, transient=True)
 
-        def show(shown: "Race | RacedPrompt") -> None:
-            if isinstance(shown, RacedPrompt):
-                console.print(result_line(shown), highlight=False)
-            else:
-                live.update(race_view(shown, columns=console.width))
+    def show(shown: "Race | RacedPrompt") -> None:
+        live.start()
+        if isinstance(shown, RacedPrompt):
+            console.print(result_line(shown), highlight=False)
+        else:
+            live.update(race_view(shown, columns=console.width))
 
+    try:
         return run(show)
+    finally:
+        live.stop()

@@ -5,8 +5,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,8 @@ from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Lane, Race, RacedPrompt, Way, typical
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
+from cosine_node.terminal.events import STAGES
+from cosine_node.terminal.waiting import WaitingLine, telling_stages
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.results import Generation
@@ -38,19 +40,29 @@ Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
 
 
+LOG_LINES: Final = 12
+"""Of the log of a node that failed: enough for a traceback's end, and for a screen beside the sentence."""
+
+
 class NodeDied(CosineError):
-    """A node ended before it was ready; the text holds its last words in the log."""
+    """A node ended too early; below the sentence stands the end of its log."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NodeProcess:
-    """One `cosine-node` child. `ready` and `stopped` are the first and the last event of each node in it."""
+    """One `cosine-node` child. `ready` and `stopped` are the first and the last event of each node in it.
+
+    `stage` says what it does on the way there, `took_s` how long each stage has taken, of all its models together.
+    """
 
     name: str
     process: asyncio.subprocess.Process
     log: Path
     ready: list[dict[str, Any]] = field(default_factory=list)
     stopped: list[dict[str, Any]] = field(default_factory=list)
+    stage: str = "starting"
+    took_s: dict[str, float] = field(default_factory=dict)
+    _read_bytes: int = 0
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> "NodeProcess":
@@ -75,14 +87,40 @@ class NodeProcess:
                 while len(self.ready) < nodes:
                     line = await self.process.stdout.readline()
                     if not line:
-                        last = self.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
-                        said = " ".join(last) or "it said nothing"
-                        raise NodeDied(f"{self.name} ended before it was ready: {said}")
+                        raise NodeDied(f"{self.name} ended before it was ready.\n{self.last_words()}")
                     event = json.loads(line)
                     if event["event"] == "ready":
                         self.ready.append(event)
         except TimeoutError:
-            raise NodeDied(f"{self.name} was not ready after {READY_TIMEOUT_S:g} s; see {self.log}.") from None
+            words = self.last_words()
+            raise NodeDied(f"{self.name} was not ready after {READY_TIMEOUT_S:g} s.\n{words}") from None
+
+    def look(self) -> None:
+        """Read the stages that its log has told since the last look."""
+        with self.log.open("rb") as log:
+            log.seek(self._read_bytes)
+            whole, end, _ = log.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + len(end)
+        for line in whole.splitlines():
+            event = _event_of(line)
+            name = str(event.get("event"))
+            if name in STAGES:
+                self.stage = name
+            elif name == "took":
+                stage = str(event["stage"])
+                self.took_s[stage] = self.took_s.get(stage, 0.0) + float(event["seconds"])
+
+    def last_words(self) -> str:
+        """The end of its log as people read it, indented; events of the start are left out."""
+        lines: list[str] = []
+        for line in self.log.read_bytes().splitlines():
+            event = _event_of(line)
+            if event.get("event") == "log":
+                told = f"{event['level']} {event['logger']}: {event['message']}"
+                lines += [told, *str(event.get("traceback", "")).splitlines()]
+            elif not event:
+                lines.append(line.decode("utf-8", "replace"))
+        return "\n".join(f"    {line}" for line in lines[-LOG_LINES:] or [f"It said nothing while {self.stage}."])
 
     @property
     def maddrs(self) -> list[str]:
@@ -104,6 +142,15 @@ class NodeProcess:
             event = json.loads(line)
             if event.get("event") == "stopped":
                 self.stopped.append(event)
+
+
+def _event_of(line: bytes) -> dict[str, Any]:
+    """The event on a line of a log; empty for what a library or Python itself has written there."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) and "event" in event else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +295,11 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         started.append(await NodeProcess.start(name, arguments, folder))
         return started[-1]
 
-    async def wait(node: NodeProcess) -> None:
-        """Whoever is ready says so at once."""
-        await node.wait_ready(len(cast.drafters) if node.name == "drafters" else 1)
-        say(f"{node.name}: ready")
-
     try:
         names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
         who = "a verifier for each way" if cast.emulation else "one verifier"
-        beside = f"{len(cast.drafters)} drafters in one process" if cast.drafters else "no drafters"
+        count = len(cast.drafters)
+        beside = f"{count} drafter{'s' if count > 1 else ''} in one process" if count else "no drafters"
         say(f"Starting {who} with {cast.target}, and {beside} ...")
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
@@ -267,13 +310,51 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         ]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
-        # Nobody may read a process's events while it is stopped: the group ends those that wait.
-        try:
-            async with asyncio.TaskGroup() as waiting:
-                for node in started[1:]:
-                    waiting.create_task(wait(node))
-        except* NodeDied as died:
-            raise died.exceptions[0] from None
-        yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
+        await _wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
+        with blaming_the_dead(started):
+            yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
+
+
+async def _wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
+    """Wait for processes with so many nodes each, telling what they do; whoever is ready says so at once.
+
+    Raises `NodeDied`.
+    """
+
+    async def wait(node: NodeProcess, count: int) -> None:
+        await node.wait_ready(count)
+        node.look()
+        took = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in node.took_s.items())
+        say(f"{node.name}: ready; {took}")
+
+    def stages() -> str:
+        waited_for = [node for node in nodes if len(node.ready) < nodes[node]]
+        for node in waited_for:
+            node.look()
+        return ", ".join(f"{node.name}: {node.stage}" for node in waited_for) or "Joining"
+
+    line = WaitingLine(sys.stderr)
+    # Nobody may read a process's events while it is stopped: the group ends those that wait.
+    try:
+        async with telling_stages(line, stages), asyncio.TaskGroup() as waiting:
+            for node, count in nodes.items():
+                waiting.create_task(wait(node, count))
+    except* NodeDied as died:
+        raise died.exceptions[0] from None
+    finally:
+        line.end()
+
+
+@contextmanager
+def blaming_the_dead(started: Sequence[NodeProcess]) -> Iterator[None]:
+    """Raise `NodeDied` where a client fails and a node has ended meanwhile: it knows why, the client does not."""
+    try:
+        yield
+    except CosineError as error:
+        gone = [node for node in started if node.process.returncode is not None]
+        if not gone:
+            raise
+        ends = "\n".join(f"{node.name} ended:\n{node.last_words()}" for node in gone)
+        raise NodeDied(f"{error}\n{ends}") from error

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
+from cosine_node.engine.loading_stage import stages_told
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
@@ -71,7 +72,8 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
     folder = fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
-    engine = load_weights(source, folder, target_folder)
+    with stages_told(lambda stage: emit(stage, {"model": source.model})):
+        engine = load_weights(source, folder, target_folder)
     if source.model != NGRAM:
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})

@@ -22,9 +22,12 @@ Emit = Callable[[str, dict[str, object]], None]
 
 SENTENCES: Final[Mapping[str, str]] = {
     "generation_config": "{said}",
-    "loading": "Loading {model} ...",
+    "importing": "Importing the libraries ...",
+    "loading": "Reading the weights of {model} ...",
+    "testing": "Trying whether {model} runs exactly ...",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
+    "took": "{said} took {seconds:.1f} s.",
     "waiting": "Waiting for stages. {said}",
     "ready": "Ready as {role} {peer_id}, reachable at:",
     "alone": (
@@ -70,13 +73,37 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
 
 
 STAGES: Final[Mapping[str, str]] = {
+    "importing": "Importing the libraries",
     "fetching": "Fetching {model} from the Hugging Face hub",
-    "loading": "Loading {model}",
+    "loading": "Reading the weights of {model}",
+    "testing": "Trying whether {model} runs exactly",
     "measuring": "Measuring {model} on this machine",
     "joining": "Joining the network {network}",
     "announcing": "Announcing for {target}",
 }
 """The stage that each event of a start begins."""
+
+
+TOLD_FROM_S: Final = 1.0
+"""How long a shorter stage took is told to machines alone."""
+
+
+def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> Emit:
+    """The same, which also emits `took` after each stage of so many seconds or more, before what ends it."""
+    under_way: tuple[str, str, float] | None = None
+
+    def emit_timed(event: str, fields: dict[str, object]) -> None:
+        nonlocal under_way
+        if under_way is not None:
+            stage, said, began_s = under_way
+            under_way, seconds = None, clock() - began_s
+            if seconds >= least_s:
+                emit("took", {"stage": stage, "said": said, "seconds": round(seconds, 2)})
+        emit(event, fields)
+        if event in STAGES:
+            under_way = event, STAGES[event].format(**fields), clock()
+
+    return emit_timed
 
 
 class StartProgress:
@@ -161,7 +188,7 @@ def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
         # A progress bar would come between the lines.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         with logging_as_json() if log_format == "json" else nullcontext():
-            yield emit
+            yield timed(emit)
     elif sys.stderr.isatty():
         progress = StartProgress(Console(stderr=True))
 
@@ -175,4 +202,4 @@ def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
         finally:
             progress.close()
     else:
-        yield emit
+        yield timed(emit, least_s=TOLD_FROM_S)

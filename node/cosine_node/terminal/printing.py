@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
+from cosine_node.terminal.waiting import clear
+
 FAILURE_EXIT: Final = 1
 """The command could not do what was asked, or what it found is bad."""
 
@@ -21,6 +23,7 @@ CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def say(sentence: str) -> None:
     """Tell on stderr how far a long command is; stdout is for its result."""
+    clear(sys.stderr)
     show(sys.stderr, f"  {sentence}\n")
 
 

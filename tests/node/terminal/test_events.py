@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from rich.console import Console
 
 from cosine_node.cli.serve import SENTENCES
-from cosine_node.terminal.events import STAGES, JsonLines, StartProgress, emitter, logging_as_json, telling
+from cosine_node.terminal.events import SENTENCES as SENTENCES_OF_NODES
+from cosine_node.terminal.events import STAGES, JsonLines, StartProgress, emitter, logging_as_json, telling, timed
 from cosine_p2p.session.request_log import request_log
 from cosine_protocol.errors import UsageError
 from tests.full_disk import full_disk
@@ -122,9 +123,11 @@ def test_afterwards_the_log_is_as_before_and_no_less_is_logged_meanwhile(
         assert LOG.isEnabledFor(logging.DEBUG)
 
 
-START = (
+START: Final[tuple[tuple[str, dict[str, object]], ...]] = (
+    ("importing", {}),
     ("fetching", {"model": "org/model"}),
     ("loading", {"model": "org/model"}),
+    ("testing", {"model": "org/model"}),
     ("measuring", {"model": "org/model"}),
     ("joining", {"network": "main", "initial_peers": []}),
     ("announcing", {"target": "zoo:target"}),
@@ -143,8 +146,10 @@ def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
         progress.follow(event, fields)
     done = [line for line in out.getvalue().splitlines() if line.startswith("✓")]
     assert [line.split("  ")[0] for line in done] == [
+        "✓ Importing the libraries",
         "✓ Fetching org/model from the Hugging Face hub",
-        "✓ Loading org/model",
+        "✓ Reading the weights of org/model",
+        "✓ Trying whether org/model runs exactly",
         "✓ Measuring org/model on this machine",
         "✓ Joining the network main",
         "✓ Announcing for zoo:target",
@@ -156,7 +161,7 @@ def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
 def test_a_stage_that_fails_is_not_called_done() -> None:
     out = io.StringIO()
     progress = StartProgress(Console(file=out, force_terminal=True))
-    progress.follow(*START[3])
+    progress.follow("joining", {"network": "main"})
     progress.close()
     assert "✓" not in out.getvalue()
     # The cursor is back.
@@ -197,7 +202,9 @@ def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeyp
 def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = told(monkeypatch, io.StringIO(), "pretty")
     assert err.splitlines() == [
-        "Loading org/model ...",
+        "Importing the libraries ...",
+        "Reading the weights of org/model ...",
+        "Trying whether org/model runs exactly ...",
         "Measuring org/model on this machine ...",
         "org/model drafted 12 tokens.",
     ]
@@ -208,10 +215,24 @@ def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> 
 def test_machines_read_ready_first_and_no_bar_comes_between(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     out, err = told(monkeypatch, Terminal(), "pretty" if as_json else "json", as_json=as_json)
     events = [json.loads(line)["event"] for line in out.splitlines()]
-    others = [json.loads(line)["event"] for line in err.splitlines()]
+    lines = [json.loads(line) for line in err.splitlines()]
+    others = [line["event"] for line in lines if line["event"] != "took"]
+    assert [line["stage"] for line in lines if line["event"] == "took"] == list(STAGES)
     assert events == ["ready"] + ["stopped"] * (not as_json)
     assert others == [event for event, _ in START if event not in events]
     assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+
+
+def test_how_long_each_stage_took_is_told_before_what_ends_it() -> None:
+    now_s = iter((0.0, 5.25, 6.0, 6.5))
+    events: list[tuple[str, dict[str, object]]] = []
+    emit = timed(lambda event, fields: events.append((event, fields)), least_s=1.0, clock=lambda: next(now_s))
+    for event in ("importing", "loading", "loaded", "measured"):
+        emit(event, {"model": "m"})
+    # The weights were read in half a second, which nobody waits for.
+    assert [event for event, _ in events] == ["importing", "took", "loading", "loaded", "measured"]
+    assert events[1][1] == {"stage": "importing", "said": "Importing the libraries", "seconds": 5.25}
+    assert SENTENCES_OF_NODES["took"].format(**events[1][1]) == "Importing the libraries took 5.2 s."
 
 
 def test_an_unknown_format_is_bad_usage() -> None:

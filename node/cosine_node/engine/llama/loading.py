@@ -16,6 +16,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
+from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -72,6 +73,7 @@ def load_llama(
             threads=threads or default_threads(model.parameters),
         )
         on_error.callback(context.close)
+        reach(TESTING)
         check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
         engine = _engine(context, size, vocabulary)
         # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.

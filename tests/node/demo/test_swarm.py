@@ -1,0 +1,78 @@
+"""The processes of a demo: what they do until they are ready is seen, and what a failing one said is shown."""
+
+import asyncio
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from cosine_node.demo.swarm import LOG_LINES, NodeDied, NodeProcess, blaming_the_dead
+from cosine_protocol.errors import CosineError, GenerationFailed
+
+
+def node_with(log: Path) -> NodeProcess:
+    return NodeProcess("verifier", Mock(), log)
+
+
+def line(event: str, **fields: object) -> str:
+    return json.dumps({"event": event, **fields}) + "\n"
+
+
+def test_the_stage_of_a_start_and_how_long_each_took_are_read_from_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "verifier.log"
+    log.write_text(line("importing") + "a library's warning\n")
+    node = node_with(log)
+    node.look()
+    assert (node.stage, dict(node.took_s)) == ("importing", {})
+    took = line("took", stage="importing", seconds=2.5) + line("loading", model="m")
+    with log.open("a") as file:
+        # A line that is not whole yet is read when it is.
+        file.write(took[:-5])
+        file.flush()
+        node.look()
+        assert node.stage == "importing"
+        file.write(took[-5:])
+    node.look()
+    assert (node.stage, dict(node.took_s)) == ("loading", {"importing": 2.5})
+
+
+def test_the_last_words_of_a_node_are_the_end_of_its_log_for_people(tmp_path: Path) -> None:
+    log = tmp_path / "verifier.log"
+    log.write_text(line("loading", model="m") + "noise\n" * 50)
+    error = {"level": "error", "logger": "cosine_node.x", "message": "a pass failed"}
+    with log.open("a") as file:
+        file.write(line("log", **error, traceback="Traceback:\nValueError: odd") + "Error: It is no use.\n")
+    words = node_with(log).last_words().splitlines()
+    assert [word.strip() for word in words[-4:]] == [
+        "error cosine_node.x: a pass failed", "Traceback:", "ValueError: odd", "Error: It is no use.",
+    ]  # fmt: skip
+    assert len(words) == LOG_LINES
+    log.write_text("")
+    assert "said nothing while starting" in node_with(log).last_words()
+
+
+def test_a_client_that_fails_where_a_node_has_ended_shows_what_that_node_said(tmp_path: Path) -> None:
+    log = tmp_path / "verifier.log"
+    log.write_text("Killed by the kernel.\n")
+    node, failure = node_with(log), GenerationFailed("No verifier could finish the request.")
+    for code, said in ((None, []), (-9, ["verifier ended:", "    Killed by the kernel."])):
+        node.process.returncode = code  # type: ignore[misc]  # of the mock
+        with pytest.raises(CosineError) as error, blaming_the_dead([node]):
+            raise failure
+        assert str(error.value).splitlines() == [str(failure), *said]
+
+
+def test_a_node_that_cannot_start_is_told_with_what_it_said(tmp_path: Path) -> None:
+    async def started() -> None:
+        node = await NodeProcess.start("drafters", ("join", "--role", "juggler"), tmp_path)
+        try:
+            await node.wait_ready()
+        finally:
+            await node.stop()
+
+    with pytest.raises(NodeDied) as died:
+        asyncio.run(started())
+    first, *rest = str(died.value).splitlines()
+    assert first == "drafters ended before it was ready."
+    assert any("juggler" in told for told in rest)
