@@ -70,8 +70,26 @@ VerifierEngine = Annotated[
 Drafters = Annotated[
     list[str] | None,
     typer.Option(
-        "--drafter", metavar="MODEL", help="Of here: instead of the family's own drafters; may be repeated."
+        "--drafter",
+        metavar="MODEL",
+        help="Of here: instead of the family's own drafters; may be repeated.",
     ),
+]
+OnCores = Annotated[
+    bool,
+    typer.Option(
+        "--cores",
+        help="Of here: start smol, or --family, with the verifier on a core of its own, and all others on another.",
+    ),
+]
+HomeDrafter = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model", metavar="MODEL", help="Of here --cores: also with a verifier that holds this drafter."
+    ),
+]
+Minutes = Annotated[
+    float | None, typer.Option(help="Of here: begin no further prompt then; 18 with --cores, else no limit.")
 ]
 Rtts = Annotated[
     list[float] | None,
@@ -103,11 +121,14 @@ def bench(
     engine: VerifierEngine = None,
     drafter: Drafters = None,
     rtt_ms: Rtts = None,
+    cores: OnCores = False,
+    draft_model: HomeDrafter = None,
+    minutes: Minutes = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a swarm by the clock (here), strategies in virtual time, or llama.cpp; or write docs/benchmarks.md.
 
-    Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --family smol
+    Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
     """
     if name not in (HERE, REPORT) and name not in EXPERIMENTS:
         known = ", ".join((HERE, *EXPERIMENTS, REPORT))
@@ -130,9 +151,11 @@ def bench(
             family=family,
             drafters=several(drafter),
             verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
+            on_cores=cores,
+            home=draft_model,
         )
         lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
-        asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, **counts}
+        asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, "minutes": minutes, **counts}
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return

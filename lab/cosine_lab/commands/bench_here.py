@@ -25,6 +25,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "prompts": "--prompts",
     "tokens": "--tokens",
     "repeats": "--repeats",
+    "minutes": "--minutes",
     "seed": "--seed",
     "temperatures": "--temperature",
     "rtts_ms": "--rtt-ms",
@@ -37,6 +38,7 @@ class MeasuredSwarm:
     """The swarm that is measured: the one of `initial_peers`, or a family that is started on this machine.
 
     `drafters` take the place of the family's; `verifier_options` are further ones of `join`, None if not given.
+    With `on_cores` each role has a core of its own, and a second verifier the drafter `home`, if that is given.
     """
 
     initial_peers: tuple[str, ...]
@@ -45,6 +47,8 @@ class MeasuredSwarm:
     family: str | None
     drafters: tuple[str, ...]
     verifier_options: Mapping[str, str | int | None]
+    on_cores: bool = False
+    home: str | None = None
 
     @property
     def cast(self) -> "Cast | None":
@@ -53,15 +57,24 @@ class MeasuredSwarm:
         from cosine_node.demo.swarm import Cast
 
         given = {name: str(value) for name, value in self.verifier_options.items() if value is not None}
-        if self.family is None:
+        chosen = self.family
+        if self.on_cores:
+            from cosine_lab.experiments.here_cores import VERIFIER_OPTIONS
+
+            given = {**VERIFIER_OPTIONS, **given}
+            chosen = chosen or zoo.Family.SMOL
+        elif self.home is not None:
+            raise UsageError("--draft-model is for --cores, which compares a verifier with a drafter of its own.")
+        if chosen is None:
             if idle := [*(["drafter"] if self.drafters else []), *given]:
                 raise UsageError(f"--{idle[0]} is for a swarm that is started here: say --family too.")
             return None
         if self.initial_peers:
-            raise UsageError("--family starts a swarm of its own: leave --initial-peers out.")
-        if self.family not in set(zoo.Family):
-            raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {self.family!r}.")
-        family = zoo.Family(self.family)
+            starts = "--cores" if self.on_cores else "--family"
+            raise UsageError(f"{starts} starts a swarm of its own: leave --initial-peers out.")
+        if chosen not in set(zoo.Family):
+            raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {chosen!r}.")
+        family = zoo.Family(chosen)
         # Whether its target is on this machine.
         zoo.location(zoo.target_of(family))
         words = tuple(word for name, value in given.items() for word in (f"--{name}", value))
@@ -73,11 +86,13 @@ def measure_here(
 ) -> None:
     """Measure a swarm and print what was found; nothing is written without `out`."""
     from cosine_lab.experiments.here import HereOptions, run, run_family, sentences
-    from cosine_node import zoo
+    from cosine_lab.experiments.here_cores import Cores, options_on_cores, run_on_cores
+    from cosine_lab.report.page import lines_of
 
     cast = swarm.cast
     target = cast.target if cast else swarm.target
-    base = HereOptions.quick() if quick else HereOptions()
+    whole = HereOptions.quick() if quick else HereOptions()
+    base = options_on_cores(quick=quick) if swarm.on_cores else whole
     given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
     options = replace(base, **given, target=target)
     if not all(0 <= rtt_ms <= MAX_RTT_MS for rtt_ms in options.rtts_ms):
@@ -90,20 +105,49 @@ def measure_here(
 
     if cast is None:
         measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, say=say)
-        source = ["--initial-peers ADDRESS"]
+    elif swarm.on_cores:
+        if any(options.rtts_ms):
+            raise UsageError("Nothing is emulated with --cores: leave --rtt-ms out.")
+        measuring = run_on_cores(cast, swarm.home, Cores.found(), options, say=say)
     else:
         measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, say=say)
-        source = ["--family", cast.family, *cast.verifier_options]
     result = rounded(run_interruptibly(measuring))
+    name = _name_of(swarm, result)
+    command = ["cosine-node bench", HERE, *_source(swarm), *(["--quick"] if quick else []), *_flags(given)]
+    result = {"name": name, "command": " ".join(command), **result}
     if out is not None:
-        name = HERE
-        if cast is not None and cast.family is zoo.Family.SMOL:
-            # The page has a section of the real family for each engine.
-            is_llama = all("llama" in verifier["numerics"] for verifier in result["setup"]["verifiers"])
-            name = f"{HERE}_{cast.family}_{'llama' if is_llama else 'torch'}"
-        command = " ".join(["cosine-node bench", HERE, *source, *(["--quick"] if quick else []), *_flags(given)])
-        write_result(out / f"{name}.json", {"name": name, "command": command, **result})
-    sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
+        write_result(out / f"{name}.json", result)
+    if as_json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        # The table of kinds says it shorter.
+        brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
+        lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
+        sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _name_of(swarm: MeasuredSwarm, result: Mapping[str, Any]) -> str:
+    """The name of the file of a result."""
+    if swarm.on_cores:
+        return f"{HERE}_cores"
+    if swarm.family != "smol":
+        return HERE
+    # The page has a section of the real family for each engine.
+    is_llama = all("llama" in verifier["numerics"] for verifier in result["setup"]["verifiers"])
+    return f"{HERE}_smol_{'llama' if is_llama else 'torch'}"
+
+
+def _source(swarm: MeasuredSwarm) -> Iterator[str]:
+    """The words that say which swarm is measured."""
+    if swarm.on_cores:
+        yield "--cores"
+    elif swarm.family is None:
+        yield "--initial-peers ADDRESS"
+    told = {"family": swarm.family, **swarm.verifier_options, "draft-model": swarm.home}
+    for name, value in told.items():
+        if value is not None:
+            yield f"--{name} {value}"
+    yield from (f"--drafter {model}" for model in swarm.drafters)
 
 
 def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_ms: float) -> "AsyncClient":

@@ -1,8 +1,8 @@
-"""The speed that a swarm brings to whoever asks it, by the clock: plain decoding and `cosine` in turns.
+"""The speed that a swarm brings to whoever asks it, by the clock: plain decoding and other ways in turns.
 
 The swarm runs already, or is started for it on this machine. Nothing is simulated, and nothing emulated but links
 where that is asked for. Every prompt is generated in every way, one after the other and `repeats` times, so that a
-change of load falls on all of them; a prompt counts with the medians of its runs. The verifier's copying from the
+change of load falls on all of them; a prompt counts with one figure of its runs. The verifier's copying from the
 text stands apart from what drafters bring.
 """
 
@@ -10,9 +10,10 @@ import asyncio
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -22,11 +23,13 @@ from cosine_lab.report.intervals import bootstrap_interval, medians
 from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
-from cosine_node.training.questions import SUFFIXES, in_turns, read_questions
+from cosine_node.training.questions import SUFFIXES, Question, in_turns, read_questions
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
 
+PLAIN: Final = Way.PLAIN.value
+"""The way that all others are compared with."""
 WARM_UP_TOKENS: Final = 8
 """The first request of each way opens links and loads code."""
 GROUP_PROMPTS: Final = 10
@@ -37,8 +40,8 @@ GROUP_PROMPTS: Final = 10
 class HereOptions(ExperimentOptions):
     """The requests: `prompts` prompts of `tokens` tokens at each temperature, `repeats` times in each way.
 
-    Prompts are those of `prompts_from`, else the zoo's own that suit the target, the domains taking turns. All is
-    asked once for each of `rtts_ms`, by which links are made longer.
+    Prompts are those of `prompts_from`, else such as suit the target, domains taking turns; none begins after
+    `minutes`. All is asked once for each of `rtts_ms`, by which links are made longer.
     """
 
     target: str = "zoo:target"
@@ -48,10 +51,24 @@ class HereOptions(ExperimentOptions):
     prompts: int = 30
     tokens: int = 64
     repeats: int = 3
+    minutes: float = inf
 
     @classmethod
     def quick(cls) -> "HereOptions":
         return cls(temperatures=(0.0,), prompts=3, tokens=32, repeats=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """The ways that take turns, plain decoding among them, by their names and with the options of each.
+
+    `typical` is the figure that the runs of a prompt in one way count with, `findings_of` what rows show by a seed.
+    """
+
+    what: str
+    ways: Mapping[str, GenerationOptions]
+    typical: Callable[[Sequence[float]], float]
+    findings_of: Callable[[Sequence[JsonRow], int], JsonRow]
 
 
 async def run_family(
@@ -73,18 +90,31 @@ async def run(connect: Callable[[float], AsyncClient], options: HereOptions, *, 
 
     `connect` makes a client whose links are longer by a round-trip time in milliseconds.
     """
+    return await run_contest(connect, HERE, questions_of(options), options, say=say)
+
+
+async def run_contest(
+    connect: Callable[[float], AsyncClient],
+    contest: Contest,
+    asked: Sequence[Question],
+    options: HereOptions,
+    *,
+    say: Say,
+) -> JsonRow:
+    """`run` for any ways and questions."""
     rows: list[JsonRow] = []
     for rtt_ms in options.rtts_ms:
         async with connect(rtt_ms) as client:
             verifiers = await client.find_verifiers()
-            rows += [{"emulated_rtt_ms": rtt_ms, **row} for row in await measure(client, options, say=say)]
+            found = await measure(client, contest, asked, options, say=say)
+            rows += [{"emulated_rtt_ms": rtt_ms, **row} for row in found]
     emulated = {"emulated_rtt_ms": list(options.rtts_ms)} if any(options.rtts_ms) else {}
     return {
-        "what": "Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
+        "what": contest.what,
         "setup": {
             "target": options.target,
             "temperatures": list(options.temperatures),
-            "prompts": len(rows) // (len(options.temperatures) * len(options.rtts_ms)),
+            "prompts": len({row["prompt"] for row in rows}),
             "tokens": options.tokens,
             "repeats": options.repeats,
             "processors_of_the_client": os.cpu_count(),
@@ -101,127 +131,194 @@ async def run(connect: Callable[[float], AsyncClient], options: HereOptions, *, 
             **emulated,
         },
         "rows": rows,
-        "findings": findings_of(rows, seed=options.seed),
+        "findings": contest.findings_of(rows, options.seed),
     }
 
 
-def prompts_of(options: HereOptions) -> Sequence[Prompt]:
-    """The prompts to ask for. Raises `UsageError` for a source without any.
+def questions_of(options: HereOptions) -> Sequence[Question]:
+    """What to ask. Raises `UsageError` for a source without any.
 
-    A source is a file with a prompt on each line, or held-out questions as `distillation.questions` reads them.
+    The source is a file with a prompt on each line, or held-out texts as `cosine_node.training.questions` reads
+    them, else the zoo's own prompts.
     """
     source = options.prompts_from
     if source is None:
         is_chat = options.target == f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
         own = [
-            [prompt for prompt in zoo.prompts(domain) if prompt.messages or not is_chat]
+            Question(domain, tuple(asked) if isinstance(asked := prompt.asked, list) else asked)
             for domain in (zoo.SMOL_DOMAINS if is_chat else zoo.DOMAINS)
+            for prompt in zoo.prompts(domain)
+            if prompt.messages or not is_chat
         ]
-        return [one.asked for one in islice(filter(None, chain.from_iterable(zip_longest(*own))), options.prompts)]
+        return in_turns(own)[: options.prompts]
     if source.is_dir() or source.name.endswith(SUFFIXES):
-        held_out = in_turns([question for question in read_questions(source) if question.is_held_out])
-        asked = [
-            one.asked if isinstance(one.asked, str) else [dict(turn) for turn in one.asked] for one in held_out
-        ]
-        return asked[: options.prompts]
+        held_out = [question for question in read_questions(source) if question.is_held_out]
+        return in_turns(held_out)[: options.prompts]
     try:
         lines = source.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The prompts in {source} cannot be read: {error}.") from None
     if not any(line.strip() for line in lines):
         raise UsageError(f"There is no prompt in {source}; write one on each line.")
-    return [line for line in lines if line.strip()][: options.prompts]
+    return [Question("", line) for line in lines if line.strip()][: options.prompts]
 
 
-async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> list[JsonRow]:
-    """One row for each temperature and prompt: milliseconds a token in each way, and if the texts are equal.
-
-    The verifier has read a prompt before the ways take turns, as it does when a chat goes on.
-    """
-    asked, clock = prompts_of(options), asyncio.get_running_loop().time
+async def measure(
+    client: AsyncClient, contest: Contest, asked: Sequence[Question], options: HereOptions, *, say: Say
+) -> list[JsonRow]:
+    """One row for each prompt and temperature: milliseconds a token in each way, and if the texts are equal."""
+    for wanted in contest.ways.values():
+        warm_up: GenerationOptions = {**wanted, "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
+        await client.generate(_prompt_of(asked[0]), **warm_up)
+    ends_s = asyncio.get_running_loop().time() + 60 * options.minutes
     rows: list[JsonRow] = []
-    for way in Way:
-        warm_up: GenerationOptions = {**OPTIONS[way], "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
-        await client.generate(asked[0], **warm_up)
-    for temperature in options.temperatures:
-        for number, prompt in enumerate(asked):
-            runs: dict[Way, list[float]] = {way: [] for way in Way}
-            texts: set[tuple[int, ...]] = set()
-            drafters: set[str] = set()
-            origins: dict[Way, Counter[str]] = {way: Counter() for way in Way}
-            near_ties = 0
-            # Else the way whose turn is first would pay for the prompt, which the verifier keeps for the others.
-            reading: GenerationOptions = {**OPTIONS[Way.PLAIN], "max_new_tokens": 1}
-            await client.generate(prompt, **reading)
-            for repeat in range(options.repeats):
-                for way in _in_turn(number + repeat):
-                    wanted: GenerationOptions = {
-                        **OPTIONS[way],
-                        "max_new_tokens": options.tokens,
-                        "temperature": temperature,
-                        "seed": options.seed + number,
-                    }
-                    began_s = clock()
-                    done = await client.generate(prompt, **wanted)
-                    runs[way].append(1e3 * (clock() - began_s) / max(1, done.tokens))
-                    texts.add(done.token_ids)
-                    drafters.update(drafter.domain for drafter in done.drafters)
-                    near_ties += done.near_ties
-                    for origin in done.origins:
-                        origins[way][origin.name] += origin.tokens
-                    await asyncio.sleep(SETTLE_S)
-            medians = {way: median(found) for way, found in runs.items()}
-            rows.append(
-                {
-                    "temperature": temperature,
-                    "prompt": number,
-                    "ms_per_token": {way.value: medians[way] for way in Way},
-                    "times_plain": {way.value: medians[Way.PLAIN] / medians[way] for way in Way},
-                    "is_identical": len(texts) == 1,
-                    "near_ties": near_ties,
-                    "drafters": sorted(drafters),
-                    "tokens_by_origin": {way.value: dict(origins[way]) for way in Way},
-                }
-            )
+    for number, question in enumerate(asked):
+        if asyncio.get_running_loop().time() > ends_s:
+            say(f"{options.minutes:g} minutes are over: {len(asked) - number} prompts are not asked.")
+            break
+        for temperature in options.temperatures:
+            wanted = {
+                "max_new_tokens": options.tokens,
+                "temperature": temperature,
+                "seed": options.seed + number,
+            }
+            runs = await take_turns(client, contest.ways, question, wanted, turn=number, repeats=options.repeats)
+            row = {"temperature": temperature, "prompt": number, "kind": question.domain}
+            rows.append({**row, **row_of(runs, contest.typical)})
             say(f"temperature {temperature:g}, prompt {number + 1} of {len(asked)}: {_told(rows[-1])}")
     return rows
 
 
-def _in_turn(turn: int) -> Iterator[Way]:
-    """All ways; each begins as often as any other."""
-    ways = list(Way)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRun:
+    """One generation: its milliseconds a token, its text, and whose its tokens are, by the names of origins."""
+
+    ms_per_token: float
+    token_ids: tuple[int, ...]
+    origins: Counter[str]
+    drafters: tuple[str, ...]
+    near_ties: int
+
+
+async def take_turns(
+    client: AsyncClient,
+    ways: Mapping[str, GenerationOptions],
+    question: Question,
+    wanted: GenerationOptions,
+    *,
+    turn: int,
+    repeats: int,
+) -> dict[str, list[TimedRun]]:
+    """The runs of one prompt in each way. Raises as a generation does.
+
+    Each verifier has read the prompt before the ways take turns, as it does when a chat goes on: else the way whose
+    turn is first would pay for the prompt, which a verifier keeps for the others.
+    """
+    prompt = _prompt_of(question)
+    for verifier in {options.get("verifier") for options in ways.values()}:
+        await client.generate(prompt, strategy="plain", max_new_tokens=1, verifier=verifier)
+    runs: dict[str, list[TimedRun]] = {name: [] for name in ways}
+    for repeat in range(repeats):
+        for name in in_turn(list(ways), turn + repeat):
+            options: GenerationOptions = {**ways[name], **wanted}
+            runs[name].append(await timed_run(client, prompt, options))
+            await asyncio.sleep(SETTLE_S)
+    return runs
+
+
+async def timed_run(client: AsyncClient, prompt: Prompt, options: GenerationOptions) -> TimedRun:
+    """Generate once, by the loop's clock. Raises as a generation does."""
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    done = await client.generate(prompt, **options)
+    seconds = clock() - began_s
+    origins = Counter[str]()
+    for origin in done.origins:
+        origins[origin.name] += origin.tokens
+    return TimedRun(
+        ms_per_token=1e3 * seconds / max(1, done.tokens),
+        token_ids=done.token_ids,
+        origins=origins,
+        drafters=tuple(drafter.domain for drafter in done.drafters),
+        near_ties=done.near_ties,
+    )
+
+
+def in_turn(ways: Sequence[str], turn: int) -> Sequence[str]:
+    """All ways: each begins as often as any other, and every other time they come in the opposite order."""
     start = turn % len(ways)
-    return iter(ways[start:] + ways[:start])
+    order = [*ways[start:], *ways[:start]]
+    return order[:1] + order[:0:-1] if turn // len(ways) % 2 else order
+
+
+def row_of(runs: Mapping[str, Sequence[TimedRun]], typical: Callable[[Sequence[float]], float]) -> JsonRow:
+    """What the runs of one prompt show: the figure of each way, whose the tokens were, if all texts are equal."""
+    ms_per_token = {way: typical([run.ms_per_token for run in own]) for way, own in runs.items()}
+    origins = {way: sum((run.origins for run in own), Counter[str]()) for way, own in runs.items()}
+    every = list(chain.from_iterable(runs.values()))
+    return {
+        "ms_per_token": ms_per_token,
+        "times_plain": {way: ms_per_token[PLAIN] / ms for way, ms in ms_per_token.items()},
+        "is_identical": len({run.token_ids for run in every}) == 1,
+        "near_ties": sum(run.near_ties for run in every),
+        "drafters": sorted(set(chain.from_iterable(run.drafters for run in every))),
+        "tokens_by_origin": {way: dict(tokens) for way, tokens in origins.items()},
+    }
+
+
+def _prompt_of(question: Question) -> Prompt:
+    return question.asked if isinstance(question.asked, str) else [dict(turn) for turn in question.asked]
 
 
 def _told(row: JsonRow) -> str:
     return ", ".join(f"{name} {ms:.1f} ms a token" for name, ms in row["ms_per_token"].items())
 
 
-def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
+def speed_of(rows: Sequence[JsonRow], way: str, *, seed: int) -> JsonRow:
+    """Fields of a finding: how much faster than plain decoding a way was, in the median over rows."""
+    ratios = [row["times_plain"][way] for row in rows]
+    return {
+        "way": way,
+        "ms_per_token": median(row["ms_per_token"][way] for row in rows),
+        "plain_ms_per_token": median(row["ms_per_token"][PLAIN] for row in rows),
+        "times_plain": median(ratios),
+        "interval": bootstrap_interval(ratios, medians, seed=seed),
+        "prompts": len(rows),
+    }
+
+
+def tokens_by_origin(rows: Sequence[JsonRow], way: str) -> dict[str, int]:
+    """Whose the tokens of a way were, most first."""
+    counts = sum((Counter(row["tokens_by_origin"][way]) for row in rows), Counter[str]())
+    return dict(counts.most_common())
+
+
+def mismatches(rows: Sequence[JsonRow]) -> int:
+    """Prompts whose texts were not the same in all ways."""
+    return sum(not row["is_identical"] for row in rows)
+
+
+def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
     """For each length of links, temperature and way the median over prompts, its interval, and the worst group."""
     found = []
     for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
-        for way in (Way.COPYING, Way.COSINE):
-            ratios = [row["times_plain"][way.value] for row in own]
+        for way in (Way.COPYING.value, Way.COSINE.value):
+            ratios = [row["times_plain"][way] for row in own]
             groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
-            tokens = sum((Counter(row["tokens_by_origin"][way.value]) for row in own), Counter[str]())
             whole = [group for group in groups if len(group) == GROUP_PROMPTS] or [ratios]
-            found.append(
-                {
-                    "emulated_rtt_ms": rtt_ms,
-                    "temperature": temperature,
-                    "way": way.value,
-                    "ms_per_token": median(row["ms_per_token"][way.value] for row in own),
-                    "plain_ms_per_token": median(row["ms_per_token"][Way.PLAIN.value] for row in own),
-                    "times_plain": median(ratios),
-                    "interval": bootstrap_interval(ratios, medians, seed=seed),
-                    "worst_group": min(map(median, whole)),
-                    "prompts": len(own),
-                    "tokens_by_origin": dict(tokens.most_common()),
-                }
-            )
-    return {"ways": found, "mismatches": sum(not row["is_identical"] for row in rows)}
+            place = {"emulated_rtt_ms": rtt_ms, "temperature": temperature}
+            more = {"worst_group": min(map(median, whole)), "tokens_by_origin": tokens_by_origin(own, way)}
+            found.append({**place, **speed_of(own, way, seed=seed), **more})
+    return {"ways": found, "mismatches": mismatches(rows)}
+
+
+HERE: Final = Contest(
+    what="Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
+    ways={way.value: OPTIONS[way] for way in Way},
+    typical=median,
+    findings_of=findings_of,
+)
+"""Plain decoding, the verifier's copying, and drafters; a prompt counts with the medians of its runs."""
 
 
 def sentences(findings: dict[str, Any]) -> Iterator[str]:

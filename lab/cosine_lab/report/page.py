@@ -1,13 +1,13 @@
 """docs/benchmarks.md: the template beside this module, filled in with figures from the results of experiments.
 
 A place in braces names one figure: `{rtt > rows > part=sweep & rtt_ms=20 > speedup}` is the field of the one row of
-rtt.json that has these values as they are shown. A section stands on the page where all results that it names are
-in the folder.
+rtt.json that has these values as they are shown. One that names a list of entries, in a paragraph of its own, is a
+table. A section stands on the page where all results that it names are in the folder.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, resources
 from pathlib import Path
 from textwrap import fill
@@ -66,13 +66,45 @@ def template() -> str:
 
 def page_of(results: Mapping[str, Row], folder: str) -> str:
     """The page, with links into `folder`; "-" stands for a figure that a result does not have."""
+    text = text_for(results).replace(_FOLDER, f"]({folder}/")
+    filled = PLACE.sub(lambda place: _filled(figure_at(place[1].replace("\n", " "), results)), text)
+    return (
+        "\n\n".join(block if block[0] in "#!|" else _wrapped(block) for block in filled.strip().split("\n\n"))
+        + "\n"
+    )
+
+
+def text_for(results: Mapping[str, Row]) -> str:
+    """The template without the sections whose results are not there."""
     introduction, *sections = re.split(r"(?m)^(?=## )", template())
     known = [section for section in sections if set(_NAMED.findall(section)) <= results.keys()]
-    text = "".join([introduction, *known]).replace(_FOLDER, f"]({folder}/")
-    filled = PLACE.sub(lambda place: shown(figure_at(place[1].replace("\n", " "), results)), text)
+    return "".join([introduction, *known])
+
+
+def _filled(figure: Any) -> str:
+    return "\n".join(table_of(figure)) if is_table(figure) else shown(figure)
+
+
+def is_table(figure: Any) -> bool:
+    """True for a list of entries that all have the same fields."""
     return (
-        "\n\n".join(block if block[0] in "#!" else _wrapped(block) for block in filled.strip().split("\n\n")) + "\n"
+        isinstance(figure, list)
+        and bool(figure)
+        and all(isinstance(entry, Mapping) and entry.keys() == figure[0].keys() for entry in figure)
     )
+
+
+def table_of(entries: Sequence[Row]) -> list[str]:
+    """The lines of a table in Markdown, its columns as wide as what stands in them."""
+    rows = [
+        [words(name) for name in entries[0]],
+        *([shown(entry[name]) for name in entries[0]] for entry in entries),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = [
+        f"| {' | '.join(text.ljust(width) for text, width in zip(row, widths, strict=True))} |" for row in rows
+    ]
+    return [head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *body]
 
 
 def _wrapped(paragraph: str) -> str:
@@ -99,11 +131,10 @@ def lines_of(result: Row) -> Iterator[str]:
     """What an experiment found, for people at a terminal."""
     yield result["what"]
     for name, found in result["findings"].items():
-        if not isinstance(found, list):
+        if is_table(found):
+            yield from ("", f"{words(name)}:", *table_of(found), "")
+        else:
             yield f"{words(name)}: {_said(found)}"
-            continue
-        yield f"{words(name)}:"
-        yield from (f"  {_said(entry)}" for entry in found)
 
 
 def _said(found: Any) -> str:

@@ -1,13 +1,14 @@
 """`cosine-node bench here`: whose swarm is measured, and with which words that can be done again."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cosine_lab.commands.bench_here import MeasuredSwarm, measure_here
-from cosine_lab.experiments import here
+from cosine_lab.experiments import here, here_cores
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.test_here import row
@@ -31,9 +32,16 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, say: Any) -> dict[str, Any]:
         rows = [row(1.5, rtt_ms=rtt_ms) for rtt_ms in options.rtts_ms]
         setup = {"verifiers": [{"numerics": "gguf:Q4_1+llama.cpp"}]}
-        return {"what": "", "setup": setup, "rows": rows, "findings": here.findings_of(rows, seed=options.seed)}
+        return {"what": "", "setup": setup, "rows": rows, "findings": here.findings_of(rows, options.seed)}
+
+    async def run_on_cores(
+        cast: Any, home: Any, cores: Any, options: here.HereOptions, *, say: Any
+    ) -> dict[str, Any]:
+        rows = [{**row(1.5), "kind": kind, "near_ties": 0} for kind in ("chat", "coding")]
+        return {"what": "", "setup": {}, "rows": rows, "findings": here_cores.findings_of(rows, options.seed)}
 
     monkeypatch.setattr(here, "run_family", run_family)
+    monkeypatch.setattr(here_cores, "run_on_cores", run_on_cores)
 
 
 def test_a_running_swarm_is_measured_as_it_is() -> None:
@@ -55,6 +63,8 @@ def test_a_family_is_started_with_the_options_given() -> None:
         ({"family": "large", "initial_peers": ()}, "--family must be toy or smol"),
         ({"drafters": ("ngram",)}, "--drafter is for a swarm that is started here"),
         ({"verifier_options": {"engine": "torch"}}, "--engine is for a swarm that is started here"),
+        ({"on_cores": True}, "--cores starts a swarm of its own"),
+        ({"home": "zoo:draft-code"}, "--draft-model is for --cores"),
     ],
 )
 def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: str) -> None:
@@ -71,6 +81,49 @@ def test_a_family_that_is_not_installed_is_refused_with_what_installs_it(monkeyp
 def test_links_of_no_network_are_refused() -> None:
     with pytest.raises(UsageError, match="--rtt-ms must lie between 0 and 2000"):
         measure_here(swarm(), {"rtts_ms": (-1.0,)}, quick=False, as_json=False, out=None)
+
+
+def test_with_cores_the_real_family_is_started_with_a_verifier_of_one_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path)
+    cast = swarm(initial_peers=(), on_cores=True, verifier_options={"dtype": "float32", "engine": None}).cast
+    assert cast is not None
+    assert cast.target == "zoo:smol-target"
+    assert cast.verifier_options == ("--engine", "torch", "--dtype", "float32", "--threads", "1")
+
+
+def test_a_machine_of_one_core_is_told_that_two_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    with pytest.raises(UsageError, match="--cores needs two processor cores"):
+        measure_here(swarm(initial_peers=(), family="toy", on_cores=True), {}, quick=True, as_json=False, out=None)
+
+
+def test_nothing_is_emulated_on_cores() -> None:
+    with pytest.raises(UsageError, match="leave --rtt-ms out"):
+        measure_here(
+            swarm(initial_peers=(), family="toy", on_cores=True),
+            {"rtts_ms": (20.0,)},
+            quick=True,
+            as_json=False,
+            out=None,
+        )
+
+
+@pytest.mark.usefixtures("_measured")
+def test_what_was_measured_on_cores_has_a_file_and_a_command_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    measured = swarm(initial_peers=(), family="toy", on_cores=True, home="zoo:draft-code", drafters=("ngram",))
+    measure_here(measured, {"prompts": 2}, quick=True, as_json=False, out=tmp_path)
+    result = json.loads((tmp_path / "here_cores.json").read_text("utf-8"))
+    assert result["command"] == (
+        "cosine-node bench here --cores --family toy --draft-model zoo:draft-code --drafter ngram --quick "
+        "--prompts 2"
+    )
+    out = capsys.readouterr().out
+    assert "| chat   | 1" in out and "by kind" not in out
 
 
 @pytest.mark.usefixtures("_measured")

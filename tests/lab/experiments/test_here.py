@@ -1,6 +1,7 @@
 """A running swarm is measured in turns, and what is told follows from the rows."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,18 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.experiments.here import HereOptions, findings_of, measure, prompts_of, run, sentences
+from cosine_lab.experiments.here import (
+    HERE,
+    HereOptions,
+    TimedRun,
+    findings_of,
+    in_turn,
+    measure,
+    questions_of,
+    row_of,
+    run,
+    sentences,
+)
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.demo.race import Way
 from cosine_p2p.client import AsyncClient, Swarm
@@ -40,7 +52,7 @@ def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path)
         async with SimulatedSwarm() as swarm:
             await swarm.verifier()
             await swarm.drafter()
-            return await measure(await swarm.client(), options, say=silent)
+            return await measure(await swarm.client(), HERE, questions_of(options), options, say=silent)
 
     rows = run_virtual(measured())
     assert [found["prompt"] for found in rows] == [0, 1]
@@ -85,46 +97,83 @@ def test_every_length_of_links_is_measured_and_named(tmp_path: Path) -> None:
 
 
 def test_a_chat_model_is_asked_questions() -> None:
-    asked = prompts_of(replace(HereOptions(), target="zoo:smol-target", prompts=30))
+    asked = questions_of(replace(HereOptions(), target="zoo:smol-target", prompts=30))
     assert len(asked) == 30
-    assert all(isinstance(prompt, list) and prompt[-1]["role"] == "user" for prompt in asked)
+    assert all(isinstance(one.asked, tuple) and one.asked[-1]["role"] == "user" for one in asked)
 
 
 def test_of_texts_what_is_held_out_is_asked(tmp_path: Path) -> None:
     for name in ("code.dev.jsonl", "math.dev.jsonl", "code.train.jsonl"):
         lines = [{"messages": [{"role": "user", "content": f"{name} {number}"}]} for number in range(3)]
         (tmp_path / name).write_text("\n".join(map(json.dumps, lines)), "utf-8")
-    asked = prompts_of(replace(HereOptions(), prompts_from=tmp_path, prompts=4))
-    names = [prompt[0]["content"].split()[0] for prompt in asked if isinstance(prompt, list)]
-    assert names == ["code.dev.jsonl", "math.dev.jsonl"] * 2
+    asked = questions_of(replace(HereOptions(), prompts_from=tmp_path, prompts=4))
+    assert [question.domain for question in asked] == ["code", "math"] * 2
 
 
 def test_the_embedded_prompts_take_turns_over_the_domains() -> None:
-    asked = prompts_of(replace(HereOptions(), prompts=7))
-    assert len(asked) == 7
-    assert len({str(prompt) for prompt in asked}) == 7
+    asked = questions_of(replace(HereOptions(), prompts=7))
+    assert len({question.number for question in asked}) == 7
+    assert len({question.domain for question in asked[:5]}) == 5
 
 
 def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("\n \n", "utf-8")
     with pytest.raises(UsageError, match="no prompt"):
-        prompts_of(replace(HereOptions(), prompts_from=empty))
+        questions_of(replace(HereOptions(), prompts_from=empty))
+
+
+def test_no_prompt_begins_once_the_minutes_are_over(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts"
+    lines.write_text("ab\ncd\nef\n", "utf-8")
+    options = replace(HereOptions.quick(), prompts_from=lines, minutes=0.001)
+    said: list[str] = []
+
+    async def measured() -> list[dict[str, Any]]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier()
+            return await measure(await swarm.client(), HERE, questions_of(options), options, say=said.append)
+
+    assert [found["prompt"] for found in run_virtual(measured())] == [0]
+    assert said[-1] == "0.001 minutes are over: 2 prompts are not asked."
+
+
+def test_ways_begin_in_turn_and_follow_each_other_in_either_order() -> None:
+    ways = ["plain", "copying", "cosine"]
+    orders = [in_turn(ways, turn) for turn in range(6)]
+    assert [order[0] for order in orders] == ways * 2
+    assert all(sorted(order) == sorted(ways) for order in orders)
+    assert orders[0] == ["plain", "copying", "cosine"]
+    assert orders[3] == ["plain", "cosine", "copying"]
+
+
+def test_a_prompt_counts_with_one_figure_of_its_runs_and_all_of_its_tokens() -> None:
+    def timed(ms_per_token: float, text: tuple[int, ...], **origins: int) -> TimedRun:
+        return TimedRun(
+            ms_per_token=ms_per_token, token_ids=text, origins=Counter(origins), drafters=("code",), near_ties=1
+        )
+
+    plain = [timed(10.0, (1, 2), target=2), timed(14.0, (1, 2), target=2)]
+    cosine = [timed(8.0, (1, 2), target=1, code=1), timed(5.0, (1, 3), code=2)]
+    found = row_of({"plain": plain, "cosine": cosine}, min)
+    assert found["times_plain"] == {"plain": 1.0, "cosine": 2.0}
+    assert found["tokens_by_origin"] == {"plain": {"target": 4}, "cosine": {"target": 1, "code": 3}}
+    assert (found["is_identical"], found["near_ties"], found["drafters"]) == (False, 4, ["code"])
 
 
 def test_the_worst_ten_prompts_in_a_row_are_told() -> None:
     rows = [row(2.0) for _ in range(10)] + [row(0.9) for _ in range(10)] + [row(3.0) for _ in range(15)]
-    [_, ours] = findings_of(rows, seed=0)["ways"]
+    [_, ours] = findings_of(rows, 0)["ways"]
     assert (ours["times_plain"], ours["worst_group"]) == (2.0, 0.9)
     low, high = ours["interval"]
     assert 0.9 <= low <= 2.0 <= high <= 3.0
 
 
 def test_sentences_say_what_was_measured_and_whether_texts_differ() -> None:
-    findings = findings_of([row(1.5), row(1.5, is_identical=False)], seed=0)
+    findings = findings_of([row(1.5), row(1.5, is_identical=False)], 0)
     *_, ours, differ = sentences(findings)
     assert "Temperature 0, cosine: 1.50 times plain decoding (1.50 to 1.50, 95 %)" in ours
     assert ours.endswith("tokens by origin: target alone 16, copied 4.")
     assert differ == "1 texts differ between the ways."
-    [_, far, _] = sentences(findings_of([row(1.5, rtt_ms=100.0)], seed=0))
+    [_, far, _] = sentences(findings_of([row(1.5, rtt_ms=100.0)], 0))
     assert "Temperature 0 and 100 ms of emulated round trip, cosine: 1.50 times" in far

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.experiments import here_cores
 from cosine_lab.experiments.entrants import ENTRANTS
 from cosine_lab.report import page, plots
 from cosine_protocol.errors import UsageError
 from tests.docs.pages import DOCS
 from tests.lab.experiments.quick import quick_result
+from tests.lab.experiments.test_here_cores import row as cores_row
 
 RESULTS = DOCS / "benchmarks"
 FIGURES = [(name, one) for name in page.DRAWN for one in import_module(f"cosine_lab.experiments.{name}").FIGURES]
@@ -23,7 +25,7 @@ def test_the_page_is_what_the_results_make_it() -> None:
 
 def test_every_place_of_the_page_has_a_figure() -> None:
     results = page.read_results(RESULTS)
-    places = page.PLACE.findall(page.template())
+    places = page.PLACE.findall(page.text_for(results))
     assert len(places) > 80
     assert [place for place in places if page.figure_at(" ".join(place.split("\n")), results) is None] == []
 
@@ -37,6 +39,18 @@ def test_a_figure_is_that_of_the_one_entry_with_these_values() -> None:
         assert page.figure_at(place, results) is None
 
 
+def test_a_list_of_entries_in_a_paragraph_of_its_own_is_a_table() -> None:
+    entries = [{"way": "copying", "times_plain": 1.25}, {"times_plain": 2.0, "way": "cosine"}]
+    assert page.is_table(entries)
+    assert page.table_of(entries) == [
+        "| way     | times plain |",
+        "|---------|-------------|",
+        "| copying | 1.25        |",
+        "| cosine  | 2           |",
+    ]
+    assert not any(page.is_table(one) for one in ([], [1.0, 2.0], {"way": 1}, [{"a": 1}, {"b": 1}]))
+
+
 def test_a_section_stands_on_the_page_where_its_results_are(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     folder.mkdir()
@@ -44,6 +58,21 @@ def test_a_section_stands_on_the_page_where_its_results_are(tmp_path: Path) -> N
     text = page.write_report(folder).read_text("utf-8")
     assert "## A model in parts" in text and "near.json" not in text
     assert (folder / "ring.svg").is_file()
+
+
+def test_every_place_of_a_section_whose_results_are_not_published_yet_has_a_figure() -> None:
+    """What is measured by the clock is published once a machine is quiet."""
+    rows = [cores_row("chat", 2.0), cores_row("coding", 0.5)]
+    setup = {"processor": "one", "drafters": ["code"], "prompts": 2, "tokens": 32, "repeats": 2}
+    results = {
+        "here_cores": {"setup": setup, "rows": rows, "findings": here_cores.findings_of(rows, 0)},
+    }
+    places = page.PLACE.findall(page.text_for(results))
+    assert {place.split(" > ")[0] for place in places} == results.keys()
+    assert [place for place in places if page.figure_at(" ".join(place.split("\n")), results) is None] == []
+    text = page.page_of(results, "benchmarks")
+    assert "\n| chat   | 1            | 2           |\n" in text
+    assert "in the median of a kind: copying at T 0: chat (1.00), coding (1.00); cosine" in " ".join(text.split())
 
 
 def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
@@ -59,7 +88,7 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_was_found_is_said_in_lines() -> None:
     said = "\n".join(page.lines_of(quick_result("ring")))
-    assert "lowest speedup: " in said and "against:\n  way cosine, temperature 0.8" in said
+    assert "lowest speedup: " in said and "\nagainst:\n| way " in said and "\n| cosine " in said
 
 
 @pytest.mark.thorough

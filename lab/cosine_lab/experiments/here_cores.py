@@ -1,0 +1,225 @@
+"""The same by the clock where no role takes time from another: the verifier has a core of its own.
+
+Drafters, the bootstrap node and the client share a second core. Questions are of every kind that people ask. A way
+counts with the best of its runs of a question, for what disturbs a run on such a machine can only make it slower.
+"""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_lab.experiments.experiment import JsonRow, Say, grouped
+from cosine_lab.experiments.here import (
+    PLAIN,
+    Contest,
+    HereOptions,
+    mismatches,
+    questions_of,
+    run_contest,
+    speed_of,
+    tokens_by_origin,
+)
+from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
+from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.swarm import Cast, NodeProcess
+from cosine_p2p import AsyncClient
+from cosine_p2p.request.options import GenerationOptions
+from cosine_protocol.errors import UsageError
+
+COPYING: Final = "copying"
+COSINE: Final = Way.COSINE.value
+HOME: Final = "home drafter"
+"""The verifier's own drafter, and nobody else."""
+BOTH: Final = "cosine, home drafter"
+VERIFIER_OPTIONS: Final[Mapping[str, str]] = {"engine": "torch", "dtype": "bfloat16", "threads": "1"}
+"""How the verifier runs where nobody says it."""
+CPU_INFO: Final = Path("/proc/cpuinfo")
+
+
+def options_on_cores(*, quick: bool) -> HereOptions:
+    """The requests. A question takes about 24 s on a core that needs 70 ms for a pass; a quick run is over sooner.
+
+    All of it comes to its end within 20 minutes, a quick run within 4, nodes started.
+    """
+    few = HereOptions(temperatures=(0.0, 0.8), prompts=14, tokens=32, repeats=1, minutes=3.0)
+    return few if quick else HereOptions(temperatures=(0.0, 0.8), prompts=43, tokens=32, repeats=2, minutes=18.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The numbers of two cores: the verifier's own, and the one that all others share."""
+
+    verifier: int
+    others: int
+
+    @classmethod
+    def found(cls) -> "Cores":
+        """The first two that this process may use. Raises `UsageError` where there is but one, or no choice."""
+        if not hasattr(os, "sched_setaffinity"):
+            raise UsageError("--cores needs Linux: elsewhere a process cannot be kept on one core.")
+        usable = sorted(os.sched_getaffinity(0))
+        if len(usable) < 2:
+            raise UsageError("--cores needs two processor cores, one for the verifier and one for all others.")
+        return cls(*usable[:2])
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Keep this thread on a core meanwhile, and with it every thread and process that it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSwarm:
+    """A swarm that is ready: an address, and the peer ids of its verifier and of one with a drafter of its own."""
+
+    peer: str
+    verifier: str
+    at_home: str | None
+
+    @property
+    def ways(self) -> dict[str, GenerationOptions]:
+        """The ways that take turns, by name."""
+        # An audit would take time from the verifier that is asked next.
+        plain: GenerationOptions = {**OPTIONS[Way.PLAIN], "verifier": self.verifier, "audit": 0.0}
+        alone: GenerationOptions = {**plain, **OPTIONS[Way.COPYING]}
+        drafted: GenerationOptions = {**plain, **OPTIONS[Way.COSINE]}
+        ways = {PLAIN: plain, COPYING: alone, COSINE: drafted}
+        if self.at_home is not None:
+            ways |= {HOME: {**alone, "verifier": self.at_home}, BOTH: {**drafted, "verifier": self.at_home}}
+        return ways
+
+
+async def run_on_cores(cast: Cast, home: str | None, cores: Cores, options: HereOptions, *, say: Say) -> JsonRow:
+    """Start a family's nodes, each kept on its core, and measure them; one JSON object.
+
+    With `home`, the model of a drafter, a second verifier beside the first holds it; only one of both is asked at a
+    time. Raises `NodeDied`, and as a generation does.
+    """
+    asked = questions_of(options) if options.prompts_from else questions_of_kinds(cast.family)[: options.prompts]
+    with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder, on_core(cores.others):
+        async with swarm_on_cores(cast, home, cores, Path(folder), say) as swarm:
+            contest = Contest(
+                what="Seconds a token of each way, in turns, by the clock; the verifier has a core of its own, "
+                "drafters and client share another one, and nothing is emulated.",
+                ways=swarm.ways,
+                typical=min,
+                findings_of=findings_of,
+            )
+            result = await run_contest(
+                lambda _: AsyncClient([swarm.peer], target=cast.target), contest, asked, options, say=say
+            )
+    result["setup"] |= {
+        "processor": processor(),
+        "verifier_options": list(cast.verifier_options),
+        "drafter_models": list(cast.drafters),
+        "home_drafter": home,
+    }
+    return result
+
+
+@asynccontextmanager
+async def swarm_on_cores(
+    cast: Cast, home: str | None, cores: Cores, folder: Path, say: Say
+) -> AsyncIterator[PinnedSwarm]:
+    """The nodes, a process each, ended in the end. Raises `NodeDied`."""
+    async with AsyncExitStack() as running:
+
+        async def start(name: str, core: int, *arguments: str) -> NodeProcess:
+            # One after the other: nodes that start measure how fast they are, on a core that is theirs meanwhile.
+            with on_core(core):
+                node = await NodeProcess.start(name, arguments, folder)
+            running.push_async_callback(node.stop)
+            await node.wait_ready()
+            say(f"{name}: ready on core {core}")
+            return node
+
+        bootstrap = await start("bootstrap", cores.others, "bootstrap")
+        joining = ("join", "--target", cast.target, "--initial-peers", bootstrap.maddrs[0])
+        serving = (*joining, "--role", "verifier", *cast.verifier_options)
+        verifier = await start("verifier", cores.verifier, *serving)
+        at_home = await start(HOME, cores.verifier, *serving, "--draft-model", home) if home else None
+        for number, model in enumerate(cast.drafters, 1):
+            drafting = ("--role", "drafter", "--threads", "1", "--model", model)
+            await start(f"drafter {number}", cores.others, *joining, *drafting)
+        yield PinnedSwarm(bootstrap.maddrs[0], _peer_id(verifier), _peer_id(at_home) if at_home else None)
+
+
+def _peer_id(node: NodeProcess) -> str:
+    return str(node.ready[0]["peer_id"])
+
+
+def processor() -> str:
+    """What the system calls this machine's processor."""
+    try:
+        lines = CPU_INFO.read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else os.uname().machine}, {os.cpu_count()} cores"
+
+
+def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
+    """For each temperature and way the speed over all questions and by kind, and whose the tokens were."""
+    others = [way for way in rows[0]["times_plain"] if way != PLAIN]
+    ways, by_kind, tokens = list[JsonRow](), list[JsonRow](), list[JsonRow]()
+    for (temperature,), own in grouped(rows, "temperature").items():
+        for way in others:
+            ratios = [row["times_plain"][way] for row in own]
+            slower = {"least": min(ratios), "slower_than_plain": sum(ratio < 1 for ratio in ratios)}
+            ways.append({"temperature": temperature, **speed_of(own, way, seed=seed), **slower})
+            tokens.append({"temperature": temperature, "way": way, **token_shares(own, way)})
+        for (kind,), of_kind in sorted(grouped(own, "kind").items()):
+            by_kind += [
+                {"temperature": temperature, "kind": kind, **speed_of(of_kind, way, seed=seed)} for way in others
+            ]
+    return {
+        "ways": ways,
+        "kinds_asked": len({row["kind"] for row in rows}),
+        "kinds": table_by_kind(by_kind),
+        "by_kind": by_kind,
+        "token_shares": with_all_columns(tokens),
+        "not_sooner": not_sooner(by_kind),
+        "mismatches": mismatches(rows),
+        "near_ties": sum(row["near_ties"] for row in rows),
+        "compared": len(rows),
+    }
+
+
+def token_shares(rows: Sequence[JsonRow], way: str) -> dict[str, float]:
+    """The share of each origin in the tokens of a way, the largest first."""
+    counts = tokens_by_origin(rows, way)
+    return {name: tokens / sum(counts.values()) for name, tokens in counts.items()}
+
+
+def with_all_columns(entries: Sequence[JsonRow]) -> list[JsonRow]:
+    """The same with every field that any of them has, 0 where it was not there."""
+    names = dict.fromkeys(name for entry in entries for name in entry)
+    return [{name: entry.get(name, 0.0) for name in names} for entry in entries]
+
+
+def table_by_kind(by_kind: Sequence[JsonRow]) -> list[JsonRow]:
+    """One entry for each kind, with a column for each way and temperature."""
+    return [
+        {"kind": kind, **{f"{one['way']}, T {one['temperature']:g}": one["times_plain"] for one in own}}
+        for (kind,), own in grouped(by_kind, "kind").items()
+    ]
+
+
+def not_sooner(by_kind: Sequence[JsonRow]) -> str:
+    """The kinds of questions that a way was not faster for than plain decoding, in words."""
+    found = []
+    for (way, temperature), own in grouped(by_kind, "way", "temperature").items():
+        slow = [f"{one['kind']} ({one['times_plain']:.2f})" for one in own if one["times_plain"] <= 1]
+        if slow:
+            found.append(f"{way} at T {temperature:g}: {', '.join(slow)}")
+    return "; ".join(found) or "no kind"

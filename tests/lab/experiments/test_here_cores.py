@@ -1,0 +1,145 @@
+"""Each role on a core of its own: which cores, which ways, and what rows by kind show."""
+
+import asyncio
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_lab.experiments import here_cores
+from cosine_lab.experiments.here_cores import (
+    BOTH,
+    HOME,
+    Cores,
+    PinnedSwarm,
+    findings_of,
+    not_sooner,
+    on_core,
+    options_on_cores,
+    processor,
+    run_on_cores,
+    table_by_kind,
+    token_shares,
+    with_all_columns,
+)
+from cosine_lab.experiments.kinds import questions_of
+from cosine_node import zoo
+from cosine_node.demo.swarm import Cast
+from cosine_protocol.errors import UsageError
+from tests.lab.experiments.quick import silent
+
+
+def row(kind: str, ratio: float, *, temperature: float = 0.0, is_identical: bool = True) -> dict[str, Any]:
+    times = {"plain": 1.0, "copying": 1.0, "cosine": ratio}
+    return {
+        "kind": kind,
+        "temperature": temperature,
+        "ms_per_token": {way: 60 / times_plain for way, times_plain in times.items()},
+        "times_plain": times,
+        "tokens_by_origin": {
+            "plain": {"target alone": 8},
+            "copying": {"target alone": 6, "copied": 2},
+            "cosine": {"target alone": 4, "code": 4},
+        },
+        "is_identical": is_identical,
+        "near_ties": 1,
+    }
+
+
+def test_the_verifier_gets_a_core_and_all_others_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {7, 2, 5})
+    assert Cores.found() == Cores(verifier=2, others=5)
+
+
+def test_without_a_choice_of_cores_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with pytest.raises(UsageError, match="--cores needs Linux"):
+        Cores.found()
+
+
+def test_what_starts_on_a_core_stays_there() -> None:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    seen: list[set[int]] = []
+    with on_core(core):
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+    assert seen == [{core}]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_ways_with_a_home_drafter_ask_the_verifier_that_holds_it() -> None:
+    ways = PinnedSwarm("ADDRESS", "alone", None).ways
+    assert list(ways) == ["plain", "copying", "cosine"]
+    assert {options["verifier"] for options in ways.values()} == {"alone"}
+    more = PinnedSwarm("ADDRESS", "alone", "at home").ways
+    assert {name: more[name] for name in ways} == ways
+    assert {name for name, options in more.items() if options["verifier"] == "at home"} == {HOME, BOTH}
+    assert more[HOME]["max_drafters"] == 0
+    # Nobody is audited: that would take time from the verifier that is asked next.
+    assert {options["audit"] for options in more.values()} == {0.0}
+
+
+def test_whole_and_quick_runs_ask_each_kind_at_both_temperatures() -> None:
+    kinds = {question.domain for question in questions_of(zoo.Family.SMOL)}
+    quick, whole = options_on_cores(quick=True), options_on_cores(quick=False)
+    assert quick.temperatures == whole.temperatures == (0.0, 0.8)
+    assert {question.domain for question in questions_of(zoo.Family.SMOL)[: quick.prompts]} == kinds
+    assert whole.prompts == len(questions_of(zoo.Family.SMOL))
+    assert (quick.minutes, whole.minutes) == (3.0, 18.0)
+
+
+def test_the_speed_is_told_over_all_questions_and_by_kind() -> None:
+    rows = [row("chat", 2.0), row("coding", 0.9, is_identical=False), row("chat", 3.0), row("coding", 0.8)]
+    found = findings_of(rows, 0)
+    copying, cosine = found["ways"]
+    assert (copying["way"], copying["times_plain"]) == ("copying", 1.0)
+    assert (cosine["times_plain"], cosine["least"], cosine["slower_than_plain"]) == (1.45, 0.8, 2)
+    assert cosine["interval"][0] <= 1.45 <= cosine["interval"][1]
+    assert found["kinds"] == [
+        {"kind": "chat", "copying, T 0": 1.0, "cosine, T 0": 2.5},
+        {"kind": "coding", "copying, T 0": 1.0, "cosine, T 0": pytest.approx(0.85)},
+    ]
+    assert (found["mismatches"], found["near_ties"], found["compared"]) == (1, 4, 4)
+    assert found["not_sooner"] == ("copying at T 0: chat (1.00), coding (1.00); cosine at T 0: coding (0.85)")
+
+
+def test_every_kind_may_be_sooner() -> None:
+    fast = {"kind": "chat", "way": "cosine", "temperature": 0.8, "times_plain": 1.5}
+    assert not_sooner([fast]) == "no kind"
+    assert table_by_kind([fast]) == [{"kind": "chat", "cosine, T 0.8": 1.5}]
+
+
+def test_tokens_have_their_shares_by_origin() -> None:
+    rows = [row("chat", 2.0), row("coding", 1.0)]
+    assert token_shares(rows, "copying") == {"target alone": 0.75, "copied": 0.25}
+    shares = with_all_columns([token_shares(rows, way) for way in ("copying", "cosine")])
+    assert shares[1] == {"target alone": 0.5, "copied": 0.0, "code": 0.5}
+
+
+def test_the_processor_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A Fast One\n\nprocessor\t: 1\nmodel name\t: A Fast One\n")
+    monkeypatch.setattr(here_cores, "CPU_INFO", info)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert processor() == "A Fast One, 2 cores"
+    monkeypatch.setattr(here_cores, "CPU_INFO", tmp_path / "none")
+    assert processor().endswith(", 2 cores")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_family_is_started_on_its_cores_and_measured() -> None:
+    """Both cores may be the same one: what is measured then means nothing, but it is measured."""
+    core = min(os.sched_getaffinity(0))
+    cast = Cast(zoo.Family.TOY, None, verifier_options=("--threads", "1"), own_drafters=("zoo:draft-code",))
+    options = replace(options_on_cores(quick=True), target=cast.target, prompts=2, tokens=8)
+    result = asyncio.run(run_on_cores(cast, "zoo:draft-general", Cores(core, core), options, say=silent))
+    assert [row["temperature"] for row in result["rows"]] == [0.0, 0.8, 0.0, 0.8]
+    assert all(len(row["ms_per_token"]) == 5 and row["is_identical"] for row in result["rows"])
+    assert len(result["setup"]["verifiers"]) == 2
+    assert result["setup"]["home_drafter"] == "zoo:draft-general"
