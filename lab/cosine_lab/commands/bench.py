@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "llama")
+EXPERIMENTS = ("rtt", "ring", "llama", "agreement")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, ring, llama or report.",
+        help="here, rtt, ring, llama, agreement or report.",
     ),
 ]
 Out = Annotated[
@@ -72,7 +72,7 @@ Drafters = Annotated[
     typer.Option(
         "--drafter",
         metavar="MODEL",
-        help="Of here: instead of the family's own drafters; may be repeated.",
+        help="Of here: instead of the family's own drafters; of agreement: beside them; may be repeated.",
     ),
 ]
 OnCores = Annotated[
@@ -159,7 +159,7 @@ def bench(
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
-    others = {"seed": seed, "model": model}
+    others = {"seed": seed, "model": model, "drafters": several(drafter) or None}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 
@@ -167,7 +167,9 @@ def bench(
 def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
     """Run an experiment, write what it found and print it."""
     # The number of processes changes no figure.
-    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
+    told = [(key, value) for key, value in chosen.items() if key not in ("processes", "drafters")]
+    told += [("drafter", model) for model in chosen.get("drafters", ())]
+    flags = [f"--{key} {value}" for key, value in told]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
     module = importlib.import_module(f"cosine_lab.experiments.{name}")
     options_of = get_type_hints(module.run)["options"]
