@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cosine_lab.commands.results import rounded, write_result
 from cosine_node.cli.asking import client_that_asks_once, joining_once
 from cosine_node.terminal.interrupts import run_interruptibly
-from cosine_node.terminal.printing import say
+from cosine_node.terminal.printing import say, show
+from cosine_node.terminal.waiting import clear
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def measure_here(
     swarm: MeasuredSwarm, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None
 ) -> None:
     """Measure a swarm and print what was found; nothing is written without `out`."""
-    from cosine_lab.experiments.here import HereOptions, run, run_family, sentences
+    from cosine_lab.experiments import here, here_cores
+    from cosine_lab.experiments.here import HereOptions, run, run_family
     from cosine_lab.experiments.here_cores import Cores, options_on_cores, run_on_cores
-    from cosine_lab.report.page import lines_of
 
     cast = swarm.cast
     target = cast.target if cast else swarm.target
@@ -103,27 +104,45 @@ def measure_here(
             return client_from_afar(peers, network=swarm.network, target=target, rtt_ms=rtt_ms)
         return client_that_asks_once(peers, {"network": swarm.network, "target": target})
 
+    rows: list[dict[str, Any]] = []
+    findings_of = here_cores.findings_of if swarm.on_cores else here.findings_of
+
+    def show_rows_so_far() -> None:
+        clear(sys.stderr)
+        if not rows:
+            return
+        so_far = {"what": "", "rows": rows, "findings": findings_of(rows, options.seed), "interrupted": True}
+        _show_result(rounded(so_far), swarm, as_json=as_json)
+
     if cast is None:
-        measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, say=say)
+        measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, rows=rows, say=say)
     elif swarm.on_cores:
         if any(options.rtts_ms):
             raise UsageError("Nothing is emulated with --cores: leave --rtt-ms out.")
-        measuring = run_on_cores(cast, swarm.home, Cores.found(), options, say=say)
+        measuring = run_on_cores(cast, swarm.home, Cores.found(), options, rows=rows, say=say)
     else:
-        measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, say=say)
-    result = rounded(run_interruptibly(measuring))
+        measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say)
+    result = rounded(run_interruptibly(measuring, last_words=show_rows_so_far))
     name = _name_of(swarm, result)
     command = ["cosine-node bench", HERE, *_source(swarm), *(["--quick"] if quick else []), *_flags(given)]
     result = {"name": name, "command": " ".join(command), **result}
     if out is not None:
         write_result(out / f"{name}.json", result)
+    _show_result(result, swarm, as_json=as_json)
+
+
+def _show_result(result: Mapping[str, Any], swarm: MeasuredSwarm, *, as_json: bool) -> None:
+    """Print what was found, as JSON or for people."""
+    from cosine_lab.experiments.here import sentences
+    from cosine_lab.report.page import lines_of
+
     if as_json:
-        sys.stdout.write(json.dumps(result) + "\n")
-    else:
-        # The table of kinds says it shorter.
-        brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
-        lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
-        sys.stdout.write("\n".join(lines) + "\n")
+        show(sys.stdout, json.dumps(result) + "\n")
+        return
+    # The table of kinds says it shorter.
+    brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
+    lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
+    show(sys.stdout, "\n".join(lines) + "\n")
 
 
 def _name_of(swarm: MeasuredSwarm, result: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_node.cli.options import AsJson
-from cosine_node.terminal.printing import FAILURE_EXIT
+from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT
+from cosine_node.terminal.progress import CellProgress, ProgressLine
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,20 +64,27 @@ def simulate(
         _soak(scenario, seeds, is_bare=not given and nodes is None, as_json=as_json)
         return
     from cosine_lab.simulation.faults import parse_spec
-    from cosine_lab.simulation.running import run_scenario
+    from cosine_lab.simulation.running import PLAIN, RunInterrupted, run_scenario
     from cosine_lab.simulation.scenario import read_scenario, with_nodes
     from cosine_lab.simulation.soak import SOAK, soak_scenario
 
     base = soak_scenario(given.get("seed", 0)) if scenario == SOAK else read_scenario(scenario)
     chosen = replace(base, **given)
     parse_spec(chosen.faults)
-    report = run_scenario(chosen if nodes is None else with_nodes(chosen, nodes), with_plain=True)
+    chosen = chosen if nodes is None else with_nodes(chosen, nodes)
+    runs = 1 if chosen.strategy == PLAIN else 2
+    line = ProgressLine(CellProgress("request", runs * chosen.total_requests))
+    is_interrupted = False
+    try:
+        report = run_scenario(chosen, with_plain=True, on_request=line.advance)
+    except RunInterrupted as interrupted:
+        report, is_interrupted = interrupted.report, True
+    line.end()
     if as_json:
-        sys.stdout.write(json.dumps(report.as_json()) + "\n")
+        sys.stdout.write(json.dumps(report.as_json() | {"interrupted": is_interrupted}) + "\n")
     else:
-        print_report(report)
-    if report.violations():
-        raise typer.Exit(FAILURE_EXIT)
+        print_report(report, is_interrupted=is_interrupted)
+    _exit(is_interrupted=is_interrupted, is_bad=bool(report.violations()))
 
 
 def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
@@ -88,17 +96,28 @@ def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
     first, _, end = seeds.partition(":")
     if not (first.isdecimal() and end.isdecimal() and 0 < int(end) - int(first) <= MAX_SEEDS):
         raise UsageError(f"--seeds must be FIRST:END, for example 0:2000, not {seeds!r}.")
-    report = run_soak(range(int(first), int(end)))
+    asked = range(int(first), int(end))
+    line = ProgressLine(CellProgress("seed", len(asked)))
+    report = run_soak(asked, on_run=lambda _: line.advance())
+    line.end()
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
         print_soak(report)
-    if report.failures:
+    _exit(is_interrupted=report.is_interrupted, is_bad=bool(report.failures))
+
+
+def _exit(*, is_interrupted: bool, is_bad: bool) -> None:
+    """End the program with another code than 0 where not all was measured, or it is bad."""
+    if is_interrupted:
+        sys.stderr.write("Interrupted: this is what was measured until then.\n")
+        raise typer.Exit(INTERRUPT_EXIT)
+    if is_bad:
         raise typer.Exit(FAILURE_EXIT)
 
 
-def print_report(report: "SimulationReport") -> None:
-    """Print a run as a table for people."""
+def print_report(report: "SimulationReport", *, is_interrupted: bool = False) -> None:
+    """Print a run as a table for people; one that was interrupted knows nothing of nodes, and has no digest."""
     fields = report.as_json()
     latency = fields["latency_ms"]
     speedup = report.speedup_vs_plain
@@ -108,13 +127,18 @@ def print_report(report: "SimulationReport") -> None:
         "output": f"{report.tokens} tokens, {report.tokens_per_s:.1f} tokens/s",
         "latency": "-" if latency["p50"] is None else ", ".join(f"{k} {v / 1e3:.2f} s" for k, v in latency.items()),
         "against plain": "-" if speedup is None else f"{speedup:.2f}x",
-        "traffic": f"{report.bytes_per_token:.0f} bytes a token",
-        "machines": f"{1e3 * report.seconds_per_token:.1f} ms busy a token",
-        "faults": ", ".join(f"{count} {kind}" for kind, count in report.fault_counts.items()) or "none",
-        "time": f"{report.virtual_seconds:.2f} s virtual, {report.wall_seconds:.2f} s real",
-        "digest": report.digest,
     }
+    if report.nodes:
+        rows |= {
+            "traffic": f"{report.bytes_per_token:.0f} bytes a token",
+            "machines": f"{1e3 * report.seconds_per_token:.1f} ms busy a token",
+            "faults": ", ".join(f"{count} {kind}" for kind, count in report.fault_counts.items()) or "none",
+        }
+    rows["time"] = f"{report.virtual_seconds:.2f} s virtual, {report.wall_seconds:.2f} s real"
+    rows |= {"digest": report.digest} if report.nodes else {}
     _print_table(f"Simulated swarm {report.scenario!r}, seed {report.seed} (emulated devices and links)", rows)
+    if is_interrupted:
+        return
     _print_violations(
         report.violations(), else_say="Every finished text is the target's own; nothing hung, nothing leaked."
     )

@@ -10,7 +10,8 @@ import asyncio
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -23,6 +24,7 @@ from cosine_lab.report.intervals import bootstrap_interval, medians
 from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
+from cosine_node.terminal.progress import CellProgress
 from cosine_node.training.questions import SUFFIXES, Question, in_turns, read_questions
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions, Prompt
@@ -72,7 +74,7 @@ class Contest:
 
 
 async def run_family(
-    cast: Cast, connect: Callable[[str, float], AsyncClient], options: HereOptions, *, say: Say
+    cast: Cast, connect: Callable[[str, float], AsyncClient], options: HereOptions, *, rows: list[JsonRow], say: Say
 ) -> JsonRow:
     """Start a family's nodes on this machine, and measure them as `run`; `connect` also takes a peer's address.
 
@@ -80,17 +82,20 @@ async def run_family(
     """
     with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder:
         async with running_nodes(cast, Path(folder), say) as nodes:
-            result = await run(lambda rtt_ms: connect(nodes.peer, rtt_ms), options, say=say)
+            result = await run(lambda rtt_ms: connect(nodes.peer, rtt_ms), options, rows=rows, say=say)
     result["setup"] |= {"verifier_options": list(cast.verifier_options), "drafter_models": list(cast.drafters)}
     return result
 
 
-async def run(connect: Callable[[float], AsyncClient], options: HereOptions, *, say: Say) -> JsonRow:
+async def run(
+    connect: Callable[[float], AsyncClient], options: HereOptions, *, rows: list[JsonRow], say: Say
+) -> JsonRow:
     """Measure a swarm; one JSON object. Raises as a generation does.
 
-    `connect` makes a client whose links are longer by a round-trip time in milliseconds.
+    `connect` makes a client whose links are longer by a round-trip time in milliseconds. `rows` gets each row as it
+    is measured: whoever stops the measurement has those before.
     """
-    return await run_contest(connect, HERE, questions_of(options), options, say=say)
+    return await run_contest(connect, HERE, questions_of(options), options, rows=rows, say=say)
 
 
 async def run_contest(
@@ -99,15 +104,19 @@ async def run_contest(
     asked: Sequence[Question],
     options: HereOptions,
     *,
+    rows: list[JsonRow],
     say: Say,
 ) -> JsonRow:
     """`run` for any ways and questions."""
-    rows: list[JsonRow] = []
+    cells = len(options.rtts_ms) * len(options.temperatures) * len(asked)
+    progress = CellProgress("cell", cells, clock=asyncio.get_running_loop().time)
     for rtt_ms in options.rtts_ms:
         async with connect(rtt_ms) as client:
             verifiers = await client.find_verifiers()
-            found = await measure(client, contest, asked, options, say=say)
-            rows += [{"emulated_rtt_ms": rtt_ms, **row} for row in found]
+            async with aclosing(measure(client, contest, asked, options, say=say)) as measured:
+                async for row in measured:
+                    rows.append({"emulated_rtt_ms": rtt_ms, **row})
+                    say(f"{progress.advance()}: {_told(row)}")
     emulated = {"emulated_rtt_ms": list(options.rtts_ms)} if any(options.rtts_ms) else {}
     return {
         "what": contest.what,
@@ -165,13 +174,12 @@ def questions_of(options: HereOptions) -> Sequence[Question]:
 
 async def measure(
     client: AsyncClient, contest: Contest, asked: Sequence[Question], options: HereOptions, *, say: Say
-) -> list[JsonRow]:
+) -> AsyncGenerator[JsonRow, None]:
     """One row for each prompt and temperature: milliseconds a token in each way, and if the texts are equal."""
     for wanted in contest.ways.values():
         warm_up: GenerationOptions = {**wanted, "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
         await client.generate(_prompt_of(asked[0]), **warm_up)
     ends_s = asyncio.get_running_loop().time() + 60 * options.minutes
-    rows: list[JsonRow] = []
     for number, question in enumerate(asked):
         if asyncio.get_running_loop().time() > ends_s:
             say(f"{options.minutes:g} minutes are over: {len(asked) - number} prompts are not asked.")
@@ -184,9 +192,7 @@ async def measure(
             }
             runs = await take_turns(client, contest.ways, question, wanted, turn=number, repeats=options.repeats)
             row = {"temperature": temperature, "prompt": number, "kind": question.domain}
-            rows.append({**row, **row_of(runs, contest.typical)})
-            say(f"temperature {temperature:g}, prompt {number + 1} of {len(asked)}: {_told(rows[-1])}")
-    return rows
+            yield {**row, **row_of(runs, contest.typical)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +277,8 @@ def _prompt_of(question: Question) -> Prompt:
 
 
 def _told(row: JsonRow) -> str:
-    return ", ".join(f"{name} {ms:.1f} ms a token" for name, ms in row["ms_per_token"].items())
+    ways = ", ".join(f"{name} {ms:.1f} ms a token" for name, ms in row["ms_per_token"].items())
+    return f"temperature {row['temperature']:g}, prompt {row['prompt'] + 1}: {ways}"
 
 
 def speed_of(rows: Sequence[JsonRow], way: str, *, seed: int) -> JsonRow:

@@ -99,8 +99,10 @@ class PinnedSwarm:
         return ways
 
 
-async def run_on_cores(cast: Cast, home: str | None, cores: Cores, options: HereOptions, *, say: Say) -> JsonRow:
-    """Start a family's nodes, each kept on its core, and measure them; one JSON object.
+async def run_on_cores(
+    cast: Cast, home: str | None, cores: Cores, options: HereOptions, *, rows: list[JsonRow], say: Say
+) -> JsonRow:
+    """Start a family's nodes, each kept on its core, and measure them; one JSON object. `rows` are as in `run`.
 
     With `home`, the model of a drafter, a second verifier beside the first holds it; only one of both is asked at a
     time. Raises `NodeDied`, and as a generation does.
@@ -116,7 +118,7 @@ async def run_on_cores(cast: Cast, home: str | None, cores: Cores, options: Here
                 findings_of=findings_of,
             )
             result = await run_contest(
-                lambda _: AsyncClient([swarm.peer], target=cast.target), contest, asked, options, say=say
+                lambda _: AsyncClient([swarm.peer], target=cast.target), contest, asked, options, rows=rows, say=say
             )
     result["setup"] |= {
         "processor": processor(),

@@ -33,6 +33,14 @@ LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
 """An error logged by one of these is a violation."""
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """A run was interrupted; `report` is what it had measured, of a comparison with plain the first run."""
+
+    def __init__(self, report: SimulationReport) -> None:
+        super().__init__()
+        self.report = report
+
+
 def run_scenario(
     scenario: Scenario,
     *,
@@ -40,12 +48,14 @@ def run_scenario(
     workload: Workload | None = None,
     verifier_options: Mapping[str, Any] | None = None,
     with_plain: bool = False,
+    on_request: Callable[[], None] | None = None,
 ) -> SimulationReport:
     """Run a scenario once; equal arguments give equal reports, wall time apart.
 
     `strategies` are those a client knows, `workload` replaces the scenario's own, `verifier_options` are fields of
     every verifier's config. `with_plain` runs it a second time with the strategy `plain`, which gives
-    `speedup_vs_plain`. Raises `UsageError` for what cannot be run.
+    `speedup_vs_plain`. `on_request` is called whenever a request has ended. Raises `UsageError` for what cannot be
+    run, and `RunInterrupted`.
     """
     known = ALL_STRATEGIES if strategies is None else strategies
     if scenario.strategy not in known:
@@ -53,12 +63,16 @@ def run_scenario(
     workload = workload or workload_of(scenario)
     tasks = [workload.task(number) for number in range(scenario.total_requests)]
     options = verifier_options or {}
-    report = _run(_ScenarioRun(scenario, workload, tasks, known, options))
+    report = _run(_ScenarioRun(scenario, workload, tasks, known, options, on_request))
     if not with_plain:
         return report
     if scenario.strategy == PLAIN:
         return replace(report, speedup_vs_plain=speedup(report, report))
-    plain = _run(_ScenarioRun(replace(scenario, strategy=PLAIN), workload, tasks, ALL_STRATEGIES, options))
+    as_plain = replace(scenario, strategy=PLAIN)
+    try:
+        plain = _run(_ScenarioRun(as_plain, workload, tasks, ALL_STRATEGIES, options, on_request))
+    except KeyboardInterrupt:
+        raise RunInterrupted(report) from None
     wall_seconds = report.wall_seconds + plain.wall_seconds
     return replace(report, speedup_vs_plain=speedup(report, plain), wall_seconds=wall_seconds)
 
@@ -66,7 +80,10 @@ def run_scenario(
 def _run(run: "_ScenarioRun") -> SimulationReport:
     began_s = time.perf_counter()
     with _error_log() as errors:
-        report = run_virtual(run.perform())
+        try:
+            report = run_virtual(run.perform())
+        except KeyboardInterrupt:
+            raise RunInterrupted(replace(run.report(), wall_seconds=time.perf_counter() - began_s)) from None
     return replace(report, errors=tuple(errors), wall_seconds=time.perf_counter() - began_s)
 
 
@@ -88,6 +105,7 @@ class _ScenarioRun:
     tasks: Sequence[Task]
     strategies: Mapping[str, StrategyKind]
     verifier_options: Mapping[str, Any]
+    on_request: Callable[[], None] | None
     log: EventLog = field(default_factory=EventLog)
     results: list[RequestResult] = field(default_factory=list)
 
@@ -110,19 +128,30 @@ class _ScenarioRun:
             leaked += await _settle(lambda: _open_streams(participants), max(_now_s(), settled_s))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         leaked += [f"a task still runs: {task.get_coro()}" for task in others]
-        return SimulationReport(
-            scenario=scenario.name,
-            strategy=scenario.strategy,
-            seed=scenario.seed,
-            digest=self.log.digest,
+        return replace(
+            self.report(),
             virtual_seconds=ended_s,
-            wall_seconds=0.0,
-            results=tuple(sorted(self.results, key=lambda result: result.number)),
             nodes=uses,
             leaked=tuple(leaked),
-            errors=(),
             fault_counts=participants.plan.counts(),
             must_finish=participants.must_finish,
+        )
+
+    def report(self) -> SimulationReport:
+        """What the requests that have ended tell; of nodes and faults nothing is known before the end."""
+        return SimulationReport(
+            scenario=self.scenario.name,
+            strategy=self.scenario.strategy,
+            seed=self.scenario.seed,
+            digest=self.log.digest,
+            virtual_seconds=max((result.began_s + result.seconds for result in self.results), default=0.0),
+            wall_seconds=0.0,
+            results=tuple(sorted(self.results, key=lambda result: result.number)),
+            nodes=(),
+            leaked=(),
+            errors=(),
+            fault_counts={},
+            must_finish=False,
         )
 
     async def _ask_all(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
@@ -161,6 +190,8 @@ class _ScenarioRun:
             ending = RequestEnding.LEFT
         self.log.note(_now_s(), ending.value, number)
         self.results.append(self._result(number, received, ending, error, began_s))
+        if self.on_request is not None:
+            self.on_request()
 
     async def _generate(self, client: AsyncClient, number: int, received: _Received) -> None:
         task = self.tasks[number]

@@ -50,6 +50,7 @@ class SoakReport:
     tokens: int
     wall_seconds: float
     failures: tuple[SoakFailure, ...]
+    is_interrupted: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object of `cosine-node simulate --seeds`."""
@@ -61,6 +62,7 @@ class SoakReport:
             "faults": dict(self.faults),
             "tokens": self.tokens,
             "wall_seconds": round(self.wall_seconds, 3),
+            "interrupted": self.is_interrupted,
             "failures": [
                 {"seed": f.seed, "strategy": f.strategy, "violations": list(f.violations), "command": f.command}
                 for f in self.failures
@@ -116,30 +118,37 @@ def run_soak(
     strategies: Mapping[str, StrategyKind] | None = None,
     on_run: Callable[[int], None] | None = None,
 ) -> SoakReport:
-    """Run one scenario for each seed and check everything; `on_run` is told each seed that is done."""
+    """Run one scenario for each seed and check everything; `on_run` is told each seed that is done.
+
+    An interrupt ends it with the seeds so far, and `is_interrupted`.
+    """
     known = ALL_STRATEGIES if strategies is None else strategies
     endings: Counter[str] = Counter()
     names: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failures, runs, tokens, began_s = list[SoakFailure](), 0, 0, time.perf_counter()
-    for seed in seeds:
-        scenario = soak_scenario(seed, tuple(known))
-        runs += 1
-        names[scenario.strategy] += 1
-        try:
-            report = run_scenario(scenario, strategies=known)
-        except Exception as error:
-            LOG.exception("seed %d broke off", scenario.seed)
-            violations = [f"the run broke off: {error!r}"]
-        else:
-            violations = report.violations()
-            endings.update(result.ending.value for result in report.results)
-            faults.update(report.fault_counts)
-            tokens += report.tokens
-        if violations:
-            failures.append(SoakFailure(seed=seed, strategy=scenario.strategy, violations=tuple(violations)))
-        if on_run is not None:
-            on_run(seed)
+    is_interrupted = False
+    try:
+        for seed in seeds:
+            scenario = soak_scenario(seed, tuple(known))
+            try:
+                report = run_scenario(scenario, strategies=known)
+            except Exception as error:
+                LOG.exception("seed %d broke off", scenario.seed)
+                violations = [f"the run broke off: {error!r}"]
+            else:
+                violations = report.violations()
+                endings.update(result.ending.value for result in report.results)
+                faults.update(report.fault_counts)
+                tokens += report.tokens
+            runs += 1
+            names[scenario.strategy] += 1
+            if violations:
+                failures.append(SoakFailure(seed=seed, strategy=scenario.strategy, violations=tuple(violations)))
+            if on_run is not None:
+                on_run(seed)
+    except KeyboardInterrupt:
+        is_interrupted = True
     return SoakReport(
         runs=runs,
         endings={ending.value: endings[ending.value] for ending in RequestEnding},
@@ -148,4 +157,5 @@ def run_soak(
         tokens=tokens,
         wall_seconds=time.perf_counter() - began_s,
         failures=tuple(failures),
+        is_interrupted=is_interrupted,
     )

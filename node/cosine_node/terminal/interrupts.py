@@ -37,8 +37,11 @@ def raise_on_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine on a new event loop; SIGINT cancels it and ends the program within `GRACE_S`."""
+def run_interruptibly(work: Coroutine[Any, Any, _T], *, last_words: Callable[[], None] | None = None) -> _T:
+    """Run a coroutine on a new event loop; SIGINT cancels it and ends the program within `GRACE_S`.
+
+    `last_words` is called first: to print what there is so far.
+    """
     from threading import Timer
 
     before = signal.getsignal(signal.SIGINT)
@@ -53,6 +56,8 @@ def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
             is_interrupted = True
             # A second one does not wait.
             leave_on_interrupt()
+            if last_words is not None:
+                last_words()
             _fall_silent()
             # In a thread, for the loop may stand still in an import.
             deadline = Timer(GRACE_S, leave)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -29,15 +31,15 @@ def swarm(**told: Any) -> MeasuredSwarm:
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is started or asked: each family's result is one row."""
 
-    async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, say: Any) -> dict[str, Any]:
-        rows = [row(1.5, rtt_ms=rtt_ms) for rtt_ms in options.rtts_ms]
+    async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, rows: Any, say: Any) -> Any:
+        rows += [row(1.5, rtt_ms=rtt_ms) for rtt_ms in options.rtts_ms]
         setup = {"verifiers": [{"numerics": "gguf:Q4_1+llama.cpp"}]}
         return {"what": "", "setup": setup, "rows": rows, "findings": here.findings_of(rows, options.seed)}
 
     async def run_on_cores(
-        cast: Any, home: Any, cores: Any, options: here.HereOptions, *, say: Any
+        cast: Any, home: Any, cores: Any, options: here.HereOptions, *, rows: Any, say: Any
     ) -> dict[str, Any]:
-        rows = [{**row(1.5), "kind": kind, "near_ties": 0} for kind in ("chat", "coding")]
+        rows += [{**row(1.5), "kind": kind, "near_ties": 0} for kind in ("chat", "coding")]
         return {"what": "", "setup": {}, "rows": rows, "findings": here_cores.findings_of(rows, options.seed)}
 
     monkeypatch.setattr(here, "run_family", run_family)
@@ -147,3 +149,32 @@ def test_the_result_says_how_to_repeat_it(
         "--temperature 0.8 --rtt-ms 0 --rtt-ms 20"
     )
     assert "20 ms of emulated round trip, cosine: 1.50 times" in capsys.readouterr().out
+
+
+INTERRUPTED: Final = """
+import asyncio, os, signal, sys
+from cosine_lab.commands.bench_here import measure_here
+from cosine_lab.experiments import here
+from tests.lab.commands.test_bench_here import swarm
+from tests.lab.experiments.test_here import row
+
+async def run(connect, options, *, rows, say):
+    rows.append(row(1.5))
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+
+here.run = run
+measure_here(swarm(), {}, quick=True, as_json="--json" in sys.argv, out=None)
+"""
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_interrupt_prints_the_rows_so_far_and_is_no_success(as_json: bool) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, *(["--json"] if as_json else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+    if as_json:
+        told = json.loads(done.stdout)
+        assert (len(told["rows"]), told["interrupted"]) == (1, True)
+    else:
+        assert "Temperature 0, cosine: 1.50 times plain decoding" in done.stdout

@@ -1,6 +1,8 @@
 """`cosine-node simulate`: one JSON object, exit codes, and sentences for what cannot be."""
 
 import json
+import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from cosine_lab.simulation import running
 from cosine_lab.simulation.report import SimulationReport
 from cosine_node.cli import main
+from cosine_node.terminal.progress import ProgressLine
 
 FIELDS = {
     *(
@@ -110,6 +113,37 @@ def test_bad_usage_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments
     assert sentence in shown.err
     assert len(shown.err.strip().splitlines()) == 1
     assert shown.out == ""
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_an_interrupt_prints_what_was_measured_and_is_no_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str, requests: int
+) -> None:
+    count = iter(range(1, 100))
+
+    def interrupt_at(self: object) -> None:
+        # In the run with the strategy itself, or in the plain one it is compared with.
+        if next(count) == requests:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProgressLine, "advance", interrupt_at)
+    assert exit_of("--scenario", small, "--json") == 130
+    shown = capsys.readouterr()
+    fields = json.loads(shown.out)
+    assert (fields["interrupted"], fields["requests"]) == (True, min(2, requests))
+    assert fields["speedup_vs_plain"] is None
+    assert shown.err == "Interrupted: this is what was measured until then.\n"
+
+
+def test_an_interrupted_run_is_a_table_without_what_is_not_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str
+) -> None:
+    monkeypatch.setattr(ProgressLine, "advance", lambda self: signal.raise_signal(signal.SIGINT))
+    assert exit_of("--scenario", small) == 130
+    shown = capsys.readouterr().out
+    assert "1, 1 finished" in shown and "traffic" not in shown and "digest" not in shown
+    assert exit_of("--scenario", "soak", "--seeds", "0:3") == 130
+    assert re.search("runs *│ 1 ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

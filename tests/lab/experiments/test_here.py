@@ -1,6 +1,7 @@
 """A running swarm is measured in turns, and what is told follows from the rows."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +53,8 @@ def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path)
         async with SimulatedSwarm() as swarm:
             await swarm.verifier()
             await swarm.drafter()
-            return await measure(await swarm.client(), HERE, questions_of(options), options, say=silent)
+            rows = measure(await swarm.client(), HERE, questions_of(options), options, say=silent)
+            return [found async for found in rows]
 
     rows = run_virtual(measured())
     assert [found["prompt"] for found in rows] == [0, 1]
@@ -69,6 +71,8 @@ def test_every_length_of_links_is_measured_and_named(tmp_path: Path) -> None:
     lines.write_text("ab", "utf-8")
     options = replace(HereOptions.quick(), rtts_ms=(0.0, 40.0), prompts_from=lines)
     asked: list[float] = []
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
 
     async def at_once(check: Callable[[], None]) -> None:
         check()
@@ -86,10 +90,16 @@ def test_every_length_of_links_is_measured_and_named(tmp_path: Path) -> None:
 
                 return AsyncClient(join=join, offload=at_once)
 
-            return await run(connect, options, say=silent)
+            return await run(connect, options, rows=rows, say=told.append)
 
     result = run_virtual(measured())
     assert asked == [0.0, 40.0]
+    # Whoever stops the measurement has what came before.
+    assert rows == result["rows"]
+    assert (
+        all(re.match(r"cell (\d) of 2, (about \d+ s left|the last): temperature 0, prompt 1", one) for one in told)
+        and len(told) == 2
+    )
     assert [found["emulated_rtt_ms"] for found in result["rows"]] == [0.0, 40.0]
     assert result["setup"]["emulated_rtt_ms"] == [0.0, 40.0]
     assert result["setup"]["prompts"] == 1
@@ -132,7 +142,8 @@ def test_no_prompt_begins_once_the_minutes_are_over(tmp_path: Path) -> None:
     async def measured() -> list[dict[str, Any]]:
         async with SimulatedSwarm() as swarm:
             await swarm.verifier()
-            return await measure(await swarm.client(), HERE, questions_of(options), options, say=said.append)
+            rows = measure(await swarm.client(), HERE, questions_of(options), options, say=said.append)
+            return [found async for found in rows]
 
     assert [found["prompt"] for found in run_virtual(measured())] == [0]
     assert said[-1] == "0.001 minutes are over: 2 prompts are not asked."

@@ -138,7 +138,7 @@ def test_a_family_is_started_on_its_cores_and_measured() -> None:
     core = min(os.sched_getaffinity(0))
     cast = Cast(zoo.Family.TOY, None, verifier_options=("--threads", "1"), own_drafters=("zoo:draft-code",))
     options = replace(options_on_cores(quick=True), target=cast.target, prompts=2, tokens=8)
-    result = asyncio.run(run_on_cores(cast, "zoo:draft-general", Cores(core, core), options, say=silent))
+    result = asyncio.run(run_on_cores(cast, "zoo:draft-general", Cores(core, core), options, rows=[], say=silent))
     assert [row["temperature"] for row in result["rows"]] == [0.0, 0.8, 0.0, 0.8]
     assert all(len(row["ms_per_token"]) == 5 and row["is_identical"] for row in result["rows"])
     assert len(result["setup"]["verifiers"]) == 2

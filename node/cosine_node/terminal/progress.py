@@ -1,0 +1,56 @@
+"""How far a long command is: the cells it has measured, of how many, and how long the others may take."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from cosine_node.terminal.waiting import WaitingLine, columns_of
+from cosine_p2p.directory.peer_clocks import span
+
+LINE_EVERY_S: Final = 10.0
+"""Where no line can be rewritten, one so often tells that the command lives and fills no log."""
+
+
+class CellProgress:
+    """Counts the cells of a measurement; each takes as long as those before it did on average."""
+
+    def __init__(self, name: str, cells: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`name` is that of one cell: a request, a seed, a prompt."""
+        self._name = name
+        self._cells = cells
+        self._clock = clock
+        self._began_s = clock()
+        self._done = 0
+
+    def advance(self) -> str:
+        """Count one more cell; how far that is."""
+        self._done += 1
+        left = self._cells - self._done
+        left_s = (self._clock() - self._began_s) / self._done * left
+        return f"{self._name} {self._done} of {self._cells}, {f'about {span(left_s)} left' if left else 'the last'}"
+
+
+class ProgressLine:
+    """Tells on a stream how far it is: on a terminal in one line that is rewritten, elsewhere now and then."""
+
+    def __init__(
+        self, cells: CellProgress, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        stream = stream or sys.stderr
+        self._cells = cells
+        self._clock = clock
+        self._line = WaitingLine(stream, clock=clock)
+        self._every_s = 0.0 if columns_of(stream) else LINE_EVERY_S
+        self._told_s = clock()
+
+    def advance(self) -> None:
+        """One more cell is done."""
+        sentence, now_s = self._cells.advance(), self._clock()
+        if now_s >= self._told_s + self._every_s:
+            self._told_s = now_s
+            self._line.say(sentence)
+
+    def end(self) -> None:
+        """Leave the terminal's line empty for what comes."""
+        self._line.end()
