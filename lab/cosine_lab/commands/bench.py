@@ -89,7 +89,7 @@ HomeDrafter = Annotated[
     ),
 ]
 Minutes = Annotated[
-    float | None, typer.Option(help="Of here: begin no further prompt then; 18 with --cores, else no limit.")
+    float | None, typer.Option(help="Of here: begin no further prompt then; 17 with --cores, else no limit.")
 ]
 Rtts = Annotated[
     list[float] | None,

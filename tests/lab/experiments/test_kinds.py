@@ -26,6 +26,6 @@ def test_kinds_take_turns(family: Family) -> None:
 
 
 def test_no_question_is_learned_from() -> None:
-    """Whatever trains on the folder of this file leaves it out, and no prompt of the zoo is asked twice."""
+    """Whatever trains on the folder of this file leaves it out."""
     assert HELD_OUT_MARK in FILE.name
     assert all(question.is_held_out for question in questions_of(Family.SMOL) if question.domain != EXPERTS)
