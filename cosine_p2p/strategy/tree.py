@@ -180,6 +180,11 @@ class LiveTree:
             self._nodes[child.digest] = parent.children[token] = child
         return child
 
+    def clear(self) -> None:
+        """Drop every node below the root."""
+        self._forget(self.root.children.values())
+        self.root.children.clear()
+
     def walk(self) -> Iterator[TreeNode]:
         """Every node below the root, parents before children."""
         queue = list(self.root.children.values())

@@ -171,6 +171,7 @@ class SimulatedSwarm:
         domain: str = "target",
         home_engine: Engine | None = None,
         home_curve: CostCurve = DRAFT_CURVE,
+        home_reads_target: bool = False,
         coordination: StrategyKind | None = STRATEGIES["cosine"],
         ring: Ring | None = None,
         policy: Policy | None = None,
@@ -197,7 +198,9 @@ class SimulatedSwarm:
         if home_engine is not None:
             home_machine = SimulatedMachine(home_engine, home_curve)
             home_use = home_machine.use
-            home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve)
+            home = HomeDrafter(
+                engine=home_engine, runner=home_machine, curve=home_curve, reads_target=home_reads_target
+            )
         coordinator = None
         if coordination is not None:
             coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from cosine_node.models.model import ModelSource
     from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 
+NO_DRAFT_MODEL: Final = "none"
+"""The value of `--draft-model` that leaves out the draft head which ships for a target."""
 DEFAULT_LEARN_MEMORY: Final = "64MiB"
 
 
@@ -138,7 +140,8 @@ def join(
         model_option(
             "draft-model",
             "MODEL",
-            "A small model that a verifier holds beside its target, to draft where nobody's drafts have come.",
+            "A small model, or an EAGLE-3 head, that a verifier holds beside its target, to draft where nobody's "
+            "drafts have come; none leaves out the head that ships with a target.",
         ),
     ] = None,
     expertise: Annotated[
@@ -201,10 +204,12 @@ def join(
         deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
     )
     _refuse_shared_ports(len(sources), network)
+    if draft_model is not None and chosen is not Role.VERIFIER:
+        raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
+    if draft_model is None and chosen is Role.VERIFIER and not parts.over_stages:
+        draft_model = _shipped_head(sources[0])
     home = None
-    if draft_model is not None:
-        if chosen is not Role.VERIFIER:
-            raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
+    if draft_model not in (None, NO_DRAFT_MODEL):
         # The target's dtype and quantisation are its own, and so is the memory that --kv-memory speaks of.
         beside = EngineChoice(device=engine.device, threads=threads)
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
@@ -273,6 +278,16 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
     if chosen == "ngram":
         raise UsageError(f"A {role} holds the target model; ngram can only draft.")
     return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
+
+
+def _shipped_head(source: "ModelSource") -> str | None:
+    """The draft head that ships for a target, where its engine is one that a head can read."""
+    from cosine_node import zoo
+    from cosine_node.models.engine_kind import EngineKind
+
+    head = zoo.draft_head(source.model)
+    is_readable = head is not None and source.engine.kind_for(zoo.resolve(source.model)) is EngineKind.TORCH
+    return head if is_readable else None
 
 
 def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:

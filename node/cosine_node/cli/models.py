@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cosine_node.training.target_source import TargetSource
 
 TRAIN: Final = "train"
+OWN_PROMPTS: Final = "self"
+"""The value of `--prompts` that lets the target write its questions."""
 
 train_option = partial(typer.Option, rich_help_panel="Of train")
 
@@ -39,6 +41,17 @@ class Training:
             help="JSON lines with messages or text, .jsonl or .jsonl.xz, or a folder of them; .dev. is held out.",
         ),
     ] = None
+    prompts: Annotated[
+        str | None,
+        train_option(
+            metavar="self", help="self lets a chat model write its own questions, beside --texts if given."
+        ),
+    ] = None
+    questions: Annotated[int, train_option(min=1, help="Questions that the target writes itself.")] = 4000
+    head: Annotated[
+        bool,
+        train_option("--head", help="Train a draft head, which a verifier holds beside the target, not a drafter."),
+    ] = False
     out: Annotated[Path | None, train_option(metavar="FOLDER", help="The drafter's folder.")] = None
     work: Annotated[
         Path | None,
@@ -80,12 +93,20 @@ class Training:
     def run(self, peers: tuple[str, ...], network: str) -> dict[str, Any]:
         """Train a drafter by the answers of a target here, or through a swarm; the record of its training."""
         from cosine_node.training.drafter_training import DrafterSettings, train_drafter
-        from cosine_node.training.loop import Plan
+        from cosine_node.training.head_training import train_head
+        from cosine_node.training.loop import Plan, keep_freed_memory
         from cosine_node.training.target_source import Answering, LocalSource, SwarmSource
         from cosine_p2p.access import Access
 
-        if self.texts is None or self.out is None:
-            raise UsageError("zoo train needs --texts and --out: what is asked, and the drafter's folder.")
+        if self.prompts not in (None, OWN_PROMPTS):
+            raise UsageError(
+                f"--prompts takes {OWN_PROMPTS} alone, not {self.prompts!r}; files are given by --texts."
+            )
+        if self.out is None or (self.texts is None and self.prompts is None):
+            raise UsageError(
+                "zoo train needs --texts or --prompts self, and --out: what is asked, and the drafter's folder."
+            )
+        keep_freed_memory()
         try:
             layers = tuple(int(part) for part in self.layers.split(","))
         except ValueError:
@@ -126,9 +147,9 @@ class Training:
         named = {field.name: getattr(self, field.name) for field in fields(DrafterSettings) if field.name in own}
         named["longest_reading"] = self.new_tokens
         named |= {"work": self.work or self.out / "work", "shares": _shares(self.domain or [])}
-        return train_drafter(
-            DrafterSettings(plan=plan, **named), source, lambda line: show(sys.stderr, f"{line}\n")
-        )
+        named["own_questions"] = 0 if self.prompts is None else self.questions
+        make = train_head if self.head else train_drafter
+        return make(DrafterSettings(plan=plan, **named), source, lambda line: show(sys.stderr, f"{line}\n"))
 
 
 @takes_options
@@ -152,9 +173,10 @@ def zoo(
     if as_json:
         sys.stdout.write(json.dumps(record) + "\n")
         return
-    from cosine_node.training.card import agreement_table
+    from cosine_node.training.card import agreement_table, steps_table
 
-    sys.stdout.write(f"{agreement_table(record['agreement'])}\n{training.out}\n")
+    table = steps_table if training.head else agreement_table
+    sys.stdout.write(f"{table(record['agreement'])}\n{training.out}\n")
 
 
 def _shares(domains: list[str]) -> dict[str, float]:

@@ -75,7 +75,8 @@ class DraftTree:
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
     prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
     With `measures_prompt` the first row asks how likely the prompt is. What is committed is counted in `counts`, by
-    positions and first choices, and told to an `observer`.
+    positions and first choices, and told to an `observer`. A drafter that `rereads` feeds what it drafted anew once
+    it is committed: it read it beside its own guesses, and begins its drafts again.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class DraftTree:
         *,
         held_passes: int = 0,
         measures_prompt: bool = True,
+        rereads: bool = False,
         counts: DrafterCounts | None = None,
         observer: TextObserver | None = None,
     ) -> None:
@@ -94,6 +96,7 @@ class DraftTree:
         self._prompt_tokens = len(prompt)
         self._calibration = calibration
         self._held_passes = held_passes
+        self._rereads = rereads
         # A node may be fed `depth` tokens below the root, which grows children one deeper.
         max_depth = MAX_TREE_DEPTH + 1
         self._tree = LiveTree(d_0, last_token=prompt[-1], max_nodes=MAX_NODES, max_depth=max_depth)
@@ -239,7 +242,19 @@ class DraftTree:
                 self._name(committed, self._states[root].log_path_probability)
             self._known.append(committed)
             self._sent.discard(committed)
+        if self._rereads:
+            self._begin_drafts_again(tokens[known:])
         return self._regrow()
+
+    def _begin_drafts_again(self, committed: Sequence[int]) -> None:
+        """Drop all drafts, and let the last known tokens, so many as were `committed`, be fed anew."""
+        for child in self._tree.root.children.values():
+            self._drop(child)
+        self._tree.clear()
+        for node in self._known[len(self._known) - len(committed) :]:
+            probability = self._states[node].log_path_probability
+            self._dropped.append(self._forget(node))
+            self._name(node, probability)
 
     def _note_first_choice(self, root: TreeNode, token: int) -> None:
         """Count whether the model's first choice after the root was the committed token, and show it."""

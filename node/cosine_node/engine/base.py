@@ -28,6 +28,8 @@ from cosine_protocol.request import Sampling
 
 PREFIX: Final = -1
 """The parent of a node that directly follows the kept prefix."""
+Activations = object
+"""What a target's layers made of one token, as a draft head reads it; only engines look into it."""
 
 
 class OutOfPages(CosineError):
@@ -64,6 +66,8 @@ class Row:
     """The number of (token, probability) pairs to return with each choice."""
     wants_nll: bool = False
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
+    activations: tuple[Activations, ...] = ()
+    """For a draft head: what its target made of the tokens before the row's first ones, one for each of these."""
 
     @classmethod
     def chain(cls, sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> "Row":
@@ -102,6 +106,8 @@ class RowResult:
     choices: tuple[Choice, ...]
     nll: float | None = None
     error: CosineError | None = None
+    activations: tuple[Activations, ...] = ()
+    """Of an engine that a draft head reads: what its layers made of each token of the row."""
 
 
 class Engine(Protocol):

@@ -38,6 +38,8 @@ class EngineChoice:
     threads: int | None = None
     pool_size: PoolSize = field(default_factory=PoolSize)
     is_deterministic: bool = False
+    feature_layers: tuple[int, ...] = ()
+    """Layers of a target whose inputs a draft head beside it reads."""
 
     def kind_for(self, resolved: Path | str) -> EngineKind:
         """The library for a model that `zoo.resolve` has found, or will find under that name."""
@@ -63,6 +65,7 @@ def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
         != "auto",
         "--quantize is for --engine torch: choose a GGUF file with fewer bits instead": options.quantize
         is not None,
+        "a draft head reads between a target's layers: it needs --engine torch": bool(options.feature_layers),
         "--deterministic is for --engine torch: with llama.cpp results may depend on what else is "
         "computed": options.is_deterministic,
     }
@@ -107,4 +110,5 @@ def load_with(
         pool_tokens=options.pool_size,
         is_deterministic=options.is_deterministic,
         vocabulary=vocabulary,
+        feature_layers=options.feature_layers,
     )

@@ -14,7 +14,8 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
-from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, load_served, read_names
+from cosine_node.models.home_model import HomeModel, load_home
+from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, read_names
 from cosine_node.serving.announced_node import join
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
@@ -25,7 +26,6 @@ from cosine_node.stages.operations import NoChain
 from cosine_node.stages.remote_chain import RemoteChain
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
-from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -77,8 +77,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         stack.callback(claimed.release)
         folder = await asyncio.to_thread(fetch, options.source.model, emit)
         model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
-        load = partial(load_served, role=Role.DRAFTER, emit=emit)
-        home = await asyncio.to_thread(load, options.home) if options.home else None
+        home = await asyncio.to_thread(_home, options, emit)
         gate = network.access.gate(claimed.identity.peer_id)
         joined = await join(network, claimed, gate, emit, stack)
         source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
@@ -100,6 +99,11 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)
+
+
+def _home(options: NodeOptions, emit: Emit) -> HomeModel | None:
+    """The drafter beside the head of a chain, if it has one. Raises `UsageError`."""
+    return None if options.home is None else load_home(options.home, emit, measure_s=MEASURE_S)
 
 
 class HeadChains:

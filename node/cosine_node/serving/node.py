@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
@@ -93,16 +94,19 @@ class _Models:
     """The model that a node serves, with a verifier's own drafter, or what a drafter learns with."""
 
     served: ServedModel
-    home: ServedModel | None
+    home: HomeModel | None
     learner: "Learner | None"
 
 
 async def _load(options: NodeOptions, identity: Identity, emit: Emit) -> _Models:
     """Load the models of a node. Raises `UsageError`."""
-    load = partial(load_served, emit=emit, measure_s=MEASURE_S if options.emulation is None else WARM_UP_S)
-    # The verifier's own drafter first: the target's KV pool takes what memory is left.
-    home = await asyncio.to_thread(load, options.home, Role.DRAFTER) if options.home else None
-    served = await asyncio.to_thread(load, options.source, options.role)
+    measure_s = MEASURE_S if options.emulation is None else WARM_UP_S
+    home = None
+    if options.home is None:
+        served = await asyncio.to_thread(load_served, options.source, options.role, emit, measure_s=measure_s)
+    else:
+        load = partial(load_with_home, emit=emit, measure_s=measure_s)
+        served, home = await asyncio.to_thread(load, options.source, options.home)
     learner = None
     if options.learn_bytes is not None:
         from cosine_node.serving.learner import learner_of
@@ -228,7 +232,7 @@ class VerifierNode(RunningNode):
         served: ServedModel,
         options: NodeOptions,
         *,
-        home: ServedModel | None = None,
+        home: HomeModel | None = None,
         chain: "ChainRunner | None" = None,
     ) -> None:
         super().__init__(joined, served, options, chain=chain)
@@ -240,7 +244,7 @@ class VerifierNode(RunningNode):
             if options.emulation is not None:
                 curve = options.emulation.curve(Role.DRAFTER)
                 runner = PacedRunner(runner, curve)
-            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve)
+            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, reads_target=home.reads_target)
         coordinator = None
         if options.max_coordinated:
             coordinator = RequestCoordinator(joined.transport, most_requests=options.max_coordinated)

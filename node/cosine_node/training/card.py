@@ -51,3 +51,54 @@ def agreement_table(agreement: Mapping[str, Mapping[str, Mapping[str, float]]]) 
             shares = [f"{figures['drafter']:.3f}", f"{figures['copying']:.3f}", f"{figures['tokens']:.0f}"]
             rows.append([domain, temperature, *shares])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def head_card(name: str, record: Mapping[str, Any]) -> str:
+    """The README.md of a draft head."""
+    answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
+    layers = ", ".join(map(str, record["feature_layers"]))
+    lines = [
+        "---",
+        "pipeline_tag: text-generation",
+        "tags:",
+        "- speculative-decoding",
+        "- eagle3",
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"A draft head in the manner of EAGLE-3 (arXiv 2503.01840) for the target {record['target']}: one layer",
+        f"that guesses that model's next tokens from what enters its layers {layers} (the number of layers",
+        "names what leaves the last). It is of no use alone; a verifier holds it beside the target.",
+        f"It has {record['parameters']:,} parameters and may draft {record['known_tokens']:,} tokens.",
+        "",
+        "## Training",
+        "",
+        f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
+        f"  greedy, half sampled at temperature {record['sampled_at']:g}",
+        f"- loss: {record['method']}",
+        f"- {record['steps']:,} steps, {record['minutes']:g} minutes "
+        f"({record['device']}, threads: {record['threads']})",
+        f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
+        f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
+        "",
+        "## Agreement",
+        "",
+        "Along the target's answers to held-out questions: how often the head's best guess was right, for the",
+        "first token of a draft, and for each further one where all before it were right.",
+        "",
+        steps_table(record["agreement"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def steps_table(agreement: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The measured steps of a draft head as a Markdown table."""
+    rows = []
+    for domain, by_temperature in agreement.items():
+        for temperature, figures in by_temperature.items():
+            shares = [f"{share:.3f}" for share in figures["steps"]]
+            rows.append([domain, temperature, *shares, f"{figures['tokens']:.0f}"])
+    steps = max((len(row) - 3 for row in rows), default=0)
+    head = ["domain", "temperature", *(f"token {step + 1}" for step in range(steps)), "tokens"]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])

@@ -14,9 +14,11 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.training.answers import Answer, Say, ask_all, most_frequent
 from cosine_node.training.card import drafter_card
 from cosine_node.training.distilling import Example, ExampleMix, distillation_loss, drafter_in, right_choices
+from cosine_node.training.local_target import LocalTarget
 from cosine_node.training.loop import Plan, Training, has_fast_bfloat16, train
 from cosine_node.training.new_drafter import adopt
-from cosine_node.training.questions import TEMPERATURE, prompts_of, read_questions, readings_of
+from cosine_node.training.own_questions import write_own_questions
+from cosine_node.training.questions import TEMPERATURE, Question, prompts_of, read_questions, readings_of
 from cosine_node.training.target_source import TargetSource
 from cosine_protocol.errors import UsageError
 
@@ -30,12 +32,14 @@ POOL_TOKENS: Final = 4096
 class DrafterSettings:
     """The texts, answers and steps that one drafter is made of, and the folders of its making.
 
-    Answers are kept in `work` and asked for once, whichever drafters learn from them. `shares` weigh the domains;
-    all answers count alike if there are none. `init` is a drafter to go on from.
+    Answers are kept in `work` and asked for once, whichever drafters learn from them. The target writes
+    `own_questions` itself, beside those of `texts` if there are any. `shares` weigh the domains; all answers count
+    alike if there are none. `init` is a drafter to go on from.
     """
 
     target: str
-    texts: Path
+    texts: Path | None
+    own_questions: int = 0
     out: Path
     work: Path
     plan: Plan
@@ -65,7 +69,7 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
     device = resolve_device(settings.device)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    learned, held_out = _answers(settings, source, say)
+    learned, held_out = gather_answers(settings, source, say)
     settings.out.mkdir(parents=True, exist_ok=True)
     vocabulary, drafter = _beginning(settings, learned, source)
     say(f"{len(learned)} answers; the drafter knows {len(vocabulary.target_ids)} tokens")
@@ -88,7 +92,7 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
     )
     drafter.to(torch.bfloat16).save_pretrained(settings.out)
     say("measuring along held-out answers")
-    record = _record(settings, drafter, vocabulary, learned, run)
+    record = training_record(settings, drafter, vocabulary, learned, run, device=device.type)
     record["agreement"] = measured_agreement(
         settings.out, held_out, vocab_tokens=source.codec.vocab_tokens, device=str(device)
     )
@@ -118,18 +122,21 @@ def measured_agreement(
     return measured
 
 
-def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple[list[Answer], list[Answer]]:
-    """The answers to learn from, and those to questions that are held out, each greedy and sampled."""
+def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple[list[Answer], list[Answer]]:
+    """The answers to learn from, and those to questions that are held out, each greedy and sampled.
+
+    Raises `UsageError`.
+    """
     work = settings.work
     marker = work / "target.txt"
     if marker.is_file() and marker.read_text("utf-8") != settings.target:
         raise UsageError(f"{work} holds the answers of {marker.read_text('utf-8')}; give another --work.")
     work.mkdir(parents=True, exist_ok=True)
     marker.write_text(settings.target, "utf-8")
-    questions = read_questions(settings.texts)
+    questions = _questions(settings, source, say)
     domains = {question.domain for question in questions}
     if unknown := set(settings.shares) - domains:
-        raise UsageError(f"{settings.texts} has no texts of the domain {min(unknown)!r}.")
+        raise UsageError(f"There are no texts of the domain {min(unknown)!r}.")
     asked = {domain for domain in domains if settings.shares.get(domain, not settings.shares)}
     own = [question for question in questions if not question.is_held_out and question.domain in asked]
     learned = prompts_of(
@@ -148,8 +155,8 @@ def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple
     )
     if not learned or not held_out:
         raise UsageError(
-            f"{settings.texts} has no questions of at most {settings.longest_prompt} tokens, or none that are held "
-            "out; give more texts, or a greater --longest-prompt."
+            f"There are no questions of at most {settings.longest_prompt} tokens, or none that are held out; give "
+            "more texts, or a greater --longest-prompt."
         )
     read = readings_of(
         own,
@@ -162,6 +169,20 @@ def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple
     readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
     measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
     return answers + readings, measured
+
+
+def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> list[Question]:
+    """The questions of the texts, and those that the target writes itself."""
+    questions = [] if settings.texts is None else read_questions(settings.texts)
+    if settings.own_questions:
+        target = source.target()
+        if not isinstance(target, LocalTarget):
+            raise UsageError("A target writes its own questions on this machine alone; a swarm needs --texts.")
+        own = write_own_questions(
+            target, source.codec, settings.work, count=settings.own_questions, seed=settings.seed, say=say
+        )
+        questions += read_questions(own)
+    return questions
 
 
 def _beginning(
@@ -179,9 +200,16 @@ def _beginning(
     return vocabulary, drafter
 
 
-def _record(
-    settings: DrafterSettings, drafter: Any, vocabulary: DraftVocabulary, learned: Sequence[Answer], run: Training
+def training_record(
+    settings: DrafterSettings,
+    drafter: torch.nn.Module,
+    vocabulary: DraftVocabulary,
+    learned: Sequence[Answer],
+    run: Training,
+    *,
+    device: str,
 ) -> dict[str, Any]:
+    """How a drafter was made."""
     domains = sorted({answer.domain for answer in learned})
     plan = {
         name: value for name, value in asdict(settings.plan).items() if not name.startswith(("budget", "report"))
@@ -198,10 +226,10 @@ def _record(
         "init": settings.init.name if settings.init else None,
         "steps": run.steps,
         "minutes": round(run.minutes, 2),
-        "device": drafter.device.type,
+        "device": device,
         "threads": torch.get_num_threads(),
         "batch_rows": settings.batch_rows,
         "seed": settings.seed,
-        "numerics": "bf16 autocast" if has_fast_bfloat16(drafter.device.type) else "float32",
+        "numerics": "bf16 autocast" if has_fast_bfloat16(device) else "float32",
         **plan,
     }

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from cosine_node.engine.sampling import Query
-from cosine_node.engine.torch.sampling import best_tokens, choose
+from cosine_node.engine.torch.sampling import best_tokens, noise_of
 from cosine_node.training.answers import Answer, TargetPrompt
 from cosine_protocol.errors import UsageError
 
@@ -28,6 +27,8 @@ BLOCK_TOKENS: Final = 64
 """Room grows by so many tokens. Products over all of the room need no copy, unlike those over a part."""
 LIKELY_TOKENS: Final = 24
 """Tokens stored of each position. What is left joins the probability of all others."""
+SAMPLED_TOKENS: Final = 256
+"""Sampled answers take one of so many: at 0.8 less than a hundredth lies beyond, and noise costs time."""
 REFILL_SLOTS: Final = 8
 """Slots that are filled again together, for their prompts are fed in one pass."""
 READ_ROWS: Final = 8
@@ -135,9 +136,9 @@ class _Writing:
 class LocalTarget:
     """A causal language model that writes up to `slots` answers at once, each until one of `eos` or `new_tokens`.
 
-    Tokens are chosen as a verifier chooses them: greedily, or with the keyed noise of the seed. The model's
-    attention is switched and it must not be used elsewhere. Raises `UsageError` for a model with an attention of
-    its own.
+    Tokens are chosen as a verifier chooses them, greedily or with the keyed noise of the seed, but only among the
+    `SAMPLED_TOKENS` likeliest. The model's attention is switched and it must not be used elsewhere. Raises
+    `UsageError` for a model with an attention of its own.
     """
 
     def __init__(self, model: Any, *, eos: Iterable[int], slots: int, new_tokens: int) -> None:
@@ -154,6 +155,20 @@ class LocalTarget:
         self._new_tokens = new_tokens
         self._writing: list[_Writing | None] = [None] * slots
         self._last = torch.zeros(slots, dtype=torch.int64, device=model.device)
+
+    @torch.inference_mode()
+    def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """The likeliest next tokens after these, at most so many, and their probabilities."""
+        room = AnswerSlots(slots=1, device=self._last.device)
+        with room.filling([0]):
+            hidden = self._model.base_model(input_ids=self._padded([tokens]), slots=room, use_cache=False)[0]
+        chances = self._model.get_output_embeddings()(hidden[0, -1:]).float().softmax(-1)[0]
+        best = chances.topk(min(count, len(chances)))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def has_ended(self, answer: Answer) -> bool:
+        """True for an answer that came to its own end."""
+        return answer.tokens[-1] in self._eos
 
     @torch.inference_mode()
     def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
@@ -192,7 +207,7 @@ class LocalTarget:
                 hidden = self._model.base_model(input_ids=self._padded(texts), slots=room, use_cache=False)[0]
             for row, prompt in enumerate(batch):
                 places = hidden[row, len(prompt.tokens) - 1 : len(texts[row])]
-                ids, logs = _likely(self._model.get_output_embeddings()(places).float())
+                ids, logs = _likely(self._model.get_output_embeddings()(places))
                 yield prompt.answer(prompt.given, ids, logs)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -221,13 +236,15 @@ class LocalTarget:
     def _write(self, slots: Sequence[int], logits: Tensor) -> None:
         """Choose the next token of these slots by `logits` [slots, vocabulary]."""
         writings = [writing for slot in slots if (writing := self._writing[slot]) is not None]
-        queries = [Query(writing.prompt.sampling, len(writing.tokens)) for writing in writings]
-        scores = logits.float()
-        likely, logs = _likely(scores)
-        for row, (writing, choice) in enumerate(zip(writings, choose(scores, queries), strict=True)):
-            if choice is None:
+        likely, logs = _likely(logits)
+        chosen = likely[:, 0].tolist()
+        sampled = [row for row, writing in enumerate(writings) if writing.prompt.sampling.temperature]
+        for row, token in zip(sampled, _sampled(logits[sampled], [writings[row] for row in sampled]), strict=True):
+            chosen[row] = token
+        for row, (writing, token) in enumerate(zip(writings, chosen, strict=True)):
+            if not np.isfinite(logs[row, 0]):
                 raise UsageError("The target gives NaN or infinite logits; choose another --dtype.")
-            writing.tokens.append(choice.token)
+            writing.tokens.append(token)
             writing.likely_ids.append(likely[row])
             writing.likely_logs.append(logs[row])
         fresh = [writing.tokens[-1] for writing in writings]
@@ -245,8 +262,21 @@ class LocalTarget:
                 yield writing.prompt.answer(tokens, np.stack(ids), np.stack(logs))
 
 
-def _likely(scores: Tensor) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """The likeliest tokens by `scores` [rows, vocabulary] in float32, and the logs of their probabilities."""
+def _sampled(logits: Tensor, writings: Sequence[_Writing]) -> list[int]:
+    """The next token of each of these writings, by `logits` [writings, vocabulary]."""
+    if not writings:
+        return []
+    values, ids = best_tokens(logits, min(SAMPLED_TOKENS, logits.shape[1]))
+    noise = noise_of(ids, [(writing.prompt.sampling.seed, len(writing.tokens)) for writing in writings])
+    temperatures = torch.tensor([[writing.prompt.sampling.temperature] for writing in writings], device=ids.device)
+    best = (values.float() / temperatures + noise).argmax(-1, keepdim=True)
+    tokens: list[int] = ids.gather(1, best)[:, 0].tolist()
+    return tokens
+
+
+def _likely(logits: Tensor) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+    """The likeliest tokens by `logits` [rows, vocabulary], and the logs of their probabilities."""
+    scores = logits.float()
     values, ids = best_tokens(scores, min(LIKELY_TOKENS, scores.shape[1]))
     # Several times as fast on a CPU as logsumexp.
     totals = (scores - values[:, :1]).exp().sum(-1, keepdim=True).log() + values[:, :1]

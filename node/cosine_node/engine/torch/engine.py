@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,8 +39,10 @@ class TorchEngine(PagedEngine):
         tiles: RowTileSet | None = None,
         vocabulary: DraftVocabulary | None = None,
         windows: WindowPages | None = None,
+        feature_layers: Sequence[int] = (),
     ) -> None:
-        """`pads_rows`, `tiles` and `windows` are `PackedModel`'s.
+        """`pads_rows`, `tiles`, `windows` and `feature_layers` are `PackedModel`'s; with the last, results tell
+        what these layers made of each token.
 
         `vocabulary` is that of a drafter's own ids (`choose`). Without `windows`, which no way but packed passes
         may have, layers with a sliding window hold all tokens as well.
@@ -47,7 +50,12 @@ class TorchEngine(PagedEngine):
         self._vocabulary = vocabulary
         pool = PagePool(tokens=pool_tokens, windows=windows)
         self._passes = way.pass_model(
-            model, slots=pool.capacity_tokens, pads_rows=pads_rows, tiles=tiles, windows=windows
+            model,
+            slots=pool.capacity_tokens,
+            pads_rows=pads_rows,
+            tiles=tiles,
+            windows=windows,
+            feature_layers=feature_layers,
         )
         super().__init__(
             pool,
@@ -59,6 +67,12 @@ class TorchEngine(PagedEngine):
     @property
     def device(self) -> torch.device:
         return self._passes.device
+
+    @property
+    def embedding(self) -> Tensor:
+        """The model's own, [tokens, width], which a draft head reads tokens by."""
+        weight: Tensor = self._passes.model.get_input_embeddings().weight
+        return weight.detach()
 
     @property
     def pool_bytes(self) -> int:
@@ -80,6 +94,12 @@ class TorchEngine(PagedEngine):
             results = row_results(
                 feeds, lambda wanted: self._passes.logits(feeds, wanted=wanted), vocabulary=self._vocabulary
             )
+            activations = self._passes.take_activations()
+            if activations is not None:
+                parts = torch.split_with_sizes(activations, [len(row.tokens) for row in rows])
+                results = [
+                    replace(result, activations=tuple(part)) for result, part in zip(results, parts, strict=True)
+                ]
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results

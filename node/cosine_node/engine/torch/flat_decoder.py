@@ -222,18 +222,30 @@ class FlatDecoder:
         output = [] if self._output is None else [RowKernel(self._output.weight.shape[1], self._output)]
         return [*products.values(), *output]
 
-    def __call__(self, plan: DecoderPlan, wanted: Tensor | None, entering: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        plan: DecoderPlan,
+        wanted: Tensor | None,
+        entering: Tensor | None = None,
+        seen: dict[int, Tensor] | None = None,
+    ) -> Tensor:
         """Logits [wanted, vocab] of a pass at some of its positions, or at all.
 
         With activations `entering` [tokens, hidden] those go into the first layer. Without an output layer what
-        leaves the last one is returned in place of logits.
+        leaves the last one is returned in place of logits. The keys of `seen` are layers: what enters each
+        [tokens, hidden] is put there; one more than the last names what leaves it.
         """
         x = self._embed(plan.input_ids[0]) if entering is None else entering
         cos, sin = (angles[0, :, None] for angles in self._rotary(x, plan.position_ids))
         half = sin.shape[-1] // 2
         sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
-        for layer in self._layers:
+        seen = {} if seen is None else seen
+        for number, layer in enumerate(self._layers):
+            if number in seen:
+                seen[number] = x
             x = layer(x, cos, sin, plan)
+        if len(self._layers) in seen:
+            seen[len(self._layers)] = x
         x = x if wanted is None else x[wanted]
         return x if self._output is None else self._output(self._norm(x))
 

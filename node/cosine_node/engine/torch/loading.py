@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -60,12 +61,14 @@ def load_engine(
     pool_tokens: int | PoolSize = 16_384,
     is_deterministic: bool = False,
     vocabulary: DraftVocabulary | None = None,
+    feature_layers: Sequence[int] = (),
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
-    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids.
+    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids,
+    `feature_layers` are those that a draft head reads.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -95,7 +98,13 @@ def load_engine(
             pages = -(-size.tokens // PAGE_TOKENS)
             windows = WindowPages(pages=pages, tokens=size.windowed, window_tokens=token.window_tokens)
         return TorchEngine(
-            model, pool_tokens=size.tokens, way=way, tiles=tiles, vocabulary=vocabulary, windows=windows
+            model,
+            pool_tokens=size.tokens,
+            way=way,
+            tiles=tiles,
+            vocabulary=vocabulary,
+            windows=windows,
+            feature_layers=feature_layers,
         )
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error

@@ -1,7 +1,7 @@
 """A transformers model that runs packed passes: plan in, logits out."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from cosine_node.engine.torch.cuda_graphs import CudaGraphs
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.partial_model import part_of
+from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
 from cosine_node.engine.torch.row_tiles import RowTileSet, tile_experts
@@ -46,6 +47,7 @@ class PackedModel(PassModel):
         tiles: RowTileSet | None = None,
         keeps_latents: bool = True,
         windows: WindowPages | None = None,
+        feature_layers: Sequence[int] = (),
     ) -> None:
         AttentionInterface.register(ATTENTION_NAME, packed_attention)
         model.set_attn_implementation(ATTENTION_NAME)
@@ -56,6 +58,7 @@ class PackedModel(PassModel):
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
         self.flat = FlatDecoder.of(self.model)
+        self._features = PassFeatures(self.model, feature_layers, is_flat=self.flat is not None)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         # One token runs through the model: what comes out is as wide as the vocabulary, where it is logits.
@@ -72,9 +75,18 @@ class PackedModel(PassModel):
         self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
             tile_experts(self.model, tiles.products)
-        elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
+        elif (
+            self._pads_rows
+            and self.flat is not None
+            and self.flat.is_capturable
+            and part_of(model) is None
+            and not feature_layers
+        ):
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
+
+    def take_activations(self) -> Tensor | None:
+        return self._features.take()
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
@@ -85,6 +97,8 @@ class PackedModel(PassModel):
         those that leave it, of all positions, where it has no last; `store` is the part of the pool that the slots
         count in.
         """
+        # A pass that failed may have left some.
+        self._features.take()
         with self._passing():
             if self._tiles is not None:
                 return self._deterministic_logits(feeds, wanted, self._tiles)
@@ -99,7 +113,9 @@ class PackedModel(PassModel):
             if logits is not None:
                 return logits
             # The output projection is a large share of a small model: it is computed where it is wanted only.
-            return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
+            logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
+            self._features.end_piece(tokens=len(plan.tokens))
+            return logits
 
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
         stale = stale_slots(feeds)
@@ -114,13 +130,14 @@ class PackedModel(PassModel):
             # The output projection is a product like the others; its padding repeats the last row.
             padding = tiles.products.padded(len(asked)) - len(asked)
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
+            self._features.end_piece(tokens=sum(len(row.tokens) for _, row in piece))
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _decode(self, plan: DecoderPlan, wanted: list[int] | None, entering: Tensor | None = None) -> Tensor:
         """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
         keep = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=self.device)
         if self.flat is not None:
-            return self.flat(plan, keep, entering)
+            return self.flat(plan, keep, entering, self._features.seen)
         extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
         if entering is not None:
             extra["entering"] = entering

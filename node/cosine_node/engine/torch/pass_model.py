@@ -45,6 +45,10 @@ class PassModel(ABC):
         Raises `PassAbandoned` once told to, and `OutOfMemory`.
         """
 
+    def take_activations(self) -> Tensor | None:
+        """Those of the last pass [tokens, layers * hidden] where the model was made to note some, else None."""
+        return None
+
     def abandon(self) -> None:
         """Stop the pass under way between two of its layers; called from another thread."""
         self._abandoned.set()

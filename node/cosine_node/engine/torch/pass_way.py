@@ -1,5 +1,6 @@
 """The ways in which a model's passes can be run."""
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -8,6 +9,7 @@ from cosine_node.engine.torch.cached_model import CachedModel
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.row_tiles import RowTileSet
+from cosine_node.engine.torch.support import UnsupportedModel
 
 
 class PassWay(Enum):
@@ -31,6 +33,7 @@ class PassWay(Enum):
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
         windows: WindowPages | None = None,
+        feature_layers: Sequence[int] = (),
     ) -> PassModel:
         """A model that runs its passes this way; the other arguments are `PackedModel`'s, packed ways have them.
 
@@ -44,5 +47,10 @@ class PassWay(Enum):
                 tiles=tiles,
                 keeps_latents=self is PassWay.PACKED,
                 windows=windows,
+                feature_layers=feature_layers,
+            )
+        if feature_layers:
+            raise UnsupportedModel(
+                model.config.model_type, f"a draft head cannot read models that run with {self.value}"
             )
         return CachedModel(model, slots=slots, is_stepped=self is PassWay.STEPPED)

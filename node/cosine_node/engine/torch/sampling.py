@@ -51,14 +51,24 @@ def _drawn(
     """
     # MPS has no float64, so its noise is made on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
+    noise = _noise_after(_token_steps(vocab_tokens, vocabulary, where), seed_positions).to(device)
+    return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
+
+
+def noise_of(ids: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
+    """The noise of some tokens of each position, float32 [seed_positions, ids] as `ids` has them."""
+    return _noise_after((ids + 1) * _signed(GAMMA), seed_positions)
+
+
+def _noise_after(token_steps: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
+    """Noise, float32 [seed_positions, tokens], of tokens whose steps are [tokens] or [seed_positions, tokens]."""
     keys = [_signed(position_key(seed=seed, position=position)) for seed, position in seed_positions]
-    words = _token_steps(vocab_tokens, vocabulary, where) + torch.tensor(keys, device=where)[:, None]
+    words = token_steps + torch.tensor(keys, device=token_steps.device)[:, None]
     words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
     words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
     words = words ^ _shift_right(words, 31)
     uniform = (_shift_right(words, 11).to(torch.float64) + 0.5) * 2.0**-53
-    noise = uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
-    return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
+    return uniform.log_().neg_().log_().neg_().to(torch.float32)
 
 
 # Bounds memory. The siblings of a tree and the next pass need the same positions again.

@@ -1,0 +1,83 @@
+"""The drafter that a verifier holds beside its target: a small model, or a head that reads the target's layers."""
+
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from cosine_node.engine.base import Engine
+from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.models.model import ModelSource, ServedModel, fetch, load_served
+from cosine_node.terminal.events import Emit
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+EAGLE_SCHEME: Final = "eagle3:"
+"""How a name that must be that of an EAGLE-3 head may begin on the command line, as in other servers."""
+POOL_TOKENS: Final = 16_384
+"""Tokens that a head keeps of all requests; it has one layer, and reads the end of long texts only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeModel:
+    """A verifier's own drafter. One that `reads_target` is a draft head (`cosine_node.verifier.home_drafter`)."""
+
+    engine: Engine
+    curve: CostCurve
+    reads_target: bool = False
+
+
+def load_with_home(
+    source: ModelSource, home: ModelSource, emit: Emit, *, measure_s: float
+) -> tuple[ServedModel, HomeModel]:
+    """A verifier's target and its own drafter. Blocks; raises `UsageError` with one sentence."""
+    name = home.model.removeprefix(EAGLE_SCHEME)
+    folder = fetch(name, emit)
+    if is_eagle_head(folder):
+        return _load_with_head(source, name, folder, emit, measure_s=measure_s)
+    # The drafter first: the target's KV pool takes what memory is left.
+    drafter = load_home(home, emit, measure_s=measure_s)
+    return load_served(source, Role.VERIFIER, emit, measure_s=measure_s), drafter
+
+
+def load_home(home: ModelSource, emit: Emit, *, measure_s: float) -> HomeModel:
+    """A drafter that is a model of its own. Blocks; raises `UsageError` with one sentence."""
+    name = home.model.removeprefix(EAGLE_SCHEME)
+    if is_eagle_head(fetch(name, emit)):
+        raise UsageError("A draft head reads all of its target's layers, and beside stages some are elsewhere.")
+    if name != home.model:
+        raise UsageError(f"{name!r} is no EAGLE-3 head: its config.json does not name one.")
+    drafter = load_served(home, Role.DRAFTER, emit, measure_s=measure_s)
+    return HomeModel(engine=drafter.engine, curve=drafter.curve)
+
+
+def is_eagle_head(folder: Path) -> bool:
+    """True for the folder of a draft head, which is no model of its own."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    named = config.get("architectures") if isinstance(config, dict) else None
+    return isinstance(named, list) and any("eagle3" in str(name).lower() for name in named)
+
+
+def _load_with_head(
+    source: ModelSource, name: str, folder: Path, emit: Emit, *, measure_s: float
+) -> tuple[ServedModel, HomeModel]:
+    from cosine_node.engine.eagle.draft_head import EagleHead
+    from cosine_node.engine.eagle.head_engine import EagleEngine
+    from cosine_node.engine.torch.engine import TorchEngine
+    from cosine_node.engine.torch.loading import read_config
+
+    config = read_config(str(fetch(source.model, emit))).get_text_config()
+    head = EagleHead.load(folder, target_layers=config.num_hidden_layers)
+    head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=config.vocab_size)
+    engine = replace(source.engine, feature_layers=head.shape.feature_layers)
+    served = load_served(replace(source, engine=engine), Role.VERIFIER, emit, measure_s=measure_s)
+    assert isinstance(served.engine, TorchEngine), "no other engine takes feature layers"
+    embedding = served.engine.embedding
+    emit("measuring", {"model": name})
+    drafter = EagleEngine(head.to(embedding.device, embedding.dtype), embedding, pool_tokens=POOL_TOKENS)
+    curve = measure_curve(drafter, clock=time.perf_counter, budget_s=measure_s)
+    return served, HomeModel(engine=drafter, curve=curve, reads_target=True)

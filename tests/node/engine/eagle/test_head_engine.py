@@ -1,0 +1,128 @@
+"""A draft head's engine: it gives what the head itself gives, for chains and trees, wherever a text begins."""
+
+import random
+
+import pytest
+import torch
+
+from cosine_node.engine.base import PREFIX, Row, RowResult
+from cosine_node.engine.eagle.head_engine import EagleEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.training.head_steps import unrolled
+from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.request import Sampling
+from tests.node.engine.eagle.small_head import FEATURE_LAYERS, VOCABULARY, embedding_of, random_head
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+
+TEXT = [random.Random(7).randrange(VOCAB) for _ in range(24)]
+TARGET = tiny_llama()
+HEAD = random_head()
+
+
+def activations(tokens: list[int] = TEXT) -> tuple[object, ...]:
+    engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
+    return engine.forward([Row.chain(sequence, tokens)])[0].activations
+
+
+def head_engine() -> EagleEngine:
+    return EagleEngine(HEAD, embedding_of(TARGET), pool_tokens=256)
+
+
+def read_text(engine: EagleEngine, *, first: int = 1, sampling: Sampling | None = None) -> tuple[int, RowResult]:
+    """Feed the text from the token `first` on beside what the target made of those before."""
+    tokens = TEXT[first:]
+    sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
+    names = tuple(range(len(tokens)))
+    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5)
+    seen = activations()[first - 1 : -1]
+    (result,) = engine.forward(
+        [Row(**{name: getattr(row, name) for name in row.__slots__} | {"activations": seen})]
+    )
+    return sequence, result
+
+
+def best(outputs: torch.Tensor) -> list[int]:
+    return [VOCABULARY.target_ids[own] for own in HEAD.logits(outputs).argmax(-1).tolist()]
+
+
+def test_what_a_target_tells_is_what_enters_its_layers() -> None:
+    hidden = TARGET(input_ids=torch.tensor([TEXT]), output_hidden_states=True).hidden_states
+    body, last = TARGET.model, []
+    hook = body.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
+    TARGET(input_ids=torch.tensor([TEXT]))
+    hook.remove()
+    expected = torch.cat([hidden[0], hidden[1], last[0]], -1)[0]
+    assert torch.allclose(torch.stack(activations()), expected, atol=1e-5)  # type: ignore[arg-type]  # tensors
+
+
+@torch.inference_mode()
+def test_a_read_text_gives_the_first_step_of_training() -> None:
+    _, result = read_text(head_engine())
+    embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
+    seen = torch.stack(activations())[None]  # type: ignore[arg-type]  # tensors
+    (first,) = unrolled(HEAD, embedded, seen, 1)
+    assert [choice.token for choice in result.choices] == best(first[0])
+
+
+@torch.inference_mode()
+def test_drafts_give_the_further_steps_of_training() -> None:
+    engine = head_engine()
+    embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
+    seen = torch.stack(activations())[None]  # type: ignore[arg-type]  # tensors
+    steps = list(unrolled(HEAD, embedded, seen, 4))
+    anchor = 15
+    tokens = TEXT[1 : anchor + 2]
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
+    names = tuple(range(len(tokens)))
+    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=activations()[: len(tokens)])
+    drafted = [engine.forward([row])[0].choices[-1].token]
+    for step in (1, 2, 3):
+        name = len(tokens) + step
+        parent = names[-1] if step == 1 else name - 1
+        row = Row(sequence, (TEXT[anchor + 1 + step],), (name,), (parent,))
+        drafted.append(engine.forward([row])[0].choices[-1].token)
+    assert drafted == [best(output[0, anchor : anchor + 1])[0] for output in steps]
+
+
+def test_a_branch_is_drafted_as_if_it_were_alone() -> None:
+    engine = head_engine()
+    sequence, _ = read_text(engine)
+    last = len(TEXT) - 2
+    siblings = Row(sequence, (5, 9), (100, 101), (last, last), candidates=5)
+    together = engine.forward([siblings])[0].choices
+    deeper = engine.forward([Row(sequence, (11,), (102,), (101,), candidates=5)])[0].choices
+    alone_engine = head_engine()
+    alone, _ = read_text(alone_engine)
+    assert (
+        alone_engine.forward([Row(alone, (9,), (100,), (last,), candidates=5)])[0].choices[0].token
+        == together[1].token
+    )
+    assert (
+        alone_engine.forward([Row(alone, (11,), (101,), (100,), candidates=5)])[0].choices[0].token
+        == deeper[0].token
+    )
+
+
+def test_a_text_may_begin_anywhere_and_needs_no_activations() -> None:
+    engine = head_engine()
+    _, result = read_text(engine, first=9)
+    assert len(result.choices) == len(TEXT) - 9
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+    assert len(engine.forward([Row.chain(sequence, [1, 2, 3])])[0].choices) == 3
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3, repetition_penalty=1.3)])
+def test_only_tokens_that_it_knows_are_drafted(sampling: Sampling) -> None:
+    _, result = read_text(head_engine(), sampling=sampling)
+    drafted = {token for choice in result.choices for token, _ in choice.candidates}
+    assert drafted <= set(VOCABULARY.target_ids)
+    assert all(choice.token == choice.candidates[0][0] for choice in result.choices)
+
+
+def test_a_pass_that_is_refused_feeds_nothing() -> None:
+    engine = head_engine()
+    free = engine.free_tokens
+    with pytest.raises(LocalProtocolError):
+        engine.forward([Row.chain(99, [1])])
+    assert engine.free_tokens == free
