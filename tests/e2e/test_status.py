@@ -77,9 +77,10 @@ def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
         node.terminate()
         _, err = node.communicate(timeout=60)
     started = [json.loads(line) for line in err.splitlines()]
-    stages = ["loading", "measuring", "joining", "announcing", "announced"]
-    assert [event["stage"] for event in started if event["event"] == "took"] == stages[:-1]
+    stages = ["importing", "loading", "measuring", "joining", "announcing", "announced"]
+    took = [event["stage"] for event in started if event["event"] == "took"]
+    assert took == stages[:-1]
     started = [event for event in started if event["event"] != "took"]
     assert [event["event"] for event in started] == stages
-    assert started[2]["initial_peers"] == [swarm.boot.maddr]
-    assert (started[4]["stored"], ready["event"]) == (True, "ready")
+    assert started[3]["initial_peers"] == [swarm.boot.maddr]
+    assert (started[5]["stored"], ready["event"]) == (True, "ready")

@@ -238,6 +238,7 @@ async def _run(
     network: "NetworkOptions", nodes: "list[NodeOptions]", parts: Parts, emit: Emit, stop: asyncio.Event
 ) -> None:
     """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
+    emit("importing", {})
     first = nodes[0]
     if first.role is Role.STAGE:
         from cosine_node.serving.stage_node import run_stage

@@ -329,6 +329,8 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
     assert made.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
     )
+    assert [event for event, _ in events] == ["generation_config", "loading", "testing", "loaded", "measuring"]
+    assert dict(events)["testing"] == {"model": str(target)}
     (told,) = [fields for event, fields in events if event == "generation_config"]
     assert told["said"] == (
         "Requests that say nothing else get the model's own temperature 0.7, top_p 0.8, repetition_penalty 1.1. "

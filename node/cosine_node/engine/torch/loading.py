@@ -16,6 +16,7 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
+from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
@@ -87,6 +88,7 @@ def load_engine(
                     f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
                 )
             model = _quantised(source, quantize, dtype=kind, device=where)
+        reach(TESTING)
         way = find_way(model.to(where))
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
