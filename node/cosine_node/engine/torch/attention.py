@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cosine_node.engine.torch.kv_store import LayerPages
 from cosine_node.engine.torch.pass_plan import AttentionCall, DecoderPlan
-from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles
+from cosine_node.engine.torch.row_tiles import FIXED_TILES, RowKernel, RowTiles
 from cosine_node.engine.torch.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
@@ -68,8 +68,9 @@ class AttentionKernel:
         sinks: Tensor | None,
     ) -> Tensor:
         """The same in calls of the numbers of rows that `tiles` name; the rows of `bias` are padded already."""
-        padded, biases = (torch.split(each, tiles.limit, 2) for each in (tiles.pad(queries), bias))
-        by_tile = [None] * len(padded) if sinks is None else torch.split(tiles.pad(sinks), tiles.limit, 2)
+        sizes = list(tiles.cut(queries.shape[2]))
+        padded, biases = (torch.split(each, sizes, 2) for each in (tiles.pad(queries), bias))
+        by_tile = [None] * len(padded) if sinks is None else torch.split(tiles.pad(sinks), sizes, 2)
         outputs = [
             self(rows, keys, values, bias=bias_rows, sinks=sink_rows)
             for rows, bias_rows, sink_rows in zip(padded, biases, by_tile, strict=True)
@@ -235,7 +236,6 @@ def attend(
     plan.check()
     pages = _write(plan, layer, key, value, window)
     calls = plan.calls(window)
-    tiles = plan.attention_tiles
     if softcap is None and sinks is None and all(call.is_contiguous_decode for call in calls):
         return _decode(query, pages, calls, scale)
     kernel = AttentionKernel(scale, softcap)
@@ -248,6 +248,8 @@ def attend(
         # The scores of a query of all heads are alive at once, or its mask alone: PyTorch has kernels that keep no
         # scores, but for keys as wide as values only.
         is_fused = softcap is None and sinks is None and keys.shape[3] == values.shape[3]
+        # Of the products of attention step by step it was not measured which numbers of rows are alike.
+        tiles = plan.attention_tiles if is_fused or plan.attention_tiles is None else FIXED_TILES
         alive = group * keys.shape[2] * (1 if is_fused else keys.shape[1])
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)

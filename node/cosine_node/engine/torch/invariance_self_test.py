@@ -5,7 +5,6 @@ and attention, are measured first. Then come the passes of the self-test at load
 differ while serving, and the whole model as it will serve.
 """
 
-import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
@@ -20,18 +19,22 @@ from cosine_node.engine.torch.attention import AttentionKernel, latent_attention
 from cosine_node.engine.torch.load_self_test import SelfTestPasses
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_plan import KEY_QUANTUM
-from cosine_node.engine.torch.row_tiles import RowKernel, RowTiles, RowTileSet, measure_tiles
+from cosine_node.engine.torch.row_tiles import (
+    FIXED_ROWS,
+    MOST_ROWS,
+    VECTOR,
+    RowKernel,
+    RowTiles,
+    RowTileSet,
+    measure_tiles,
+)
 from cosine_node.engine.torch.support import UNBOUNDED_TOKENS, context_tokens
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-TRIED_KEYS: Final = (16, 496, 1040)
-"""Few, nearly one block of PyTorch's kernel on CPUs, of 512 keys, and more than two."""
-TRIED_PADDING: Final = (KEY_QUANTUM, 512)
-"""The least padding, and so much that it fills another block of that kernel."""
-TRIED_SOFTCAPS: Final = (None, 50.0)
-"""None, and that of Gemma 2; any number selects attention step by step."""
+TRIED_KEYS: Final = (KEY_QUANTUM, 64, 128, 208, 320, 448, 512, 512 + KEY_QUANTUM, 960, 1040)
+"""PyTorch's kernel on CPUs takes blocks of 512 keys, and what is left over in one smaller block."""
 
 
 def product_kernels(model: nn.Module) -> list[RowKernel]:
@@ -42,7 +45,7 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
             found.setdefault((nn.Linear, *module.weight.shape), RowKernel(module.in_features, module))
         elif isinstance(module, Conv1D):
             found.setdefault((Conv1D, *module.weight.shape), RowKernel(module.weight.shape[0], module))
-        elif hasattr(module, "is_transposed"):
+        elif _has_experts(module):
             for weight in module.parameters(recurse=False):
                 if weight.ndim == 3:
                     matrix = weight[0] if module.is_transposed else weight[0].t()
@@ -61,6 +64,11 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
     return [*found.values(), *(latents.kernels() if latents is not None else ())]
 
 
+def _has_experts(module: nn.Module) -> bool:
+    """True for the weights of all experts of a layer together."""
+    return hasattr(module, "is_transposed")
+
+
 def _times(matrix: Tensor, rows: Tensor) -> Tensor:
     return torch.mm(rows, matrix)
 
@@ -70,61 +78,32 @@ def attention_tiles(
 ) -> RowTiles:
     """The row tiles of attention over layers of these numbers of key heads and widths of keys and values."""
     kernels = [
-        RowKernel(shape[1], _AttentionOfRows(shape, keys, softcap, dtype, device))
+        RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
         for shape in shapes
+        # Else attention goes step by step, in `FIXED_TILES`.
+        if shape[1] == shape[2]
         for keys in TRIED_KEYS
-        for softcap in TRIED_SOFTCAPS
     ]
     return measure_tiles(kernels, dtype=dtype, device=device)
 
 
-def hides_padding(
-    shapes: Iterable[tuple[int, int, int]], tiles: RowTiles, *, dtype: torch.dtype, device: torch.device
-) -> bool:
-    """True if hidden keys at the end change no bit of attention over such layers."""
-    for shape in shapes:
-        for keys in TRIED_KEYS:
-            for softcap in TRIED_SOFTCAPS:
-                attention = _AttentionOfRows(shape, keys + max(TRIED_PADDING), softcap, dtype, device)
-                rows = torch.randn((tiles.limit, shape[1]), generator=torch.Generator().manual_seed(0))
-                outputs = [
-                    attention(rows.to(device, dtype), seen=keys - hidden, keys=keys + padding)
-                    for hidden in (0, 1, KEY_QUANTUM - 1)
-                    for padding in (0, *TRIED_PADDING)
-                ]
-                alike = len(TRIED_PADDING) + 1
-                if any(not torch.equal(outputs[i], outputs[i - i % alike]) for i in range(len(outputs))):
-                    return False
-    return True
+def _random_pages(
+    shape: tuple[int, int, int], keys: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    # As in the pool, all heads of a slot come one after the other.
+    heads, *widths = shape
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.randn((1, keys, heads, width), generator=generator) for width in widths]
+    found, values = (each.to(device, dtype).transpose(1, 2) for each in drawn)
+    return found, values
 
 
-class _AttentionOfRows:
-    """Rows as queries of all key heads, over random keys and values."""
-
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        keys: int,
-        softcap: float | None,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        # As in the pool, all heads of a slot come one after the other.
-        self._heads, *widths = shape
-        generator = torch.Generator().manual_seed(1)
-        self._keys, self._values = (
-            torch.randn((1, keys, self._heads, width), generator=generator).to(device, dtype).transpose(1, 2)
-            for width in widths
-        )
-        self._kernel = AttentionKernel(widths[0] ** -0.5, softcap)
-
-    def __call__(self, rows: Tensor, *, seen: int | None = None, keys: int | None = None) -> Tensor:
-        """Attention over the first `keys`, of which the first `seen` are not hidden; over all without them."""
-        pages = self._keys[:, :, :keys], self._values[:, :, :keys]
-        bias = rows.new_zeros((1, 1, len(rows), pages[0].shape[2]))
-        bias[..., seen:] = 0.0 if seen is None else float("-inf")
-        output = self._kernel(rows.expand(1, self._heads, -1, -1), *pages, bias=bias)
-        return output[0].transpose(0, 1).flatten(1)
+def _attention(keys: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+    """Of rows as queries of all key heads, to [rows, heads * width]."""
+    _, heads, count, width = keys.shape
+    bias = rows.new_zeros((1, 1, len(rows), count))
+    output = AttentionKernel(width**-0.5)(rows.expand(1, heads, -1, -1), keys, values, bias=bias)
+    return output[0].transpose(0, 1).flatten(1)
 
 
 def find_row_tiles(model: Any) -> RowTileSet:
@@ -132,8 +111,6 @@ def find_row_tiles(model: Any) -> RowTileSet:
     refused = f"--deterministic is not possible for models of type '{model.config.model_type}' on {model.device}"
     with torch.inference_mode():
         tiles = _measured_tiles(model)
-        if tiles is None:
-            raise UsageError(f"{refused}: hidden keys change the rounding of its attention; leave the option out.")
         packed = PackedModel(model, slots=POOL_TOKENS, tiles=tiles)
         longest = context_tokens(model.config)
         texts = SelfTestTexts.of(
@@ -153,20 +130,21 @@ def find_row_tiles(model: Any) -> RowTileSet:
     return tiles
 
 
-def _measured_tiles(model: Any) -> RowTileSet | None:
-    """The row tiles of a model's computations; None where hidden keys change its attention."""
+def _measured_tiles(model: Any) -> RowTileSet:
+    """The row tiles of a model's computations."""
     packed = PackedModel(model, slots=POOL_TOKENS)
     dtype, device, shapes = model.dtype, packed.device, packed.store.shapes
     kernels = product_kernels(model) if packed.flat is None else packed.flat.kernels()
-    products = measure_tiles(kernels, dtype=dtype, device=device)
-    narrowest = min(width for _, width, _ in shapes)
-    # PyTorch's CPU code takes up to 64 numbers at a time, the rest one by one, with another cosine for those.
-    whole_vectors = RowTiles(64 // math.gcd(64, narrowest), products.limit)
-    tiles = RowTileSet(
-        products=max(products, whole_vectors, key=lambda tiles: tiles.quantum),
+    # Each expert is given its rows in one tile: large ones would be filled with padding.
+    most_rows = 2 * FIXED_ROWS if any(map(_has_experts, model.modules())) else MOST_ROWS
+    products = measure_tiles(kernels, dtype=dtype, device=device, most_rows=most_rows)
+    # What else is computed number by number has the width of a head, or of a router or a gate.
+    outputs = [kernel.compute(torch.zeros((1, kernel.width), dtype=dtype, device=device)) for kernel in kernels]
+    narrow = {output.shape[1] for output in outputs if output.shape[1] < VECTOR}
+    return RowTileSet(
+        products=products.in_whole_vectors(narrow | {min(width for _, width, _ in shapes)}),
         attention=attention_tiles(shapes, dtype=dtype, device=device),
     )
-    return tiles if hides_padding(shapes, tiles.attention, dtype=dtype, device=device) else None
 
 
 def _logits_alone(packed: PackedModel, texts: list[Text]) -> dict[Text, Tensor]:

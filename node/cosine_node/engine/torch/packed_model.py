@@ -122,11 +122,11 @@ class PackedModel(PassModel):
         if len(stale):
             self.store.clear(stale)
         logits = []
-        for start, piece in _pieces(feeds, tiles.products.limit):
+        for start, piece in _pieces(feeds, tiles.products.cut(sum(len(row.tokens) for _, row in feeds))):
             plan = PathPlan(
                 piece, store=self.store, device=self.device, tiles=tiles, is_abandoned=self._abandoned.is_set
             )
-            asked = [number - start for number in wanted if start <= number < start + tiles.products.limit]
+            asked = [number - start for number in wanted if start <= number < start + len(plan.slots)]
             # The output projection is a product like the others; its padding repeats the last row.
             padding = tiles.products.padded(len(asked)) - len(asked)
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
@@ -147,11 +147,12 @@ class PackedModel(PassModel):
         return output if keep is None or self._keeps_logits else output[keep]
 
 
-def _pieces(feeds: Feeds, tokens: int) -> Iterator[tuple[int, Feeds]]:
-    """A pass in pieces of at most so many tokens, each with the number of its first token in the pass."""
+def _pieces(feeds: Feeds, sizes: Sequence[int]) -> Iterator[tuple[int, Feeds]]:
+    """A pass in pieces of so many tokens, each with the number of its first token in the pass."""
     start = 0
     piece: list[tuple[SequenceTree, Row]] = []
-    room = tokens
+    coming = iter(sizes)
+    room = tokens = next(coming)
     for tree, row in feeds:
         taken = 0
         while taken < len(row.tokens):
@@ -161,6 +162,7 @@ def _pieces(feeds: Feeds, tokens: int) -> Iterator[tuple[int, Feeds]]:
             room -= len(part.tokens)
             if not room:
                 yield start, piece
-                start, piece, room = start + tokens, [], tokens
+                start, piece = start + tokens, []
+                room = tokens = next(coming, 0)
     if piece:
         yield start, piece

@@ -31,8 +31,8 @@ ALIGNED_KEYS: Final = 64
 MAX_PADDED_QUERIES: Final = 16
 """Rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
 KEY_QUANTUM: Final = PAGE_TOKENS
-"""Where all keys together are such a multiple, hidden ones at the end change no bit of PyTorch's attention on a CPU
-(measured in three dtypes and four shapes); and a run of slots may be read on to the end of its page."""
+"""In deterministic mode a query has its keys up to such a multiple: a run of slots may be read to the end of its
+page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,8 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
     """A row that is in its tree, cut into paths: the numbers of the queries in the row, and the mask of each path.
 
     A path leads from the beginning of the sequence to a leaf of the row. Its keys are its own tokens in their
-    order, its queries those of the row that no path before has had.
+    order, its queries those of the row that no path before has had. It is cut again where keys reach another
+    `KEY_QUANTUM`.
     """
     number = {name: i for i, name in enumerate(row.nodes)}
     inner = set(row.parents)
@@ -132,7 +133,14 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
             queries.append(number.pop(name))
             name = tree.nodes[name].parent
         queries.reverse()
-        found.append((np.array(queries, dtype=np.int64), _mask(tree, tree.path(leaf), len(queries))))
+        path = tree.path(leaf)
+        first = len(path) - len(queries)
+        while first < len(path):
+            keys = len(tree.slots) + first
+            last = min(len(path), first + KEY_QUANTUM - keys % KEY_QUANTUM)
+            numbers = np.array(queries[first - len(path) :][: last - first], dtype=np.int64)
+            found.append((numbers, _mask(tree, path[:last], last - first)))
+            first = last
     return found
 
 
@@ -490,8 +498,9 @@ class PassPlan(RowsPlan):
 class PathPlan(RowsPlan):
     """Implements `DecoderPlan` for deterministic mode: a token's result depends on its own path only, bit for bit.
 
-    Every query finds its keys in the order of their positions, as if its path were alone, followed by none or by
-    hidden ones up to a multiple of `KEY_QUANTUM`. Sums then run in the same order whatever else is in the pass.
+    Every query finds its keys in the order of their positions, as if its path were alone, followed by hidden ones
+    up to the next multiple of `KEY_QUANTUM` and no further: not only the order of its sums but the shape of the
+    kernel that runs them is then the same whatever else is in the pass, but for the number of rows.
     Tokens are padded to the row tiles of products by repeating the last one, whose keys are not written then and
     whose attention is the first token's.
     """

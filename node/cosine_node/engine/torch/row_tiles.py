@@ -4,6 +4,8 @@ Libraries choose a kernel by the number of rows, and each sums in an order of it
 depends on what it is packed with. Hardware and library decide which numbers are alike, so it is tried out.
 """
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,25 +19,66 @@ MOST_ROWS: Final = 512
 """The most rows that are tried out, and so the most that are computed at once."""
 TRIED_ROWS: Final = (*range(1, 18), 20, 24, 28, 31, 32, 33, 40, 48, 64, 96, 128, 160, 192, 256, 320, 384, MOST_ROWS)
 """All small numbers, and around those at which kernels are known to change, which are powers of two."""
-FIXED_ROWS: Final = 32
-"""The height of tiles where no numbers are alike; PyTorch's attention on CPUs takes up to 32 queries at a time."""
+FIXED_ROWS: Final = 16
+"""The number of rows that all others are compared with, and the only one where none is alike: the rows of a tile of
+the matrix units of CPUs, and about the tokens of a request with its draft."""
+
+VECTOR: Final = 64
+"""Numbers of 16 bits in two AVX-512 registers: so many PyTorch's loops take at a time, in float32 half as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """Rows are padded to a multiple of `quantum` and computed at most `limit` at a time, a multiple of it too."""
+    """The numbers of rows that are computed at once, rising: at each of these a row has the same result."""
 
-    quantum: int
-    limit: int
+    sizes: tuple[int, ...]
+
+    def in_whole_vectors(self, widths: Iterable[int]) -> "RowTiles":
+        """Those at which a function of each of rows * width numbers does not depend on the place of a row.
+
+        PyTorch's CPU code takes `VECTOR` numbers at a time and the rest, if at all, one by one, with another cosine
+        or exponential for those.
+        """
+        sizes = self.sizes
+        for width in widths:
+            whole = VECTOR // math.gcd(VECTOR, width)
+            if whole <= FIXED_ROWS:
+                sizes = tuple(size for size in sizes if size % whole == 0)
+            else:
+                sizes = tuple(size for size in sizes if size * width < VECTOR // 2)
+        return RowTiles(sizes or (VECTOR,))
+
+    @property
+    def limit(self) -> int:
+        """The most rows at once."""
+        return self.sizes[-1]
 
     def padded(self, rows: int) -> int:
-        """Rows with their padding."""
-        return -(-rows // self.quantum) * self.quantum
+        """So many rows, at most the limit, with what pads them to one tile."""
+        return self.sizes[bisect_left(self.sizes, rows)]
+
+    def cut(self, rows: int) -> tuple[int, ...]:
+        """The sizes of the tiles that hold so many rows; only the last may have padding, of half of it at most.
+
+        Unless there is no smaller tile.
+        """
+        found = []
+        while rows > 0:
+            place = bisect_left(self.sizes, rows)
+            if place == len(self.sizes) or (place and self.sizes[place] > max(2 * rows, FIXED_ROWS)):
+                place -= 1
+            found.append(self.sizes[place])
+            rows -= found[-1]
+        return tuple(found)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """[..., rows, width] with rows of zeros up to a multiple of the quantum."""
-        padding = -rows.shape[-2] % self.quantum
+        """[..., rows, width] with rows of zeros up to the end of the last tile."""
+        padding = sum(self.cut(rows.shape[-2])) - rows.shape[-2]
         return F.pad(rows, (0, 0, 0, padding)) if padding else rows
+
+
+FIXED_TILES: Final = RowTiles((FIXED_ROWS,))
+"""What needs no measuring: every computation is of one shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +97,25 @@ class RowKernel:
     compute: Callable[[Tensor], Tensor]
 
 
-def measure_tiles(kernels: Iterable[RowKernel], *, dtype: torch.dtype, device: torch.device) -> RowTiles:
-    """The smallest quantum that suits all kernels: each row comes out as among `MOST_ROWS`."""
-    unlike: set[int] = set()
+def measure_tiles(
+    kernels: Iterable[RowKernel], *, dtype: torch.dtype, device: torch.device, most_rows: int = MOST_ROWS
+) -> RowTiles:
+    """The numbers of rows up to `most_rows` at which all kernels give each row what it has among `FIXED_ROWS`."""
+    alike = [count for count in TRIED_ROWS if count <= most_rows]
     for kernel in kernels:
         # Of their own generator: measuring must not change what others draw.
-        noise = torch.randn(MOST_ROWS, kernel.width, generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(alike[-1], kernel.width, generator=torch.Generator().manual_seed(0))
         rows = noise.to(device, dtype)
-        expected = kernel.compute(rows)
-        unlike.update(count for count in TRIED_ROWS if not _is_alike(kernel, rows, expected, count))
-    # Beyond these, tiles of one fixed height waste no more.
-    for quantum in (1, 2, 4, 8, 16, 32):
-        if all(count % quantum for count in unlike):
-            return RowTiles(quantum, MOST_ROWS)
-    return RowTiles(FIXED_ROWS, FIXED_ROWS)
+        expected = torch.cat([kernel.compute(tile) for tile in torch.split(FIXED_TILES.pad(rows), FIXED_ROWS)])
+        # There no row can differ but by what is beside it, which no padding would change.
+        alike = [count for count in alike if count == FIXED_ROWS or _is_alike(kernel, rows, expected, count)]
+    return RowTiles(tuple(alike))
 
 
 def _is_alike(kernel: RowKernel, rows: Tensor, expected: Tensor, count: int) -> bool:
     """True if rows come out as expected, so many at a time."""
     # Of two orders of float32 sums about one in 4,000 shows in bfloat16 (2^-23 beside its 2^-9): many are compared.
-    times = min(MOST_ROWS // count, -(-(1 << 18) // (count * expected.shape[1])))
+    times = min(len(rows) // count, -(-(1 << 18) // (count * expected.shape[1])))
     return all(
         torch.equal(kernel.compute(rows[start : start + count]), expected[start : start + count])
         for start in range(0, times * count, count)
@@ -89,7 +131,9 @@ def tile_experts(model: Any, tiles: RowTiles) -> None:
         """[tokens, hidden] to the same; the experts of each token and their weights are [tokens, experts]."""
         tokens, chosen = expert_of.shape
         rows = torch.bincount(expert_of.flatten(), minlength=experts.num_experts)
-        padding = torch.arange(len(rows), device=rows.device).repeat_interleave(-rows % tiles.quantum)
+        sizes = torch.tensor((0, *tiles.sizes), device=rows.device)
+        missing = sizes[torch.searchsorted(sizes, rows)] - rows
+        padding = torch.arange(len(rows), device=rows.device).repeat_interleave(missing)
         # Each pair of a token and an expert is given as a token with one expert; nobody reads what pads them.
         pairs = hidden.repeat_interleave(chosen, 0)
         padded = torch.cat([pairs, pairs[:1].expand(len(padding), -1)])
@@ -101,6 +145,6 @@ def tile_experts(model: Any, tiles: RowTiles) -> None:
 
     if getattr(model.config.get_text_config(), "_experts_implementation", None) is None:
         return
-    name = f"cosine_tiles_of_{tiles.quantum}"
+    name = f"cosine_tiles_of_{'_'.join(map(str, tiles.sizes))}"
     ALL_EXPERTS_FUNCTIONS.register(name, experts_in_tiles)
     model.set_experts_implementation(name)

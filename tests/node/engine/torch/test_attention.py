@@ -41,7 +41,7 @@ ROWS = [
 SLOTS = [list(range(9)), [20, 13, 11, 30, 12], [40]]
 
 
-TILES = RowTileSet(products=RowTiles(4, 64), attention=RowTiles(4, 8))
+TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)))
 """The passes of 15 tokens get a row more, and the nine queries of the first call are cut into several."""
 
 

@@ -1,10 +1,10 @@
 """In deterministic mode a request gives the same bits whatever happens around it; without it, it need not.
 
-Numbers of rows are alike where every row comes out as among many; their smallest quantum is found.
+Numbers of rows are alike where every row comes out as in a tile of fixed height; they are found.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from cosine_node.engine.torch.invariance_self_test import find_row_tiles, produc
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.row_tiles import (
     FIXED_ROWS,
-    MOST_ROWS,
+    TRIED_ROWS,
     RowKernel,
     RowTiles,
     measure_tiles,
@@ -77,29 +77,74 @@ def rounding_where(is_other: Callable[[int], bool]) -> RowKernel:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "tiles"),
+    ("kernels", "sizes"),
     [
-        ([rounding_where(lambda rows: False)], RowTiles(1, MOST_ROWS)),
-        ([rounding_where(lambda rows: rows == 1)], RowTiles(2, MOST_ROWS)),
-        ([rounding_where(lambda rows: rows < 4)], RowTiles(4, MOST_ROWS)),
-        ([rounding_where(lambda rows: rows % 8 != 0)], RowTiles(8, MOST_ROWS)),
-        ([rounding_where(lambda rows: rows < 17)], RowTiles(32, MOST_ROWS)),
-        ([rounding_where(lambda rows: False), rounding_where(lambda rows: rows < 3)], RowTiles(4, MOST_ROWS)),
+        ([rounding_where(lambda rows: False)], TRIED_ROWS),
+        ([rounding_where(lambda rows: rows == 1)], TRIED_ROWS[1:]),
+        ([rounding_where(lambda rows: rows > 16)], range(1, 17)),
+        ([rounding_where(lambda rows: 16 < rows < 512)], (*range(1, 17), 512)),
+        ([rounding_where(lambda rows: rows % 8 != 0)], [rows for rows in TRIED_ROWS if rows % 8 == 0]),
+        (
+            [rounding_where(lambda rows: rows > 32), rounding_where(lambda rows: rows < 16)],
+            (16, 17, 20, 24, 28, 31, 32),
+        ),
         # No numbers are alike, or a row depends on those beside it.
-        ([rounding_where(lambda rows: rows < MOST_ROWS)], RowTiles(FIXED_ROWS, FIXED_ROWS)),
-        ([RowKernel(8, lambda rows: rows + rows.mean(0))], RowTiles(FIXED_ROWS, FIXED_ROWS)),
+        ([rounding_where(lambda rows: rows == FIXED_ROWS)], [FIXED_ROWS]),
+        ([RowKernel(8, lambda rows: rows + rows.mean(0))], [FIXED_ROWS]),
     ],
 )
-def test_the_smallest_quantum_that_suits_all_kernels_is_found(kernels: list[RowKernel], tiles: RowTiles) -> None:
-    assert measure_tiles(kernels, dtype=torch.float32, device=CPU) == tiles
+def test_the_numbers_of_rows_that_are_alike_in_all_kernels_are_found(
+    kernels: list[RowKernel], sizes: Iterable[int]
+) -> None:
+    assert measure_tiles(kernels, dtype=torch.float32, device=CPU) == RowTiles(tuple(sizes))
 
 
-def test_rows_are_padded_with_zeros_up_to_the_quantum() -> None:
-    tiles = RowTiles(4, 64)
-    assert [tiles.padded(rows) for rows in (0, 1, 4, 5)] == [0, 4, 4, 8]
-    padded = tiles.pad(torch.ones(2, 5, 3))
-    assert padded.shape == (2, 8, 3)
-    assert (float(padded.sum()), float(padded[:, 5:].abs().sum())) == (30.0, 0.0)
+def test_larger_numbers_of_rows_are_not_tried_where_they_are_not_wanted() -> None:
+    kernels = [rounding_where(lambda rows: False)]
+    assert measure_tiles(kernels, dtype=torch.float32, device=CPU, most_rows=32).limit == 32
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles"),
+    [
+        (0, ()),
+        (1, (2,)),
+        (16, (16,)),
+        # Padding of more than half a tile takes longer than another tile.
+        (17, (16, 2)),
+        (30, (16, 16)),
+        (200, (16,) * 12 + (8,)),
+        (257, (512,)),
+        (520, (512, 8)),
+    ],
+)
+def test_rows_are_cut_into_tiles_with_little_padding(rows: int, tiles: tuple[int, ...]) -> None:
+    assert RowTiles((2, 8, 16, 512)).cut(rows) == tiles
+
+
+@pytest.mark.parametrize(
+    ("widths", "sizes"),
+    [
+        ([64, 128, 576], (1, 4, 8, 12, 16, 17, 32, 64)),
+        # Of four rows of 16 numbers none is left over.
+        ([16, 64], (4, 8, 12, 16, 32, 64)),
+        # So few numbers of a gate are taken one by one.
+        ([1], (1, 4, 8, 12, 16, 17)),
+        ([16, 1], (4, 8, 12, 16)),
+        # Whatever the width, so many rows have nothing left over.
+        ([33], (64,)),
+    ],
+)
+def test_rows_fill_vectors_or_reach_none(widths: list[int], sizes: tuple[int, ...]) -> None:
+    assert RowTiles((1, 4, 8, 12, 16, 17, 32, 64)).in_whole_vectors(widths) == RowTiles(sizes)
+
+
+def test_rows_are_padded_with_zeros() -> None:
+    tiles = RowTiles((4, 8))
+    assert [tiles.padded(rows) for rows in (1, 4, 5, 8)] == [4, 4, 8, 8]
+    padded = tiles.pad(torch.ones(2, 9, 3))
+    assert padded.shape == (2, 12, 3)
+    assert (float(padded.sum()), float(padded[:, 9:].abs().sum())) == (54.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +176,7 @@ def test_the_products_of_a_flat_decoder_are_its_joined_ones() -> None:
 def test_experts_in_tiles_compute_what_experts_compute(name: str) -> None:
     model = build(ARCHITECTURES[name]())
     tiled = copy.deepcopy(model)
-    tile_experts(tiled, RowTiles(4, 64))
+    tile_experts(tiled, RowTiles((4, 8, 64)))
     ids = torch.arange(3, 40)[None]
     with torch.inference_mode():
         torch.testing.assert_close(tiled(ids).logits, model(ids).logits)

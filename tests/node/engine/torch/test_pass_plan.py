@@ -196,7 +196,7 @@ FORK = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
 
 
 def path_plan_of(*feeds: tuple[SequenceTree, Row], is_abandoned: bool = False) -> PathPlan:
-    tiles = RowTileSet(products=RowTiles(4, 64), attention=RowTiles(1, 64))
+    tiles = RowTileSet(products=RowTiles((4, 8)), attention=RowTiles((1, 64)))
     store = KvStore(slots=64)
     return PathPlan(list(feeds), store=store, device=CPU, tiles=tiles, is_abandoned=lambda: is_abandoned)
 
