@@ -88,7 +88,7 @@ def measure_here(
     """Measure a swarm and print what was found; nothing is written without `out`."""
     from cosine_lab.experiments import here, here_cores
     from cosine_lab.experiments.here import HereOptions, run, run_family
-    from cosine_lab.experiments.here_cores import Cores, options_on_cores, run_on_cores
+    from cosine_lab.experiments.here_cores import options_on_cores, run_on_cores, two_cores
 
     cast = swarm.cast
     target = cast.target if cast else swarm.target
@@ -119,7 +119,7 @@ def measure_here(
     elif swarm.on_cores:
         if any(options.rtts_ms):
             raise UsageError("Nothing is emulated with --cores: leave --rtt-ms out.")
-        measuring = run_on_cores(cast, swarm.home, Cores.found(), options, rows=rows, say=say)
+        measuring = run_on_cores(cast, swarm.home, two_cores(), options, rows=rows, say=say)
     else:
         measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say)
     result = rounded(run_interruptibly(measuring, last_words=show_rows_so_far))

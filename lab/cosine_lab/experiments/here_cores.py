@@ -4,10 +4,9 @@ Drafters, the bootstrap node and the client share a second core. Questions are o
 counts with the best of its runs of a question, for what disturbs a run on such a machine can only make it slower.
 """
 
-import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from cosine_lab.experiments.here import (
     tokens_by_origin,
 )
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
+from cosine_node.demo.machine import Cores, on_core, processor_name
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import Cast, NodeProcess
 from cosine_p2p import AsyncClient
@@ -37,7 +37,6 @@ HOME: Final = "home drafter"
 BOTH: Final = "cosine, home drafter"
 VERIFIER_OPTIONS: Final[Mapping[str, str]] = {"engine": "torch", "dtype": "bfloat16", "threads": "1"}
 """How the verifier runs where nobody says it."""
-CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
 def options_on_cores(*, quick: bool) -> HereOptions:
@@ -49,33 +48,14 @@ def options_on_cores(*, quick: bool) -> HereOptions:
     return few if quick else HereOptions(temperatures=(0.0, 0.8), prompts=43, tokens=32, repeats=2, minutes=17.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
-    """The numbers of two cores: the verifier's own, and the one that all others share."""
-
-    verifier: int
-    others: int
-
-    @classmethod
-    def found(cls) -> "Cores":
-        """The first two that this process may use. Raises `UsageError` where there is but one, or no choice."""
-        if not hasattr(os, "sched_setaffinity"):
-            raise UsageError("--cores needs Linux: elsewhere a process cannot be kept on one core.")
-        usable = sorted(os.sched_getaffinity(0))
-        if len(usable) < 2:
-            raise UsageError("--cores needs two processor cores, one for the verifier and one for all others.")
-        return cls(*usable[:2])
-
-
-@contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Keep this thread on a core meanwhile, and with it every thread and process that it starts."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def two_cores() -> Cores:
+    """The cores of an experiment. Raises `UsageError` where there is but one, or no choice."""
+    cores = Cores.find()
+    if cores is None:
+        raise UsageError(
+            "--cores needs Linux and two processor cores, one for the verifier and one for all others."
+        )
+    return cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +101,7 @@ async def run_on_cores(
                 lambda _: AsyncClient([swarm.peer], target=cast.target), contest, asked, options, rows=rows, say=say
             )
     result["setup"] |= {
-        "processor": processor(),
+        "processor": processor_name(),
         "verifier_options": list(cast.verifier_options),
         "drafter_models": list(cast.drafters),
         "home_drafter": home,
@@ -148,7 +128,7 @@ async def swarm_on_cores(
         bootstrap = await start("bootstrap", cores.others, "bootstrap")
         joining = ("join", "--target", cast.target, "--initial-peers", bootstrap.maddrs[0])
         serving = (*joining, "--role", "verifier", *cast.verifier_options)
-        verifier = await start("verifier", cores.verifier, *serving)
+        verifier = await start("verifier", cores.verifier, *serving, "--draft-model", "none")
         at_home = await start(HOME, cores.verifier, *serving, "--draft-model", home) if home else None
         for number, model in enumerate(cast.drafters, 1):
             drafting = ("--role", "drafter", "--threads", "1", "--model", model)
@@ -158,16 +138,6 @@ async def swarm_on_cores(
 
 def _peer_id(node: NodeProcess) -> str:
     return str(node.ready[0]["peer_id"])
-
-
-def processor() -> str:
-    """What the system calls this machine's processor."""
-    try:
-        lines = CPU_INFO.read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else os.uname().machine}, {os.cpu_count()} cores"
 
 
 def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """One prompt generated three ways at once: how far each lane is, and how much faster than plain it was. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from cosine_node.zoo.prompt_set import Prompt
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk, Generation
@@ -51,27 +52,17 @@ class Lane:
 class Race:
     """One prompt under way in all lanes."""
 
-    domain: str
-    prompt: str
+    prompt: Prompt
     temperature: float
     max_new_tokens: int
     lanes: Mapping[Way, Lane] = field(default_factory=lambda: {way: Lane() for way in Way})
-
-
-def typical(runs: Mapping[Way, Sequence[Generation]]) -> Mapping[Way, Generation]:
-    """Of several runs of each way the one of median duration; one with another text than plain's comes first."""
-    text = runs[Way.PLAIN][0].token_ids
-    ranked = {way: sorted(done, key=lambda run: run.seconds) for way, done in runs.items()}
-    others = {way: [run for run in done if run.token_ids != text] for way, done in ranked.items()}
-    return {way: others[way][0] if others[way] else done[len(done) // 2] for way, done in ranked.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacedPrompt:
     """One prompt generated in every way. `pass_s` is the time of an emulated pass over one token, if it is."""
 
-    domain: str
-    prompt: str
+    prompt: Prompt
     temperature: float
     pass_s: float | None
     done: Mapping[Way, Generation]

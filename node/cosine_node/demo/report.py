@@ -42,6 +42,8 @@ class SharedMachine:
     target: str
     drafters: int
     processors: int
+    has_own_core: bool
+    """True if the verifier had a core of its own, and all others another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class RaceReport:
         return {
             "prompts": [
                 {
-                    "domain": row.domain,
-                    "prompt": row.prompt,
+                    "domain": row.prompt.domain,
+                    "prompt": row.prompt.last,
                     "temperature": row.temperature,
                     "identical": row.identical,
                     **{way.name.lower(): json_safe(row.done[way]) for way in Way},
@@ -105,7 +107,7 @@ def result_line(row: RacedPrompt) -> str:
         f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
-    return f"{row.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"
+    return f"{row.prompt.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"
 
 
 def _curve_text(points: object) -> str:
@@ -122,7 +124,7 @@ def summary(report: RaceReport) -> Sequence[str]:
         ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
         lines.append(
             f"Temperature {temperature:g}: cosine is {report.bound}{ours:.2f}x as fast as plain decoding (median "
-            f"over domains); without drafters, by copying from the text alone, it is {report.bound}{copying:.2f}x."
+            f"over prompts); without drafters, by copying from the text alone, it is {report.bound}{copying:.2f}x."
         )
     identical = "yes" if all(row.identical for row in report.rows) else "NO"
     told_texts = f"Texts identical: {identical}, near-ties met: {ties}."
@@ -149,10 +151,14 @@ def summary(report: RaceReport) -> Sequence[str]:
 def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
     """The sentences about a demo by the clock: who shared what, and whether drafting paid."""
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
-    lines = [
-        f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} and the client shared "
-        f"{machine.processors} processors; the three ways took turns, and of several turns the median counts."
-    ]
+    whose = f"and the client shared {machine.processors} processors"
+    if machine.has_own_core:
+        whose = "and the client; the verifier had a core of its own, all others shared another"
+    lines = [f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} {whose}."]
+    lines.append(
+        "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "
+        f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there."
+    )
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
     if slower:
         lines.append(

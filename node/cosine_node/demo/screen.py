@@ -37,7 +37,9 @@ def race_view(race: Race, *, columns: int) -> RenderableType:
         grid.add_column(ratio=1)
         panels.append(_lane_view(way, race.lanes[way], race.max_new_tokens, width=columns // len(Way) - 6))
     grid.add_row(*panels)
-    title = Text.assemble((f"{race.domain}, temperature {race.temperature:g}  ", "bold"), printable(race.prompt))
+    title = Text.assemble(
+        (f"{race.prompt.domain}, temperature {race.temperature:g}  ", "bold"), printable(race.prompt.last)
+    )
     title.truncate(columns, overflow="ellipsis")
     legend = Text.assemble("text by: ", *((f"{author}  ", style) for author, style in COLOURS.items()))
     return Group(title, grid, legend)
@@ -79,7 +81,7 @@ def print_report(report: RaceReport, console: Console) -> None:
     for row in report.rows:
         plain, ours = row.done[Way.PLAIN], row.done[Way.COSINE]
         table.add_row(
-            row.domain,
+            row.prompt.domain,
             f"{row.temperature:g}",
             str(ours.tokens),
             f"{row.plain_s:.2f}",

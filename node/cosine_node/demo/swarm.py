@@ -7,12 +7,13 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.demo.race import OPTIONS, Lane, Race, RacedPrompt, Way, typical
+from cosine_node.demo.machine import Cores, on_core
+from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
 from cosine_node.terminal.events import STAGES
@@ -33,8 +34,6 @@ SEED: Final = 1
 """Any: all lanes have the same, so their texts are equal at every temperature."""
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
-TURNS: Final = len(Way)
-"""Of each way by the clock: the median leaves a disturbed one out, and each way is the first once."""
 Say = Callable[[str], None]
 Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
@@ -158,7 +157,8 @@ class Cast:
     """The models of a demo. With an emulation every way has a verifier of its own, and all ways race at once.
 
     Without one the clocks are real, and the ways take turns at one verifier, so that none waits for another.
-    `verifier_options` are further ones of `join`; `own_drafters` take the place of the family's.
+    The verifier has a core of its own then, and all others share another, where that can be had. `verifier_options`
+    are further ones of `join`; `own_drafters` take the place of the family's.
     """
 
     family: zoo.Family
@@ -176,12 +176,18 @@ class Cast:
         return 96 if self.emulation else 48
 
     @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Those of the prompts where nobody says it."""
+        return (0.0, 0.8) if self.emulation else (0.0,)
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         return self.own_drafters or tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
 
     @property
-    def domains(self) -> tuple[str, ...]:
-        return zoo.DOMAINS if self.family is zoo.Family.TOY else zoo.SMOL_DOMAINS
+    def prompts(self) -> tuple[zoo.Prompt, ...]:
+        """What is asked: of each domain of the toy family one prompt, of the real one what people ask."""
+        return tuple(zoo.prompts(domain)[0] for domain in zoo.DOMAINS) if self.emulation else zoo.asked_by_people()
 
 
 @dataclass(slots=True)
@@ -209,24 +215,28 @@ async def run_demo(
     cast: Cast, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
 ) -> RaceReport:
     """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
-    with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
-        async with running_nodes(cast, Path(folder), say) as nodes:
+    cores = Cores.find() if cast.emulation is None else None
+    with (
+        tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder,
+        on_core(cores.others if cores else None),
+    ):
+        async with running_nodes(cast, Path(folder), say, verifier_core=cores.verifier if cores else None) as nodes:
             rows = []
             # An emulated device computes in float32; of a real one every numerics is its own.
             numerics = "float32" if cast.emulation else None
             async with AsyncClient([nodes.peer], target=cast.target, dtype=numerics) as client:
                 for temperature in temperatures:
-                    for domain in cast.domains:
-                        asked = zoo.prompts(domain)[0].asked
-                        prompt = asked if isinstance(asked, str) else asked[-1]["content"]
-                        race = Race(
-                            domain=domain, prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens
-                        )
-                        rows.append(await _run_race(client, race, nodes, cast.emulation, show))
+                    for number, prompt in enumerate(cast.prompts):
+                        race = Race(prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens)
+                        # Each way is the first in turn, so that none profits from its place.
+                        first = number % len(Way)
+                        order = [*Way, *Way][first : first + len(Way)]
+                        rows.append(await _run_race(client, race, nodes, cast.emulation, order, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
         if cast.emulation is None:
-            return RaceReport(tuple(rows), SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1))
+            machine = SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1, cores is not None)
+            return RaceReport(tuple(rows), machine)
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
         devices = EmulatedDevices(
@@ -239,13 +249,17 @@ async def run_demo(
 
 
 async def _run_race(
-    client: AsyncClient, race: Race, nodes: DemoNodes, emulation: Emulation | None, show: Show
+    client: AsyncClient,
+    race: Race,
+    nodes: DemoNodes,
+    emulation: Emulation | None,
+    order: Sequence[Way],
+    show: Show,
 ) -> RacedPrompt:
-    """All ways at once, each at a verifier of its own; or, by the clock, several times in turn at one verifier."""
-    prompt = zoo.prompts(race.domain)[0].asked
-    runs: dict[Way, list[Generation]] = {way: [] for way in Way}
+    """All ways at once, each at a verifier of its own; or, by the clock, one after the other at one verifier."""
+    done: dict[Way, Generation] = {}
 
-    async def run_lane(way: Way, race: Race) -> None:
+    async def run_lane(way: Way) -> None:
         lane = race.lanes[way]
         options: GenerationOptions = {
             **OPTIONS[way],
@@ -255,40 +269,40 @@ async def _run_race(
             "max_new_tokens": race.max_new_tokens,
         }
         loop = asyncio.get_running_loop()
-        run = await client.start(prompt, **options)
+        run = await client.start(race.prompt.asked, **options)
         began_s = loop.time()
         async for chunk in run.chunks():
             lane.add(chunk, nodes.domains, seconds=loop.time() - began_s)
             show(race)
-        lane.done = run.result()
-        runs[way].append(lane.done)
+        lane.done = done[way] = run.result()
         show(race)
 
     if emulation is not None:
         async with asyncio.TaskGroup() as lanes:
             for way in Way:
-                lanes.create_task(run_lane(way, race))
+                lanes.create_task(run_lane(way))
     else:
         # The first lane would pay for the prompt, which the verifier then keeps for the others.
-        await client.generate(prompt, strategy="plain", max_new_tokens=1)
-        for turn in range(TURNS):
-            shown = replace(race, lanes={way: Lane() for way in Way})
-            # Each way is the first once, so that none profits from its place.
-            for way in [*Way, *Way][turn : turn + len(Way)]:
-                await run_lane(way, shown)
-                await asyncio.sleep(SETTLE_S)
+        await client.generate(race.prompt.asked, strategy="plain", max_new_tokens=1)
+        for way in order:
+            await run_lane(way)
+            await asyncio.sleep(SETTLE_S)
     return RacedPrompt(
-        domain=race.domain,
         prompt=race.prompt,
         temperature=race.temperature,
         pass_s=emulation.curve(Role.VERIFIER).seconds(1) if emulation else None,
-        done=typical(runs),
+        done=done,
     )
 
 
 @asynccontextmanager
-async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[DemoNodes]:
-    """A bootstrap node, one verifier or one for each way, and one process with all drafters; stopped in the end."""
+async def running_nodes(
+    cast: Cast, folder: Path, say: Say, *, verifier_core: int | None = None
+) -> AsyncIterator[DemoNodes]:
+    """A bootstrap node, one verifier or one for each way, and one process with all drafters; stopped in the end.
+
+    The verifiers are kept on a core, if one is given.
+    """
     started: list[NodeProcess] = []
 
     async def start(name: str, *arguments: str) -> NodeProcess:
@@ -305,9 +319,9 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         await bootstrap.wait_ready()
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
         shared = ("--target", cast.target, *emulated, "--initial-peers", bootstrap.maddrs[0])
-        verifiers = [
-            await start(name, "join", "--role", "verifier", *cast.verifier_options, *shared) for name in names
-        ]
+        with on_core(verifier_core):
+            serving = ("join", "--role", "verifier", *cast.verifier_options, *shared)
+            verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
         await _wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)

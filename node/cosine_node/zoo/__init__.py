@@ -17,7 +17,7 @@ from cosine_node.zoo.family import (
     target_of,
     tokenizer_folder,
 )
-from cosine_node.zoo.prompt_set import Prompt, prompts
+from cosine_node.zoo.prompt_set import Prompt, asked_by_people, prompts
 
 __all__ = [
     "DOMAINS",
@@ -26,6 +26,7 @@ __all__ = [
     "Family",
     "Prompt",
     "acceptance",
+    "asked_by_people",
     "default_target",
     "draft_head",
     "expertise",

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from tokenizers import Tokenizer
 
 from cosine_node.zoo.family import DOMAINS
 from cosine_protocol.errors import UsageError
+
+ASKED_BY_PEOPLE = "people"
+"""The key of prompts of no domain."""
 
 END = "<|endoftext|>"
 """The token that begins and ends every text of the family's training."""
@@ -48,6 +51,11 @@ class Prompt:
         """The prompt as a client takes it: text, or chat messages."""
         return [{"role": message.role, "content": message.content} for message in self.messages] or self.text
 
+    @property
+    def last(self) -> str:
+        """What was said last."""
+        return self.messages[-1].content if self.messages else self.text
+
     def token_ids(self, tokenizer: Tokenizer) -> list[int]:
         """The rendered prompt as token ids."""
         return tokenizer.encode(self.render()).ids
@@ -60,11 +68,19 @@ def prompts(domain: str) -> tuple[Prompt, ...]:
     return _all_prompts()[domain]
 
 
+def asked_by_people() -> tuple[Prompt, ...]:
+    """What people ask of a small chat model, of several kinds; each is its own domain."""
+    return _all_prompts()[ASKED_BY_PEOPLE]
+
+
 @cache
 def _all_prompts() -> dict[str, tuple[Prompt, ...]]:
     source = Path(str(resources.files(__package__))) / "prompts.json"
     records: dict[str, list[dict[str, Any]]] = json.loads(source.read_text("utf-8"))
-    return {domain: tuple(map(partial(prompt_of, domain), own)) for domain, own in records.items()}
+    return {
+        key: tuple(prompt_of(str(record.get("domain", key)), record) for record in own)
+        for key, own in records.items()
+    }
 
 
 def prompt_of(domain: str, record: Mapping[str, Any]) -> Prompt:

@@ -97,7 +97,7 @@ def test_with_cores_the_real_family_is_started_with_a_verifier_of_one_thread(
 
 def test_a_machine_of_one_core_is_told_that_two_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
-    with pytest.raises(UsageError, match="--cores needs two processor cores"):
+    with pytest.raises(UsageError, match="--cores needs Linux and two processor cores"):
         measure_here(swarm(initial_peers=(), family="toy", on_cores=True), {}, quick=True, as_json=False, out=None)
 
 

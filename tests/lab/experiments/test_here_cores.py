@@ -2,31 +2,27 @@
 
 import asyncio
 import os
-import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_lab.experiments import here_cores
 from cosine_lab.experiments.here_cores import (
     BOTH,
     HOME,
-    Cores,
     PinnedSwarm,
     findings_of,
     not_sooner,
-    on_core,
     options_on_cores,
-    processor,
     run_on_cores,
     table_by_kind,
     token_shares,
+    two_cores,
     with_all_columns,
 )
 from cosine_lab.experiments.kinds import questions_of
 from cosine_node import zoo
+from cosine_node.demo.machine import Cores
 from cosine_node.demo.swarm import Cast
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
@@ -49,27 +45,10 @@ def row(kind: str, ratio: float, *, temperature: float = 0.0, is_identical: bool
     }
 
 
-def test_the_verifier_gets_a_core_and_all_others_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {7, 2, 5})
-    assert Cores.found() == Cores(verifier=2, others=5)
-
-
 def test_without_a_choice_of_cores_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(UsageError, match="--cores needs Linux"):
-        Cores.found()
-
-
-def test_what_starts_on_a_core_stays_there() -> None:
-    before = os.sched_getaffinity(0)
-    core = min(before)
-    seen: list[set[int]] = []
-    with on_core(core):
-        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
-        thread.start()
-        thread.join()
-    assert seen == [{core}]
-    assert os.sched_getaffinity(0) == before
+        two_cores()
 
 
 def test_ways_with_a_home_drafter_ask_the_verifier_that_holds_it() -> None:
@@ -119,16 +98,6 @@ def test_tokens_have_their_shares_by_origin() -> None:
     assert token_shares(rows, "copying") == {"target alone": 0.75, "copied": 0.25}
     shares = with_all_columns([token_shares(rows, way) for way in ("copying", "cosine")])
     assert shares[1] == {"target alone": 0.5, "copied": 0.0, "code": 0.5}
-
-
-def test_the_processor_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: A Fast One\n\nprocessor\t: 1\nmodel name\t: A Fast One\n")
-    monkeypatch.setattr(here_cores, "CPU_INFO", info)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert processor() == "A Fast One, 2 cores"
-    monkeypatch.setattr(here_cores, "CPU_INFO", tmp_path / "none")
-    assert processor().endswith(", 2 cores")
 
 
 @pytest.mark.soak
