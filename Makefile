@@ -48,18 +48,18 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-# hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. py-libp2p needs a package
-# that has no wheel for Linux and is built with the GMP headers; without them everything but the light client is there.
+# hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. What the light client
+# needs is built with the GMP headers on Linux; without them everything else is there.
 $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch
 	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
-		$(PIP) --constraint constraints.txt --editable '.[dev]' --editable ./lab; \
+		extras=dev,light; \
 	else \
 		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
-		grep -v '^libp2p==\|^fastecdsa==' constraints.txt > $(VENV)/without-gmp.txt; \
-		$(PIP) --no-deps --requirement $(VENV)/without-gmp.txt && $(PIP) --no-deps --editable . --editable ./lab; \
-	fi
+		extras=dev; \
+	fi; \
+	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable ./lab
 	@touch $@
 
 clean:

@@ -213,8 +213,8 @@ def choose_transport(asked: str | None) -> TransportKind:
         )
     if name == TransportKind.LIGHT and not has_light:
         raise UsageError(
-            "The light transport is not installed; install libp2p, which on Linux is built with the GMP headers "
-            "(libgmp-dev)."
+            "The light transport is not installed: `pip install '.[light]'` in the clone, which on Linux takes a C "
+            "compiler and the GMP headers (libgmp-dev); `pip install '.[node]'` brings the full one without them."
         )
     return TransportKind(name)
 

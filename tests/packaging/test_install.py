@@ -1,4 +1,4 @@
-"""In a clean environment the wheel's base install is a client: from `pip install` to text from a running swarm."""
+"""In a clean environment the wheel's light install is a client: from `pip install` to text from a running swarm."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=True)
     constraints = ("--constraint", str(ROOT / "constraints.txt"))
     done = subprocess.run(
-        (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *constraints, str(built.wheel)),
+        (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *constraints, f"{built.wheel}[light]"),
         capture_output=True,
         text=True,
     )

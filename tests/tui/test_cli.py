@@ -55,7 +55,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert code == 2 and errors.startswith("Error: ") and said in errors and errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(("module", "extra"), [("textual", "tui"), ("numpy", "tui")])
+@pytest.mark.parametrize(("module", "extra"), [("textual", "tui"), ("numpy", "tui"), ("hivemind", "node")])
 def test_what_is_not_installed_is_named_with_its_extra(
     module: str, extra: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -70,7 +70,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     code, errors = told(("--demo", "--screenshot", str(tmp_path / "a.svg")), capsys)
     assert (code, errors) == (
         2,
-        f"Error: This needs {module}: `pip install '.[{extra}]'` in the clone of the repository.\n",
+        f"Error: This command needs {module}: `pip install '.[{extra}]'` in the clone of the repository.\n",
     )
 
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.app import spread_peers
+from cosine_node.cli.app import EXTRAS, spread_peers, told_missing
 from cosine_node.cli.laboratory import laboratory_part
 from cosine_node.cli.options import (
     DeniedPeers,
@@ -32,8 +32,6 @@ from cosine_protocol.errors import CosineError, UsageError
 if TYPE_CHECKING:
     from cosine_tui.state.feed import Feed
 
-EXTRAS: Final = {"textual": "tui", "numpy": "tui"}
-"""Modules that may be missing, and the extra of cosine-p2p that installs each."""
 SOURCES: Final = "cosine_tui.sources"
 """The entry points of simulated swarms: `demo` is a module with `demo_feed` and `demo_snapshot`."""
 # Bounds of --demo-speed: slower looks like a standstill, faster than a machine can simulate.
@@ -92,8 +90,13 @@ def monitor(
 
 
 def _demo(seed: int, speed: float) -> "Feed":
-    feed: Feed = laboratory_part(SOURCES, "demo").demo_feed(seed, speed)
+    feed: Feed = _simulation().demo_feed(seed, speed)
     return feed
+
+
+def _simulation() -> Any:
+    """The module of the simulated swarm, which needs nothing of what the laboratory needs besides."""
+    return laboratory_part(SOURCES, "demo", install="pip install --no-deps ./lab")
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
@@ -137,7 +140,7 @@ def _simulated(seed: int, after_s: float, size: str, theme: str) -> str:
     from cosine_tui.svg_export import read_size, snapshot_svg
 
     columns_rows = read_size(size)
-    snapshot = laboratory_part(SOURCES, "demo").demo_snapshot(seed, after_s)
+    snapshot = _simulation().demo_snapshot(seed, after_s)
     return snapshot_svg(snapshot, size=columns_rows, theme=theme)
 
 
@@ -165,12 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except ModuleNotFoundError as missing:
-        extra = EXTRAS.get((missing.name or "").partition(".")[0])
-        if extra is None:
+        if not (sentence := told_missing(missing, {"tui": ("textual", "numpy"), **EXTRAS})):
             raise
-        sys.stderr.write(
-            f"Error: This needs {missing.name}: `pip install '.[{extra}]'` in the clone of the repository.\n"
-        )
+        sys.stderr.write(f"Error: {sentence}\n")
         sys.exit(USAGE_EXIT)
     except CosineError as error:
         # It may quote what a peer said.

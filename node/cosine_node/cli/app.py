@@ -43,6 +43,7 @@ EXTRAS: Final = {
         "uvloop",
     ),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
+    "light": ("libp2p", "trio"),
 }
 """The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
 
@@ -158,6 +159,15 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
+def told_missing(missing: ModuleNotFoundError, extras: Mapping[str, Sequence[str]] = EXTRAS) -> str:
+    """The sentence that says what brings a module that is not installed; "" for one that no extra brings."""
+    package = (missing.name or "").partition(".")[0]
+    extra = next((extra for extra, packages in extras.items() if package in packages), None)
+    if extra is None:
+        return ""
+    return f"This command needs {package}: `pip install '.[{extra}]'` in the clone of the repository."
+
+
 def run(given: Sequence[str]) -> None:
     """Run a command and exit, with the code and the sentence of an error."""
     try:
@@ -169,10 +179,8 @@ def run(given: Sequence[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except ModuleNotFoundError as missing:
-        extra = next((extra for extra, packages in EXTRAS.items() if missing.name in packages), None)
-        if extra is None:
+        if not (sentence := told_missing(missing)):
             raise
-        sentence = f"This command needs {missing.name}: `pip install '.[{extra}]'` in the clone of the repository."
         code = USAGE_EXIT
     except CosineError as error:
         sentence = str(error)

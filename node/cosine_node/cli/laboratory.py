@@ -10,7 +10,7 @@ COMMANDS: Final = "cosine_node.commands"
 """The entry points of further commands, by name."""
 
 
-def laboratory_part(group: str, name: str) -> Any:
+def laboratory_part(group: str, name: str, *, install: str = "pip install ./lab") -> Any:
     """What an entry point of the laboratory leads to. Raises `UsageError` where the laboratory is not installed."""
     for entry in entry_points(group=group, name=name):
         try:
@@ -19,7 +19,7 @@ def laboratory_part(group: str, name: str) -> Any:
             # An editable installation outlives the checkout it leads to.
             if (missing.name or "").partition(".")[0] != entry.module.partition(".")[0]:
                 raise
-    raise UsageError("This needs the laboratory: `pip install ./lab` in a checkout of the project.")
+    raise UsageError(f"This needs the laboratory: `{install}` in a checkout of the project.")
 
 
 def laboratory_command(name: str, does: str) -> Callable[..., None]:

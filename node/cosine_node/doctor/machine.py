@@ -34,6 +34,7 @@ LOG = logging.getLogger(__name__)
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": ("hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers"),
     "llama": ("gguf", "hivemind", "huggingface_hub", "numpy", "safetensors", "xllamacpp"),
+    "light": ("libp2p",),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
     "tui": ("textual",),
     "quantize": ("accelerate", "torchao"),
