@@ -32,7 +32,7 @@ from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
-from cosine_node.verifier.home_drafter import HomeDrafter
+from cosine_node.verifier.home_drafter import HomeDrafter, SeenLayers
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.directory import Directory, MemoryDirectory
@@ -171,7 +171,7 @@ class SimulatedSwarm:
         domain: str = "target",
         home_engine: Engine | None = None,
         home_curve: CostCurve = DRAFT_CURVE,
-        home_reads_target: bool = False,
+        home_target: SeenLayers | None = None,
         coordination: StrategyKind | None = STRATEGIES["cosine"],
         ring: Ring | None = None,
         policy: Policy | None = None,
@@ -198,9 +198,7 @@ class SimulatedSwarm:
         if home_engine is not None:
             home_machine = SimulatedMachine(home_engine, home_curve)
             home_use = home_machine.use
-            home = HomeDrafter(
-                engine=home_engine, runner=home_machine, curve=home_curve, reads_target=home_reads_target
-            )
+            home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve, target=home_target)
         coordinator = None
         if coordination is not None:
             coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)

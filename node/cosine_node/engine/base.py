@@ -28,8 +28,6 @@ from cosine_protocol.request import Sampling
 
 PREFIX: Final = -1
 """The parent of a node that directly follows the kept prefix."""
-Activations = object
-"""What a target's layers made of one token, as a draft head reads it; only engines look into it."""
 
 
 class OutOfPages(CosineError):
@@ -46,6 +44,14 @@ class PassAbandoned(CosineError):
 
 class BadLogits(CosineError):
     """A pass gave NaN or infinite logits for a sequence: damaged weights or an overflow."""
+
+
+class Activations(Protocol):
+    """What a target's layers made of some tokens, as a draft head reads it; only engines look inside."""
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,8 @@ class Row:
     """The number of (token, probability) pairs to return with each choice."""
     wants_nll: bool = False
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
-    activations: tuple[Activations, ...] = ()
-    """For a draft head: what its target made of the tokens before the row's first ones, one for each of these."""
+    activations: Activations | None = None
+    """For a draft head: what its target made of the tokens before the row's first ones, as many as these."""
 
     @classmethod
     def chain(cls, sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> "Row":
@@ -106,8 +112,6 @@ class RowResult:
     choices: tuple[Choice, ...]
     nll: float | None = None
     error: CosineError | None = None
-    activations: tuple[Activations, ...] = ()
-    """Of an engine that a draft head reads: what its layers made of each token of the row."""
 
 
 class Engine(Protocol):

@@ -4,7 +4,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
@@ -12,6 +12,9 @@ from cosine_node.models.model import ModelSource, ServedModel, fetch, load_serve
 from cosine_node.terminal.events import Emit
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    from cosine_node.engine.torch.engine import TorchEngine
 
 EAGLE_SCHEME: Final = "eagle3:"
 """How a name that must be that of an EAGLE-3 head may begin on the command line, as in other servers."""
@@ -21,11 +24,11 @@ POOL_TOKENS: Final = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeModel:
-    """A verifier's own drafter. One that `reads_target` is a draft head (`cosine_node.verifier.home_drafter`)."""
+    """A verifier's own drafter; with a `target` it is a draft head (`cosine_node.verifier.home_drafter`)."""
 
     engine: Engine
     curve: CostCurve
-    reads_target: bool = False
+    target: "TorchEngine | None" = None
 
 
 def load_with_home(
@@ -80,4 +83,4 @@ def _load_with_head(
     emit("measuring", {"model": name})
     drafter = EagleEngine(head.to(embedding.device, embedding.dtype), embedding, pool_tokens=POOL_TOKENS)
     curve = measure_curve(drafter, clock=time.perf_counter, budget_s=measure_s)
-    return served, HomeModel(engine=drafter, curve=curve, reads_target=True)
+    return served, HomeModel(engine=drafter, curve=curve, target=served.engine)

@@ -244,7 +244,7 @@ class VerifierNode(RunningNode):
             if options.emulation is not None:
                 curve = options.emulation.curve(Role.DRAFTER)
                 runner = PacedRunner(runner, curve)
-            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, reads_target=home.reads_target)
+            self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, target=home.target)
         coordinator = None
         if options.max_coordinated:
             coordinator = RequestCoordinator(joined.transport, most_requests=options.max_coordinated)

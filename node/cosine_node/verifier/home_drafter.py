@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
@@ -34,8 +33,6 @@ SLOWNESS_WEIGHT: Final = 0.1
 """Weight of the last pass in the average: about ten passes count."""
 MAX_SLOWNESS: Final = 16.0
 """Bounds what one pass that stood still does to the average."""
-MAX_SEEN_TOKENS: Final = 1024
-"""Bounds memory: of a longer text a draft head reads the end, which is what decides the next tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +123,12 @@ def plan_home_drafts(
     return best
 
 
-class SeenText:
-    """What the target made of the last tokens of a text, the token at index `end` - 1 being the last of them."""
+class SeenLayers(Protocol):
+    """A target that tells what its layers made of known tokens; `TorchEngine` is one."""
 
-    def __init__(self) -> None:
-        self.end = 0
-        self._activations: deque[Activations] = deque(maxlen=MAX_SEEN_TOKENS)
-
-    def __len__(self) -> int:
-        return len(self._activations)
-
-    def note(self, first: int, activations: Sequence[Activations]) -> None:
-        """Take those of tokens from the index `first` on; what was taken before is skipped."""
-        if first > self.end:
-            # Pages of another request, whose activations nobody keeps, came between.
-            self._activations.clear()
-            self.end = first
-        self._activations.extend(activations[self.end - first :])
-        self.end = max(self.end, first + len(activations))
-
-    def last(self, tokens: int) -> tuple[Activations, ...]:
-        """Those of the last tokens, so many or fewer where fewer are known."""
-        return tuple(self._activations)[len(self._activations) - tokens :]
+    def activations(self, sequence: int, first: int, last: int) -> Activations:
+        """Of the tokens of a sequence's prefix from index `first` up to `last`."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -167,14 +148,14 @@ class HomeText:
 class HomeDrafter:
     """A small model beside the target. `draft` adds nodes to the trees of requests, as `HOME_AUTHOR`.
 
-    One that `reads_target` is a draft head: each token it reads comes with what the target made of the one before,
-    which the step loop tells by `see`.
+    With a `target` it is a draft head: each token it reads comes with what the target made of the one before.
     """
 
-    def __init__(self, *, engine: Engine, runner: Runner, curve: CostCurve, reads_target: bool = False) -> None:
+    def __init__(
+        self, *, engine: Engine, runner: Runner, curve: CostCurve, target: SeenLayers | None = None
+    ) -> None:
         self._engine = engine
-        self._reads_target = reads_target
-        self._seen: dict[VerifierRequest, SeenText] = {}
+        self._target = target
         self._runner = runner
         self._curve = curve
         self._texts: dict[VerifierRequest, HomeText] = {}
@@ -187,11 +168,6 @@ class HomeDrafter:
 
     def close(self) -> None:
         self._runner.close()
-
-    def see(self, request: VerifierRequest, first: int, activations: Sequence[Activations]) -> None:
-        """Take what the target made of the tokens of a request's text from the index `first` on."""
-        if self._reads_target:
-            self._seen.setdefault(request, SeenText()).note(first, activations)
 
     async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
         """Draft for the requests of the next pass where that pays; `home_s` of each that took part is what it took.
@@ -229,34 +205,27 @@ class HomeDrafter:
     def _begin(self, request: VerifierRequest) -> HomeText:
         """The drafter's view of a request from now on."""
         asked = request.request
-        prompt = asked.prompt[self._first_token(request) :]
+        prompt = asked.prompt[self._first_token :]
         tree = DraftTree(
             request.d_0,
             prompt,
             request.output,
             self._calibration,
             measures_prompt=False,
-            rereads=self._reads_target,
+            rereads=self._target is not None,
         )
         tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(prompt))
         return HomeText(tree, sequence, self._first_rates())
 
-    def _first_token(self, request: VerifierRequest) -> int:
-        """The index of the token at which the drafter begins to read a text.
-
-        A draft head needs what the target made of the token before, and that nothing is missing since.
-        """
-        if not self._reads_target:
-            return 0
-        known_tokens = len(request.request.prompt) + len(request.output)
-        seen = self._seen.get(request)
-        return known_tokens if seen is None or seen.end != known_tokens - 1 else seen.end - len(seen) + 1
+    @property
+    def _first_token(self) -> int:
+        """The index of the token at which a text is read: for a draft head the first that follows another."""
+        return int(self._target is not None)
 
     def forget(self, request: VerifierRequest) -> None:
         """Forget a request that has ended; what it holds is given back before the next pass."""
         self._given_up.discard(request)
-        self._seen.pop(request, None)
         if text := self._texts.pop(request, None):
             self._ended.append(text)
 
@@ -284,15 +253,11 @@ class HomeDrafter:
         max_levels = min(MAX_LEVELS, request.tokens_left - 1)
         nodes = candidate_nodes(0, request.tree, max_depth=request.tokens_left - 1)
         known_tokens = len(request.request.prompt) + len(request.output)
-        rates = self._first_rates()
+        unread_tokens, rates = known_tokens - self._first_token, self._first_rates()
         if text := self._texts.get(request):
             unread_tokens, rates = text.tree.unread_tokens, text.rates
-        else:
-            first = self._first_token(request)
-            unread_tokens = known_tokens - first
-            if first >= len(request.request.prompt):
-                max_levels = 0
-        if known_tokens + max_levels > self._engine.context_tokens:
+        is_readable = len(request.request.prompt) > self._first_token
+        if not is_readable or known_tokens + max_levels > self._engine.context_tokens:
             max_levels = 0
         return HomeProspect(
             covered=sum(node.path_probability for node in nodes),
@@ -313,12 +278,11 @@ class HomeDrafter:
             unread_tokens = text.tree.unread_tokens
             if (row := text.tree.plan(text.sequence)) is None:
                 continue
-            if self._reads_target and unread_tokens:
-                activations = self._seen[request].last(unread_tokens)
-                if len(activations) < unread_tokens:
-                    self._give_up(request)
-                    continue
-                row = replace(row, activations=activations)
+            if self._target is not None and unread_tokens:
+                # The last known token is pending: what the target made of those before it is there.
+                end = len(request.request.prompt) + len(request.output) - 1
+                seen = self._target.activations(request.kv.sequence, end - unread_tokens, end)
+                row = replace(row, activations=seen)
             try:
                 self._engine.reserve(text.sequence, len(row.tokens))
             except OutOfPages:

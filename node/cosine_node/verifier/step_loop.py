@@ -37,7 +37,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -341,14 +341,11 @@ class StepLoop:
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"
         if not result.choices:
-            self._let_see(request, request.kv.fed_tokens, row.nodes, row, result)
             if not self._pace.is_ordered:
                 self._take_known(request, row)
             return
         is_prefill = request.stage is RequestStage.PREFILL
-        first = request.kv.fed_tokens if is_prefill else len(request.request.prompt) + len(request.output) - 1
         verdict = request.judge(row, result.choices)
-        self._let_see(request, first, verdict.accepted_nodes, row, result)
         if not verdict.tokens:
             return
         self._counts.committed_tokens += len(verdict.tokens)
@@ -370,14 +367,6 @@ class StepLoop:
         self._report(request, verdict, nodes, done)
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
-
-    def _let_see(
-        self, request: VerifierRequest, first: int, nodes: Sequence[int], row: Row, result: RowResult
-    ) -> None:
-        """Show the verifier's own drafter what the target made of these nodes, the text's tokens from `first`."""
-        if self._home is not None and result.activations:
-            made = dict(zip(row.nodes, result.activations, strict=True))
-            self._home.see(request, first, [made[name] for name in nodes])
 
     def _take_known(self, request: ServedRequest, row: Row) -> None:
         """Let known tokens that were fed become part of the prefix."""

@@ -49,7 +49,7 @@ def test_the_agreement_rises_and_the_head_can_be_held_by_a_verifier(
     target = ModelSource(model="zoo:target", target="zoo:target")
     home = ModelSource(model=f"eagle3:{tmp_path / 'better'}", target="zoo:target")
     served, drafter = load_with_home(target, home, lambda event, fields: None, measure_s=0.1)
-    assert drafter.reads_target
+    assert drafter.target is served.engine
     assert drafter.engine.vocab_tokens == served.engine.vocab_tokens
 
 

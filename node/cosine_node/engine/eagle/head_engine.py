@@ -83,11 +83,13 @@ class EagleEngine(PagedEngine):
 
     def _features(self, tree: SequenceTree, row: Row) -> Tensor:
         """The features beside the tokens of a row that is in its tree, [tokens, width]."""
-        found = []
-        if row.activations:
-            found.append(self.head.fuse(torch.stack(row.activations)))  # type: ignore[arg-type]  # tensors of the target's engine
+        found, known = [], 0
+        if row.activations is not None:
+            assert isinstance(row.activations, Tensor), "they are a target's on PyTorch"
+            found.append(self.head.fuse(row.activations))
+            known = len(row.activations)
         own, slots = set(row.nodes), []
-        for parent in row.parents[len(row.activations) :]:
+        for parent in row.parents[known:]:
             if parent == PREFIX:
                 slots.append(tree.slots[-1] if tree.slots else -1)
             else:

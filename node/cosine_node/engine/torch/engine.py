@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import BadLogits, Row, RowResult
+from cosine_node.engine.base import Activations, BadLogits, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import row_queries
@@ -41,8 +40,8 @@ class TorchEngine(PagedEngine):
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
-        """`pads_rows`, `tiles`, `windows` and `feature_layers` are `PackedModel`'s; with the last, results tell
-        what these layers made of each token.
+        """`pads_rows`, `tiles`, `windows` and `feature_layers` are `PackedModel`'s; with the last,
+        `activations` tells what these layers made of known tokens.
 
         `vocabulary` is that of a drafter's own ids (`choose`). Without `windows`, which no way but packed passes
         may have, layers with a sliding window hold all tokens as well.
@@ -74,6 +73,13 @@ class TorchEngine(PagedEngine):
         weight: Tensor = self._passes.model.get_input_embeddings().weight
         return weight.detach()
 
+    def activations(self, sequence: int, first: int, last: int) -> Activations:
+        """What the layers that a draft head reads made of the tokens of a prefix from index `first` up to `last`.
+
+        [tokens, layers * width]. Raises `LocalProtocolError` for a sequence that is not open.
+        """
+        return self._passes.activations(self.tree(sequence).slots[first:last])
+
     @property
     def pool_bytes(self) -> int:
         """Memory of the KV pool, and of the recurrent states beside it."""
@@ -94,12 +100,6 @@ class TorchEngine(PagedEngine):
             results = row_results(
                 feeds, lambda wanted: self._passes.logits(feeds, wanted=wanted), vocabulary=self._vocabulary
             )
-            activations = self._passes.take_activations()
-            if activations is not None:
-                parts = torch.split_with_sizes(activations, [len(row.tokens) for row in rows])
-                results = [
-                    replace(result, activations=tuple(part)) for result, part in zip(results, parts, strict=True)
-                ]
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import AttentionInterface
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import WindowPages
+from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
 from cosine_node.engine.torch.cuda_graphs import CudaGraphs
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
@@ -58,7 +60,7 @@ class PackedModel(PassModel):
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
         self.flat = FlatDecoder.of(self.model)
-        self._features = PassFeatures(self.model, feature_layers, is_flat=self.flat is not None)
+        self._features = PassFeatures(self.model, feature_layers, slots=slots, is_flat=self.flat is not None)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         # One token runs through the model: what comes out is as wide as the vocabulary, where it is logits.
@@ -85,8 +87,13 @@ class PackedModel(PassModel):
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
 
-    def take_activations(self) -> Tensor | None:
-        return self._features.take()
+    def activations(self, slots: Sequence[int]) -> Tensor:
+        return self._features.of(slots)
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        stored = super().token_bytes
+        return replace(stored, total=stored.total + self._features.token_bytes)
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
@@ -97,8 +104,6 @@ class PackedModel(PassModel):
         those that leave it, of all positions, where it has no last; `store` is the part of the pool that the slots
         count in.
         """
-        # A pass that failed may have left some.
-        self._features.take()
         with self._passing():
             if self._tiles is not None:
                 return self._deterministic_logits(feeds, wanted, self._tiles)
@@ -114,7 +119,7 @@ class PackedModel(PassModel):
                 return logits
             # The output projection is a large share of a small model: it is computed where it is wanted only.
             logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
-            self._features.end_piece(tokens=len(plan.tokens))
+            self._features.keep(plan.slots)
             return logits
 
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
@@ -130,7 +135,7 @@ class PackedModel(PassModel):
             # The output projection is a product like the others; its padding repeats the last row.
             padding = tiles.products.padded(len(asked)) - len(asked)
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
-            self._features.end_piece(tokens=sum(len(row.tokens) for _, row in piece))
+            self._features.keep(plan.slots)
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _decode(self, plan: DecoderPlan, wanted: list[int] | None, entering: Tensor | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from cosine_node.engine.base import OutOfMemory
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import Feeds
+from cosine_node.engine.torch.support import UnsupportedModel
 
 
 class PassModel(ABC):
@@ -45,9 +46,9 @@ class PassModel(ABC):
         Raises `PassAbandoned` once told to, and `OutOfMemory`.
         """
 
-    def take_activations(self) -> Tensor | None:
-        """Those of the last pass [tokens, layers * hidden] where the model was made to note some, else None."""
-        return None
+    def activations(self, slots: Sequence[int]) -> Tensor:
+        """What some layers made of the tokens in these slots, [slots, layers * hidden], if it keeps that."""
+        raise UnsupportedModel(self.model.config.model_type, "its passes tell nothing of its layers")
 
     def abandon(self) -> None:
         """Stop the pass under way between two of its layers; called from another thread."""

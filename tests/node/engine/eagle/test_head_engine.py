@@ -19,10 +19,15 @@ TARGET = tiny_llama()
 HEAD = random_head()
 
 
-def activations(tokens: list[int] = TEXT) -> tuple[object, ...]:
+def activations() -> torch.Tensor:
     engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
-    return engine.forward([Row.chain(sequence, tokens)])[0].activations
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(TEXT))
+    row = Row.chain(sequence, TEXT)
+    engine.forward([row])
+    engine.keep(sequence, row.nodes)
+    made = engine.activations(sequence, 0, len(TEXT))
+    assert isinstance(made, torch.Tensor)
+    return made
 
 
 def head_engine() -> EagleEngine:
@@ -34,11 +39,9 @@ def read_text(engine: EagleEngine, *, first: int = 1, sampling: Sampling | None 
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
-    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5)
     seen = activations()[first - 1 : -1]
-    (result,) = engine.forward(
-        [Row(**{name: getattr(row, name) for name in row.__slots__} | {"activations": seen})]
-    )
+    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5, activations=seen)
+    (result,) = engine.forward([row])
     return sequence, result
 
 
@@ -53,14 +56,14 @@ def test_what_a_target_tells_is_what_enters_its_layers() -> None:
     TARGET(input_ids=torch.tensor([TEXT]))
     hook.remove()
     expected = torch.cat([hidden[0], hidden[1], last[0]], -1)[0]
-    assert torch.allclose(torch.stack(activations()), expected, atol=1e-5)  # type: ignore[arg-type]  # tensors
+    assert torch.allclose(activations(), expected, atol=1e-5)
 
 
 @torch.inference_mode()
 def test_a_read_text_gives_the_first_step_of_training() -> None:
     _, result = read_text(head_engine())
     embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
-    seen = torch.stack(activations())[None]  # type: ignore[arg-type]  # tensors
+    seen = activations()[None]
     (first,) = unrolled(HEAD, embedded, seen, 1)
     assert [choice.token for choice in result.choices] == best(first[0])
 
@@ -69,7 +72,7 @@ def test_a_read_text_gives_the_first_step_of_training() -> None:
 def test_drafts_give_the_further_steps_of_training() -> None:
     engine = head_engine()
     embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
-    seen = torch.stack(activations())[None]  # type: ignore[arg-type]  # tensors
+    seen = activations()[None]
     steps = list(unrolled(HEAD, embedded, seen, 4))
     anchor = 15
     tokens = TEXT[1 : anchor + 2]
