@@ -29,6 +29,7 @@ from cosine_p2p.request.options import (
     ClientOptions,
     GenerationOptions,
     Prompt,
+    draw_seed,
     lists_options,
     merge_options,
     shares_feedback,
@@ -265,7 +266,7 @@ class AsyncClient:
                 tokens=await self._encoder.encode(codec, prompt),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
-                seed=secrets.randbits(63),
+                seed=draw_seed(),
             )
             found = await looking
             now_s = asyncio.get_running_loop().time()

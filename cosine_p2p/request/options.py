@@ -5,6 +5,7 @@ the command line, the gateway and the monitor read bounds, defaults and sentence
 """
 
 import inspect
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -345,7 +346,14 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 
 SEED_BYTES: Final = 8
 """The width of a seed."""
+DRAWN_SEED_BITS: Final = 53
+"""The width of a seed that is drawn: JSON is often read with float64, exact for no larger numbers."""
 _MARK: Final = b"cosine/choice/1"  # keeps these hashes apart from others
+
+
+def draw_seed() -> int:
+    """A seed for a request that names none; whoever is told it can repeat the text."""
+    return secrets.randbits(DRAWN_SEED_BITS)
 
 
 def choice_seed(seed: int, index: int) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -88,6 +89,12 @@ def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
     assert generation.text == TEXT[: TEXT.index(stop)]
     assert generation.token_ids == EXPECTED[: TEXT.index(stop) + 3]
     assert generation.finish_reason == "stop"
+
+
+def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
+    seed = generated(max_new_tokens=1).seed
+    assert int(float(seed)) == seed < 2**53
 
 
 def test_a_seed_is_drawn_and_told() -> None:

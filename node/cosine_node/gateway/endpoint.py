@@ -19,6 +19,7 @@ from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unava
 from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.replies import ReplyWriter, StreamedReplyWriter, Style, WholeReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest, read_object
+from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
@@ -66,8 +67,7 @@ class Endpoint:
             "request_id": request.state.request_id,
             "created_s": int(self._service.unix_s()),
             "model": wanted.model,
-            # One drawn here is told to the client, whose JSON may know no larger whole number than 2**63 - 1.
-            "seed": secrets.randbits(63) if wanted.seed is None else wanted.seed,
+            "seed": draw_seed() if wanted.seed is None else wanted.seed,
             "send": send,
         }
         writer: ReplyWriter = WholeReplyWriter(**fields)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import secrets
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import replace
@@ -52,6 +53,12 @@ def test_the_metrics_of_a_response_are_those_of_its_generations_added_up() -> No
     (drafter,) = report["drafters"]
     assert drafter.pop("peer_id").startswith("12D3")
     assert drafter == {"domain": "code", "drafted": report["drafted"], "accepted": report["accepted"]}
+
+
+def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
+    seed = completed().json["metrics"]["speculative_decoding"]["seed"]
+    assert int(float(seed)) == seed < 2**53
 
 
 def test_a_seed_is_drawn_and_told() -> None:
