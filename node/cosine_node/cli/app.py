@@ -11,7 +11,13 @@ import typer
 
 from cosine_node.cli.audit import audit
 from cosine_node.cli.bootstrap import bootstrap, identity
-from cosine_node.cli.configuration import DOCTOR, commands_of, defaults_by_command, read_config
+from cosine_node.cli.configuration import (
+    DOCTOR,
+    commands_of,
+    defaults_by_command,
+    read_config,
+    refuse_unknown_names,
+)
 from cosine_node.cli.demo import demo
 from cosine_node.cli.doctor import doctor
 from cosine_node.cli.generate import generate
@@ -120,14 +126,17 @@ def configure(
     lines.setFormatter(LogLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logging.getLogger("asyncio").addFilter(is_worth_logging)
+    command, commands = context.invoked_subcommand or "", commands_of(context)
     try:
         tables = read_config(config)
+        if command != DOCTOR:
+            refuse_unknown_names(tables, commands, command=command, file=config)
     except UsageError:
-        if context.invoked_subcommand != DOCTOR:
+        if command != DOCTOR:
             raise
         # The doctor says so itself, beside what else it finds.
         tables = {}
-    context.default_map = defaults_by_command(tables, commands_of(context))
+    context.default_map = defaults_by_command(tables, commands)
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,10 +32,12 @@ def read_config(file: Path | None) -> dict[str, Any]:
         tables = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"The configuration file {path} cannot be read: {error}.") from None
+    if lost := [name for name, table in tables.items() if not isinstance(table, dict)]:
+        raise UsageError(
+            f"{lost[0]} in {path} stands in no table; put it under its command's, for example [{JOIN}]."
+        )
     return {
-        command: {key.replace("-", "_"): value for key, value in table.items()}
-        for command, table in tables.items()
-        if isinstance(table, dict)
+        command: {key.replace("-", "_"): value for key, value in table.items()} for command, table in tables.items()
     }
 
 
@@ -70,6 +73,23 @@ def defaults_by_command(tables: Tables, commands: Mapping[str, Any]) -> dict[str
                 is_one_of_several = getattr(option, "multiple", False) and isinstance(value, str)
                 defaults[name][option.name] = [value] if is_one_of_several else value
     return defaults
+
+
+def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command: str, file: Path | None) -> None:
+    """Raise `UsageError` for a table of no command, or a key of this command's table that is none of its options.
+
+    Tables of other commands are their own matter: one may belong to a part that is not installed.
+    """
+    for name in unknown_names(tables, commands):
+        table, _, key = name.partition(".")
+        if key and table != command:
+            continue
+        known = list(spellings(commands[table])) if key else [f"[{each}]" for each in commands]
+        what = f"no option of `cosine-node {table}`" if key else "no command's table"
+        nearest = get_close_matches(key or table, known, n=1)
+        place = f"{table}." if key else ""
+        hint = f"; did you mean {place}{nearest[0].replace('_', '-')}?" if nearest else "."
+        raise UsageError(f"{name.replace('_', '-')} in {file or default_config_file()} is {what}{hint}")
 
 
 def unknown_names(tables: Tables, commands: Mapping[str, Any]) -> list[str]:

@@ -256,6 +256,33 @@ def test_the_doctor_takes_what_is_said_of_join_unless_told_otherwise_and_names_t
 
 
 @pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "[identity]\nidentty = 'k'",
+            "identity.identty in {file} is no option of `cosine-node identity`; did",
+        ),
+        ("[identity]\nnothing-like-it = 1", "is no option of `cosine-node identity`."),
+        ("[jion]\nrole = 'drafter'", "[jion] in {file} is no command's table; did you mean [join]?"),
+        ("role = 'drafter'\n[join]", "role in {file} stands in no table; put it under its command's"),
+    ],
+)
+def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest(
+    run: Run, tmp_path: Path, written: str, said: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(written)
+    told = run("--config", str(file), "identity", "--identity", str(tmp_path / "key"))
+    assert told.code == 2 and said.format(file=file) in told.err and len(told.err.splitlines()) == 1
+
+
+def test_a_misspelt_option_of_another_command_is_that_ones_matter(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[join]\nmodle = 'x'\n[identity]\njson = true")
+    assert run("--config", str(file), "identity", "--identity", str(tmp_path / "key")).code == 0
+
+
+@pytest.mark.parametrize(
     ("shell", "part"), [("bash", "complete -o"), ("zsh", "#compdef cosine-node"), ("fish", "complete")]
 )
 def test_a_shell_gets_its_script(run: Run, monkeypatch: pytest.MonkeyPatch, shell: str, part: str) -> None:
