@@ -76,7 +76,8 @@ class Progress:
     """A generation under way, as far as it has come.
 
     `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
-    reason, `why` the latest of `decisions` decisions.
+    reason, `why` the latest of `decisions` decisions. `plain_pass_s` is what a pass without drafts takes, by the
+    passes of this request, None before any.
     """
 
     tokens: int
@@ -87,6 +88,7 @@ class Progress:
     drafters: tuple[DrafterReport, ...]
     why: tuple[str, ...]
     decisions: int
+    plain_pass_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,6 +197,7 @@ class Run:
             drafters=session.ledger.reports(),
             why=tuple(counts.latest_why),
             decisions=counts.decisions,
+            plain_pass_s=counts.passes.plain_s,
         )
 
     def result(self) -> Generation:

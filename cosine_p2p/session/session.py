@@ -46,6 +46,7 @@ from cosine_p2p.request.offload import Offload
 from cosine_p2p.session.delegation import Coordinator, Delegation
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
 from cosine_p2p.session.job import Job
+from cosine_p2p.session.pass_times import PassTimes
 from cosine_p2p.session.stall import Watch
 from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
 from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
@@ -98,6 +99,7 @@ class SessionCounts:
     near_ties: int = 0
     accepted: int = 0
     home_tokens: int = 0
+    passes: PassTimes = field(default_factory=PassTimes)
     tokens_by_verifier: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
@@ -412,6 +414,7 @@ class Session:
         self.signed.note(upstream)
         authors = self.delegation.checked_authors(commit, before, now_s=_now_s())
         self.counts.note_commit(upstream.peer_id, authors, near_ties=commit.stats.near_ties)
+        self.counts.passes.note(commit.stats, is_first=not upstream.watch.commits)
         self.ledger.credit(authors)
         upstream.watch.note_commit(_now_s())
         self._on_event(Committed(position, commit.tokens, commit.digest, commit.stats))

@@ -119,6 +119,7 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
             ),
             drafts_of(MATH, "math", 2, rtt_ms=44.0, drafted=80, accepted=3, drafted_per_s=40.0, accepted_per_s=4.4),
         ),
+        "plain_per_s": 1000 / 62,
         "speeds": Speeds(0.5, (0.0, 8.0, 20.0, 24.0, 17.0)),
         "timeline": (
             Moment(0.0, "asked"),

@@ -22,7 +22,6 @@ from cosine_tui.panes.request import (
     PLAIN_LINE,
     PLOT_FROM_HEIGHT,
     gain_over_plain,
-    plain_per_s,
     request_page,
     request_pane,
     resampled,
@@ -233,10 +232,9 @@ def test_a_plot_reaches_its_top_at_the_greatest_speed_and_marks_plain_decoding()
     assert speed_plot(Speeds(), 5.0, 46, 4) == [] == speed_plot(Speeds(1.0, (1.0,)), 5.0, 10, 4), "no room or time"
 
 
-def test_plain_decoding_is_a_token_a_pass_of_the_verifier() -> None:
-    assert plain_per_s(SNAPSHOT, request_of()) == pytest.approx(1000 / 62)
-    assert plain_per_s(SNAPSHOT, request_of(verifiers=())) is None
-    assert gain_over_plain(SNAPSHOT, request_of(verifiers=())) == ""
+def test_without_a_pass_of_its_own_a_request_is_compared_with_nothing() -> None:
+    assert gain_over_plain(request_of()) == "1.1 times plain (16.1)"
+    assert gain_over_plain(request_of(plain_per_s=None)) == ""
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 60))

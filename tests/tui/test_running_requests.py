@@ -54,7 +54,7 @@ def test_a_request_is_followed_to_its_end() -> None:
     assert request.tokens == TOKENS == own + sum(drafter.accepted for drafter in request.drafters)
     assert sum(request.passes) == TOKENS - own > 0
     assert len(request.passes) == request.rounds
-    assert request.first_s is not None and request.why
+    assert request.first_s is not None and request.why and request.plain_per_s is not None
     assert [moment.text for moment in request.timeline][:1] == ["asked"]
     assert request.timeline[-1].text == "finished"
     account = request.account

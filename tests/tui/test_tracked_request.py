@@ -60,6 +60,14 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     assert log.view().tokens == sum(tokens for *_, tokens in told)
 
 
+def test_plain_decoding_is_a_token_for_each_pass_of_this_request() -> None:
+    log = new_log()
+    log.note_progress(progress_of(), 11.0)
+    assert log.view().plain_per_s is None
+    log.note_progress(replace(progress_of(), plain_pass_s=0.05), 12.0)
+    assert log.view().plain_per_s == 20.0
+
+
 def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
     log = new_log()
     for source, tokens, rounds in ((TARGET_SOURCE, 1, 1), (CODE, 3, 2), (TARGET_SOURCE, 1, 2), (MATH, 2, 3)):

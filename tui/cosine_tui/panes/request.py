@@ -107,11 +107,11 @@ def _head(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: in
         (formatting.NONE if request.first_s is None else f"{request.first_s:.2f} s", "to the first"),
     )
     shown = [Text.assemble(toned(value, Tone.STRONG), toned(f" {unit}", Tone.MUTED)) for value, unit in figures]
-    gain = toned(gain_over_plain(snapshot, request), Tone.MUTED)
+    gain = toned(gain_over_plain(request), Tone.MUTED)
     yield flow([*shown, gain] if gain and plot_rows else shown, width, gap=3)
     yield _passes(request, width)
     if plot_rows:
-        yield from speed_plot(request.speeds, plain_per_s(snapshot, request), width, plot_rows)
+        yield from speed_plot(request.speeds, request.plain_per_s, width, plot_rows)
     elif request.speeds.per_s:
         heading = toned("speed  ", Tone.MUTED)
         room = max(8, width - heading.cell_len - 2 - gain.cell_len)
@@ -214,18 +214,9 @@ def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
     yield "traffic", f"{sent} sent, {received} received"
 
 
-def plain_per_s(snapshot: Snapshot, request: RequestView) -> float | None:
-    """Tokens a second by plain decoding: one for each pass of the verifier, which announces how long that takes.
-
-    None while no verifier of the request is known.
-    """
-    nodes = [node for peer_id in request.verifiers if (node := snapshot.node(peer_id)) and node.pass_ms > 0]
-    return 1e3 / nodes[0].pass_ms if nodes else None
-
-
-def gain_over_plain(snapshot: Snapshot, request: RequestView) -> str:
+def gain_over_plain(request: RequestView) -> str:
     """`1.9 times plain (16.1)`, or "" where that is not known."""
-    plain = plain_per_s(snapshot, request)
+    plain = request.plain_per_s
     if plain is None or not request.tokens_per_s:
         return ""
     return f"{request.tokens_per_s / plain:.1f} times plain ({formatting.per_second(plain)})"

@@ -187,6 +187,7 @@ class RequestDescription:
 class RequestView(RequestDescription):
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
+    `plain_per_s` is the speed of plain decoding, a token a pass, by the passes of this request; None before any.
     `origins` say whose its tokens are, and add up to all of them. Rates are of just now, of the whole request once
     it is over; then there is an `account` of it, if it began at a verifier.
     """
@@ -206,6 +207,7 @@ class RequestView(RequestDescription):
     verifiers: tuple[str, ...]
     drafters: tuple[DrafterView, ...]
     why: tuple[str, ...]
+    plain_per_s: float | None = None
     speeds: Speeds = Speeds()
     timeline: tuple[Moment, ...] = ()
     account: Generation | None = None

@@ -213,6 +213,7 @@ class TrackedRequest:
             verifiers=serving or tuple(self._verifiers[-1:]),
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
+            plain_per_s=1.0 / progress.plain_pass_s if progress and progress.plain_pass_s else None,
             speeds=self._speeds.speeds,
             timeline=tuple(self._timeline),
             account=self._account,

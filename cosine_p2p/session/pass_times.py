@@ -1,0 +1,33 @@
+"""The passes of one request, as its verifiers have timed them. Pure."""
+
+from collections import deque
+from statistics import median
+from typing import Final
+
+from cosine_protocol.messages import PassStats
+
+LATEST_PASSES: Final = 64
+"""A choice: the passes that tell how it is now, so many that one that was disturbed does not count."""
+
+
+class PassTimes:
+    """Times of passes after the prompt's, those with and without draft nodes apart; of each the latest."""
+
+    def __init__(self) -> None:
+        self._plain_us: deque[int] = deque(maxlen=LATEST_PASSES)
+        self._drafted_us: deque[int] = deque(maxlen=LATEST_PASSES)
+
+    def note(self, stats: PassStats, *, is_first: bool) -> None:
+        """Take in a pass; the first one of a verifier reads the prompt as well and tells nothing."""
+        if not is_first and stats.pass_us:
+            (self._drafted_us if stats.nodes else self._plain_us).append(stats.pass_us)
+
+    @property
+    def plain_s(self) -> float | None:
+        """How long a pass takes that has only the next token of this request to decode; None before any.
+
+        That is the median of such passes. Where all had draft nodes it is the shortest: no plain one takes longer.
+        """
+        if self._plain_us:
+            return median(self._plain_us) / 1e6
+        return min(self._drafted_us) / 1e6 if self._drafted_us else None

@@ -1,0 +1,29 @@
+"""How long plain decoding would take is known from the passes of a request itself."""
+
+from cosine_p2p.session.pass_times import LATEST_PASSES, PassTimes
+from cosine_protocol.messages import PassStats
+
+
+def noted(*passes: tuple[int, int], is_first: bool = False) -> PassTimes:
+    """Passes with so many draft nodes and microseconds."""
+    times = PassTimes()
+    for nodes, pass_us in passes:
+        times.note(PassStats(nodes, 0, pass_us), is_first=is_first)
+    return times
+
+
+def test_before_any_pass_and_after_the_prompts_alone_nothing_is_known() -> None:
+    assert noted().plain_s is None
+    assert noted((0, 900_000), is_first=True).plain_s is None
+
+
+def test_passes_without_drafts_tell_in_the_median() -> None:
+    assert noted((0, 60_000), (8, 90_000), (0, 62_000), (0, 500_000)).plain_s == 0.062
+
+
+def test_where_every_pass_had_drafts_the_shortest_tells() -> None:
+    assert noted((8, 90_000), (2, 70_000), (8, 95_000)).plain_s == 0.07
+
+
+def test_the_latest_passes_tell_how_it_is_now() -> None:
+    assert noted((0, 60_000), *[(0, 80_000)] * LATEST_PASSES).plain_s == 0.08
