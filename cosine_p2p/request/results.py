@@ -77,7 +77,7 @@ class Progress:
 
     `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
     reason, `why` the latest of `decisions` decisions. `plain_pass_s` is what a pass without drafts takes, by the
-    passes of this request, None before any.
+    passes of this request, None before any; without `has_plain_pass` all had drafts, and it takes no longer.
     """
 
     tokens: int
@@ -89,6 +89,7 @@ class Progress:
     why: tuple[str, ...]
     decisions: int
     plain_pass_s: float | None = None
+    has_plain_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

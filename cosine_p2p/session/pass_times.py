@@ -26,8 +26,13 @@ class PassTimes:
     def plain_s(self) -> float | None:
         """How long a pass takes that has only the next token of this request to decode; None before any.
 
-        That is the median of such passes. Where all had draft nodes it is the shortest: no plain one takes longer.
+        That is the median of such passes. Where all had draft nodes, none would take longer than the shortest.
         """
         if self._plain_us:
             return median(self._plain_us) / 1e6
         return min(self._drafted_us) / 1e6 if self._drafted_us else None
+
+    @property
+    def has_plain(self) -> bool:
+        """True if `plain_s` was measured; else it is a bound from above."""
+        return bool(self._plain_us)

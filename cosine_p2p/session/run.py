@@ -198,6 +198,7 @@ class Run:
             why=tuple(counts.latest_why),
             decisions=counts.decisions,
             plain_pass_s=counts.passes.plain_s,
+            has_plain_pass=counts.passes.has_plain,
         )
 
     def result(self) -> Generation:

@@ -235,6 +235,7 @@ def test_a_plot_reaches_its_top_at_the_greatest_speed_and_marks_plain_decoding()
 def test_without_a_pass_of_its_own_a_request_is_compared_with_nothing() -> None:
     assert gain_over_plain(request_of()) == "1.1 times plain (16.1)"
     assert gain_over_plain(request_of(plain_per_s=None)) == ""
+    assert gain_over_plain(request_of(is_plain_measured=False)).startswith("at most 1.1 times plain")
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 60))

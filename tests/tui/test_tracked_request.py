@@ -64,8 +64,9 @@ def test_plain_decoding_is_a_token_for_each_pass_of_this_request() -> None:
     log = new_log()
     log.note_progress(progress_of(), 11.0)
     assert log.view().plain_per_s is None
-    log.note_progress(replace(progress_of(), plain_pass_s=0.05), 12.0)
-    assert log.view().plain_per_s == 20.0
+    for has_plain_pass in (False, True):
+        log.note_progress(replace(progress_of(), plain_pass_s=0.05, has_plain_pass=has_plain_pass), 12.0)
+        assert (log.view().plain_per_s, log.view().is_plain_measured) == (20.0, has_plain_pass)
 
 
 def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:

@@ -219,7 +219,8 @@ def gain_over_plain(request: RequestView) -> str:
     plain = request.plain_per_s
     if plain is None or not request.tokens_per_s:
         return ""
-    return f"{request.tokens_per_s / plain:.1f} times plain ({formatting.per_second(plain)})"
+    bound = "" if request.is_plain_measured else "at most "
+    return f"{bound}{request.tokens_per_s / plain:.1f} times plain ({formatting.per_second(plain)})"
 
 
 def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> list[Text]:

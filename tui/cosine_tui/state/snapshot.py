@@ -188,6 +188,7 @@ class RequestView(RequestDescription):
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
     `plain_per_s` is the speed of plain decoding, a token a pass, by the passes of this request; None before any.
+    Where it is not measured all of them had drafts, and it is no slower.
     `origins` say whose its tokens are, and add up to all of them. Rates are of just now, of the whole request once
     it is over; then there is an `account` of it, if it began at a verifier.
     """
@@ -208,6 +209,7 @@ class RequestView(RequestDescription):
     drafters: tuple[DrafterView, ...]
     why: tuple[str, ...]
     plain_per_s: float | None = None
+    is_plain_measured: bool = True
     speeds: Speeds = Speeds()
     timeline: tuple[Moment, ...] = ()
     account: Generation | None = None

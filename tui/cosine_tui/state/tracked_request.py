@@ -214,6 +214,7 @@ class TrackedRequest:
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
             plain_per_s=1.0 / progress.plain_pass_s if progress and progress.plain_pass_s else None,
+            is_plain_measured=progress is None or progress.has_plain_pass,
             speeds=self._speeds.speeds,
             timeline=tuple(self._timeline),
             account=self._account,
