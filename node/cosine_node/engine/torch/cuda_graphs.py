@@ -88,6 +88,9 @@ class BucketPass:
             self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
         return [self._call]
 
+    def splits(self) -> None:
+        """None: calls are whole."""
+
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
         """Logits [wanted, vocab] at these positions of a pass that fits."""
         self._fill(plan, wanted)

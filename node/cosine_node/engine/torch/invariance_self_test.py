@@ -33,7 +33,7 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-TRIED_KEYS: Final = (KEY_QUANTUM, 64, 128, 208, 320, 448, 512, 512 + KEY_QUANTUM, 960, 1040)
+TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 448, 512, 528, 960, 1040)
 """PyTorch's kernel on CPUs takes blocks of 512 keys, and what is left over in one smaller block."""
 
 

@@ -35,6 +35,15 @@ KEY_QUANTUM: Final = PAGE_TOKENS
 page."""
 
 
+PREFIX_QUANTUM: Final = 64
+"""Of what prefixes are multiples where calls are split: smaller ones part a tree more often, larger ones leave more
+keys behind the prefix, of which each path of a tree has a copy."""
+
+
+WHOLE_KEYS: Final = 256
+"""Of so few keys a copy for each path of a tree takes no longer than a second call and merging."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
     """The keys and queries of one row of a pass.
@@ -308,6 +317,20 @@ class AttentionCall:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class SplitCall:
+    """The attention of tokens that share a prefix, in two parts that are merged: the prefix, and what follows it.
+
+    All queries of the call `prefix` see all its keys; without it there is no such part. In `tails` the keys of each
+    path follow, a path being a sequence of its call. `order` says where each query is among those of all tails
+    together; None where that is their order.
+    """
+
+    prefix: AttentionCall | None
+    tails: tuple[AttentionCall, ...]
+    order: Tensor | None
+
+
 class DecoderPlan(Protocol):
     """The part of a pass that a decoder and its attention need to know."""
 
@@ -350,6 +373,10 @@ class DecoderPlan(Protocol):
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         """The calls under a sliding window of that many tokens, or under none."""
+        ...
+
+    def splits(self) -> Sequence[SplitCall] | None:
+        """What stands for the calls under no window where a kernel can merge two parts; None where it need not."""
         ...
 
 
@@ -403,6 +430,9 @@ class RowsPlan(ABC):
         if found is None:
             found = self._calls[window] = self._make_calls(window)
         return found
+
+    def splits(self) -> Sequence[SplitCall] | None:
+        return None
 
     @abstractmethod
     def _make_calls(self, window: int | None) -> list[AttentionCall]: ...
@@ -503,6 +533,9 @@ class PathPlan(RowsPlan):
     kernel that runs them is then the same whatever else is in the pass, but for the number of rows.
     Tokens are padded to the row tiles of products by repeating the last one, whose keys are not written then and
     whose attention is the first token's.
+
+    Where calls are split, the paths of a tree share one call over the keys before it, and another over what
+    follows, of which each path has a copy. `prefix_keys` says where.
     """
 
     def __init__(
@@ -527,12 +560,18 @@ class PathPlan(RowsPlan):
             is_abandoned=is_abandoned,
         )
         self.attention_tiles: RowTiles = tiles.attention
-        # The paths of all rows, each with the numbers of its queries in the pass.
-        self._paths: list[tuple[Integers, AttentionMask]] = []
+        # The paths of all rows, each with the numbers of its queries in the pass: by row and prefix, then by the
+        # number of their keys.
+        self._groups: dict[tuple[int, bytes], dict[int, list[tuple[Integers, AttentionMask]]]] = {}
         start = 0
         for tree, row in feeds:
-            self._paths += [(start + queries, mask) for queries, mask in masks_by_path(tree, row)]
+            for queries, mask in masks_by_path(tree, row):
+                keys = _padded_keys(mask)
+                by_keys = self._groups.setdefault((start, mask.key_slots[: prefix_keys(keys)].tobytes()), {})
+                by_keys.setdefault(keys, []).append((start + queries, mask))
             start += len(row.tokens)
+        self._paths = [path for group in self._groups.values() for paths in group.values() for path in paths]
+        self._splits: list[SplitCall] | None = None
 
     @cached_property
     def order(self) -> Tensor | None:
@@ -542,26 +581,85 @@ class PathPlan(RowsPlan):
         is_own_order = np.array_equal(order, np.arange(len(queries)))
         return None if is_own_order else torch.from_numpy(order).to(self.device)
 
+    def splits(self) -> Sequence[SplitCall]:
+        if self._splits is None:
+            self._splits = [self._split(group) for group in self._groups.values()]
+        return self._splits
+
+    def _split(self, group: dict[int, list[tuple[Integers, AttentionMask]]]) -> SplitCall:
+        paths = [path for paths in group.values() for path in paths]
+        _, mask = paths[0]
+        prefix = prefix_keys(_padded_keys(mask))
+        tails = [self._tail(paths, prefix, keys) for keys, paths in group.items()]
+        queries = np.concatenate([numbers for numbers, _ in paths])
+        # Where a query comes again as padding, its first place counts.
+        padded = np.concatenate([numbers for numbers, _ in tails])
+        tokens, first = np.unique(padded, return_index=True)
+        order = first[np.searchsorted(tokens, queries)].astype(np.int64)
+        is_own_order = np.array_equal(order, np.arange(len(padded)))
+        shared = None
+        if prefix:
+            shared = AttentionCall(
+                Indices.of(queries, self.device),
+                Indices.of(mask.key_slots[:prefix], self.device),
+                sequences=1,
+                hidden=None,
+            )
+        return SplitCall(
+            prefix=shared,
+            tails=tuple(call for _, call in tails),
+            order=None if is_own_order else torch.from_numpy(order).to(self.device),
+        )
+
+    def _tail(
+        self, paths: Sequence[tuple[Integers, AttentionMask]], prefix: int, keys: int
+    ) -> tuple[Integers, AttentionCall]:
+        """The call over what follows a prefix in equally long paths, and its queries, padded to equally many."""
+        count = max(len(queries) for queries, _ in paths)
+        tokens = np.empty((len(paths), count), dtype=np.int64)
+        slots = np.empty((len(paths), keys - prefix), dtype=np.int64)
+        hidden = np.ones((len(paths), count, keys - prefix), dtype=np.bool_)
+        # What pads the queries is their first one and sees one key: the softmax of what sees none is NaN.
+        hidden[:, :, 0] = False
+        for i, (queries, mask) in enumerate(paths):
+            own = len(mask.key_slots) - prefix
+            tokens[i, : len(queries)], tokens[i, len(queries) :] = queries, queries[0]
+            slots[i, :own], slots[i, own:] = mask.key_slots[prefix:], mask.key_slots[prefix]
+            hidden[i, : len(queries), :own] = False if mask.visible is None else ~mask.visible[:, prefix:]
+        run = self._page_run(paths[0][1].key_slots[prefix:], keys - prefix) if len(paths) == 1 else None
+        call = AttentionCall(
+            Indices.of(tokens.ravel(), self.device),
+            Indices(0, slots.size, torch.from_numpy(slots.ravel()).to(self.device)) if run is None else run,
+            sequences=len(paths),
+            hidden=torch.from_numpy(hidden).to(self.device),
+        )
+        return tokens.ravel(), call
+
+    def _page_run(self, slots: Integers, count: int, limit: int | None = None) -> Indices | None:
+        """These slots with the rest of their last page, `count` together; None where they are no run of pages."""
+        first = int(slots[0])
+        limit = self.store.slots if limit is None else limit
+        is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
+        fits = first % PAGE_TOKENS == 0 and first + count <= limit
+        return Indices(first, count) if is_run and fits else None
+
     def _make_calls(self, window: int | None) -> list[AttentionCall]:
         return [self._call(queries, mask, window) for queries, mask in self._paths]
 
     def _call(self, queries: Integers, mask: AttentionMask, window: int | None) -> AttentionCall:
         key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
         keys = len(key_slots)
-        padding = -keys % KEY_QUANTUM
+        padding = _padded_keys(mask) - keys
         hidden = np.ones((len(queries), keys + padding), dtype=np.bool_)
         hidden[:, :keys] = False if mask.visible is None else ~mask.visible
         if window is not None:
             # Keys outside the window are hidden, not left out: the others must stay where they are.
             hidden[:, :keys] |= mask.key_indices[None, :] <= mask.query_indices[:, None] - window
         # A page that was left behind is read as the spare one, which hides as well.
-        first = int(key_slots[0])
-        is_run = np.array_equal(key_slots, np.arange(first, first + keys))
         windows = None if window is None else self.store.windows
-        limit = self.store.slots if windows is None else windows.slots
-        if is_run and first % PAGE_TOKENS == 0 and first + keys + padding <= limit:
-            slots = Indices(first, keys + padding)
-        else:
+        slots = self._page_run(key_slots, keys + padding, None if windows is None else windows.slots)
+        if slots is None:
+            first = int(key_slots[0])
             padded = np.concatenate([key_slots, np.full(padding, first)])
             slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
         return AttentionCall(
@@ -570,6 +668,19 @@ class PathPlan(RowsPlan):
             sequences=1,
             hidden=torch.from_numpy(hidden)[None].to(self.device),
         )
+
+
+def _padded_keys(mask: AttentionMask) -> int:
+    return -(-len(mask.key_slots) // KEY_QUANTUM) * KEY_QUANTUM
+
+
+def prefix_keys(keys: int) -> int:
+    """How many of so many keys, a multiple of `KEY_QUANTUM`, are prefix where a call is split.
+
+    Of each token the same, whatever is fed with it. A tree no deeper than `KEY_QUANTUM` lies behind the prefixes of
+    all its tokens.
+    """
+    return 0 if keys <= WHOLE_KEYS else (keys - 2 * KEY_QUANTUM) // PREFIX_QUANTUM * PREFIX_QUANTUM
 
 
 def stale_slots(feeds: Feeds) -> Integers:

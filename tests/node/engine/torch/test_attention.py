@@ -1,6 +1,8 @@
 """Packed attention equals attention token by token over the keys that each may see, and so over latents."""
 
 import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,10 +20,11 @@ from cosine_node.engine.torch.attention import (
     latent_layers,
     packed_attention,
 )
+from cosine_node.engine.torch.invariance_self_test import attention_tiles
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import PassPlan, PathPlan
+from cosine_node.engine.torch.pass_plan import DecoderPlan, PassPlan, PathPlan
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.torch.support import UnsupportedModel
@@ -115,6 +118,77 @@ def test_packed_attention_in_pieces_equals_attention_one_by_one(
     )
     assert len(output) == query.shape[2]
     torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
+
+
+PlanOf = Callable[[list[tuple[SequenceTree, Row]], KvStore], DecoderPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Tokens below a kept prefix whose keys and values, and queries of their own, depend on their node alone."""
+
+    prefix: int
+    dtype: torch.dtype
+
+    def __call__(self, plan_of: PlanOf, path: Sequence[int]) -> Tensor:
+        """The output of the last of these nodes where the others are kept."""
+        return self.of_row(plan_of, Row(0, (1,), (path[-1],), (PREFIX,)), kept=path[:-1])[0]
+
+    def of_row(
+        self,
+        plan_of: PlanOf,
+        row: Row,
+        *,
+        kept: Sequence[int] = (),
+    ) -> Tensor:
+        slots = self.prefix + 64
+        drawn = [self._draw(-number - 1, slots, heads) for number, heads in enumerate((KEY_HEADS, KEY_HEADS))]
+        store = KvStore(slots=slots)
+        pages = store.layer(0, *drawn)
+        for stored, all_slots in zip(pages, drawn, strict=True):
+            stored[:, :, :slots] = all_slots
+        for place, node in enumerate(kept, self.prefix):
+            for number, stored in enumerate(pages):
+                stored[:, :, place] = self._draw(10 * node + number, 1, KEY_HEADS)[:, :, 0]
+        tree = SequenceTree(sampling=Sampling(), prompt_tokens=1)
+        below = Row.chain(0, [1] * (self.prefix + len(kept)))
+        tree.add(below, range(self.prefix + len(kept)))
+        tree.keep(below.nodes)
+        tree.add(row, range(len(below.nodes), len(below.nodes) + len(row.nodes)))
+        query, key, value = (
+            torch.cat([self._draw(10 * node + number, 1, heads) for node in row.nodes], 2)
+            for number, heads in ((2, HEADS), (0, KEY_HEADS), (1, KEY_HEADS))
+        )
+        return attend(plan_of([(tree, row)], store), 0, query=query, key=key, value=value, window=None, scale=SCALE)
+
+    def _draw(self, seed: int, tokens: int, heads: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed + 10)
+        return torch.randn(1, tokens, heads, 16, generator=generator).to(self.dtype).transpose(1, 2)
+
+
+@pytest.mark.parametrize("prefix", [20, 250, 300, 333, 346])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_tree_below_a_prefix_is_attended_as_if_each_node_were_alone(prefix: int, dtype: torch.dtype) -> None:
+    attention_rows = attention_tiles({(KEY_HEADS, 16, 16)}, dtype=dtype, device=torch.device("cpu"))
+    tiles = RowTileSet(products=RowTiles(tuple(range(1, 20))), attention=attention_rows)
+
+    def by_path(feeds: list[tuple[SequenceTree, Row]], store: KvStore) -> PathPlan:
+        return PathPlan(feeds, store=store, device=torch.device("cpu"), tiles=tiles)
+
+    def whole(feeds: list[tuple[SequenceTree, Row]], store: KvStore) -> PassPlan:
+        return PassPlan(feeds, store=store, device=torch.device("cpu"))
+
+    parents = (PREFIX, 0, 1, 1, 3, 0, 4, PREFIX, 7, 8, 6, 2)
+    row = Row(0, (1,) * len(parents), tuple(range(len(parents))), parents)
+    attended = Attended(prefix, dtype)
+    output = attended.of_row(by_path, row)
+    tolerance = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(output, attended.of_row(whole, row), atol=tolerance, rtol=tolerance)
+    for node in row.nodes:
+        path = [node]
+        while parents[path[0]] != PREFIX:
+            path.insert(0, parents[path[0]])
+        assert torch.equal(output[node], attended(by_path, path))
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types

@@ -13,6 +13,7 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import (
     KEY_QUANTUM,
     MAX_PADDED_QUERIES,
+    PREFIX_QUANTUM,
     AttentionMask,
     BatchShape,
     Indices,
@@ -22,6 +23,7 @@ from cosine_node.engine.torch.pass_plan import (
     mask_of,
     masks_by_path,
     pad,
+    prefix_keys,
     stale_slots,
 )
 from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
@@ -195,9 +197,9 @@ def test_one_short_row_is_not_padded() -> None:
 FORK = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
 
 
-def path_plan_of(*feeds: tuple[SequenceTree, Row], is_abandoned: bool = False) -> PathPlan:
+def path_plan_of(*feeds: tuple[SequenceTree, Row], is_abandoned: bool = False, slots: int = 64) -> PathPlan:
     tiles = RowTileSet(products=RowTiles((4, 8)), attention=RowTiles((1, 64)))
-    store = KvStore(slots=64)
+    store = KvStore(slots=slots)
     return PathPlan(list(feeds), store=store, device=CPU, tiles=tiles, is_abandoned=lambda: is_abandoned)
 
 
@@ -227,6 +229,48 @@ def test_each_path_of_a_tree_is_a_call_and_outputs_go_back_in_order() -> None:
     assert second.slots.index is not None
     assert second.slots.index[:3].tolist() == [16, 18, 19]
     assert plan.order is None
+
+
+def long_tree(prefix: int, row: Row) -> tuple[SequenceTree, Row]:
+    """A row below a kept prefix of so many tokens in a run of pages."""
+    tree, before = fed(Row.chain(0, [1] * prefix), list(range(prefix)))
+    tree.keep(before.nodes)
+    tree.add(row, range(prefix, prefix + len(row.nodes)))
+    return tree, row
+
+
+def test_the_paths_of_a_tree_share_the_call_over_the_prefix() -> None:
+    [split] = path_plan_of(long_tree(300, FORK), slots=400).splits()
+    assert split.prefix is not None
+    assert (numbers(split.prefix.slots), split.prefix.queries.count) == (list(range(256)), 4)
+    [tail] = split.tails
+    assert tail.sequences == 2
+    assert numbers(tail.slots) == [
+        *(*range(256, 302), *(256,) * 2),
+        *(*range(256, 301), 302, 303, 256),
+    ]
+    assert split.order is None
+
+
+def test_a_token_alone_reads_both_parts_where_they_are() -> None:
+    [split] = path_plan_of(long_tree(300, Row.chain(0, [1])), slots=400).splits()
+    assert split.prefix is not None
+    assert (split.prefix.slots.index, split.prefix.slots.count) == (None, 256)
+    assert [(call.slots.start, call.slots.count, call.slots.index) for call in split.tails] == [(256, 48, None)]
+
+
+def test_queries_that_pad_a_path_are_left_out_of_the_order() -> None:
+    [split] = path_plan_of(long_tree(20, Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, PREFIX, 1, 2)))).splits()
+    assert split.prefix is None
+    [tail] = split.tails
+    assert numbers(tail.queries) == [0, 0, 0, 1, 2, 3]
+    assert split.order is not None
+    assert split.order.tolist() == [0, 3, 4, 5]
+
+
+@pytest.mark.parametrize("keys", range(KEY_QUANTUM, 1200, KEY_QUANTUM))
+def test_a_prefix_depends_on_the_number_of_keys_and_lies_before_a_tree(keys: int) -> None:
+    assert prefix_keys(keys) in range(0, max(1, keys - KEY_QUANTUM), PREFIX_QUANTUM)
 
 
 def test_a_pass_is_padded_with_its_last_token_which_is_not_written() -> None:
