@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from cosine_node.demo.race import RacedPrompt, Way
 from cosine_node.terminal.printing import json_safe
+from cosine_p2p.request.origins import told_origins
 
 MAX_LATE_SHARE: Final = 0.05
 """With more late passes than this, the figures are said to be lower bounds."""
@@ -102,12 +103,14 @@ class RaceReport:
 
 
 def result_line(row: RacedPrompt) -> str:
-    """One prompt's result in a line."""
+    """One prompt's result in a line, with whose the tokens are, which no column of a table has room for."""
     ways = ", ".join(
         f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
-    return f"{row.prompt.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"
+    whose = told_origins(row.done[Way.COSINE].origins)
+    plain = f"{row.prompt.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s"
+    return f"{plain}, {ways}; {texts}; tokens of cosine by origin: {whose}"
 
 
 def _curve_text(points: object) -> str:

@@ -16,7 +16,7 @@ from cosine_node import zoo
 from cosine_node.demo.race import Lane, Race, Way
 from cosine_node.demo.report import RaceReport, SharedMachine, summary
 from cosine_node.terminal.printing import printable
-from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin, told_origins
+from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
 
 TEXT_LINES: Final = 8
 PICTURE_COLUMNS: Final = 110
@@ -77,7 +77,6 @@ def print_report(report: RaceReport, console: Console) -> None:
     table = Table(title=f"Plain decoding, copying alone and cosine, {where}")
     for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
-    table.add_column("tokens by origin, of cosine")
     for row in report.rows:
         plain, ours = row.done[Way.PLAIN], row.done[Way.COSINE]
         table.add_row(
@@ -89,7 +88,6 @@ def print_report(report: RaceReport, console: Console) -> None:
             f"{row.speedup(Way.COSINE):.2f}x",
             f"{plain.rounds} / {ours.rounds}",
             "yes" if row.identical else "NO",
-            printable(told_origins(ours.origins)),
         )
     console.print(table)
     for sentence in summary(report):

@@ -341,6 +341,7 @@ async def _wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
         await node.wait_ready(count)
         node.look()
         took = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in node.took_s.items())
+        node.stage = "serving"
         say(f"{node.name}: ready; {took}")
 
     def stages() -> str:
@@ -363,12 +364,18 @@ async def _wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
 
 @contextmanager
 def blaming_the_dead(started: Sequence[NodeProcess]) -> Iterator[None]:
-    """Raise `NodeDied` where a client fails and a node has ended meanwhile: it knows why, the client does not."""
+    """Raise `NodeDied` where a client fails and a node has ended meanwhile: it knows why, the client does not.
+
+    Of requests that fail together the first is told.
+    """
     try:
         yield
-    except CosineError as error:
+    except* CosineError as failed:
+        error = failed.exceptions[0]
         gone = [node for node in started if node.process.returncode is not None]
         if not gone:
-            raise
-        ends = "\n".join(f"{node.name} ended:\n{node.last_words()}" for node in gone)
+            raise error from None
+        ends = "\n".join(
+            f"{node.name} ended with code {node.process.returncode}:\n{node.last_words()}" for node in gone
+        )
         raise NodeDied(f"{error}\n{ends}") from error

@@ -56,11 +56,13 @@ def test_a_client_that_fails_where_a_node_has_ended_shows_what_that_node_said(tm
     log = tmp_path / "verifier.log"
     log.write_text("Killed by the kernel.\n")
     node, failure = node_with(log), GenerationFailed("No verifier could finish the request.")
-    for code, said in ((None, []), (-9, ["verifier ended:", "    Killed by the kernel."])):
+    for code, said in ((None, []), (-9, ["verifier ended with code -9:", "    Killed by the kernel."])):
         node.process.returncode = code  # type: ignore[misc]  # of the mock
-        with pytest.raises(CosineError) as error, blaming_the_dead([node]):
-            raise failure
-        assert str(error.value).splitlines() == [str(failure), *said]
+        # Where all ways race at once, their requests fail together.
+        for raised in (failure, ExceptionGroup("lanes", [failure, failure])):
+            with pytest.raises(CosineError) as error, blaming_the_dead([node]):
+                raise raised
+            assert str(error.value).splitlines() == [str(failure), *said]
 
 
 def test_a_node_that_cannot_start_is_told_with_what_it_said(tmp_path: Path) -> None:
