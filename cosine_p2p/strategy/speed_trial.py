@@ -123,12 +123,24 @@ class _Pace:
 
     seconds: float | None = None
     worth: float | None = None
+    square: float | None = None
     commits: int = 0
 
     def note(self, seconds: float, worth: float) -> None:
         self.commits += 1
         self.seconds = moving_average(self.seconds, seconds, weight=PACE_WEIGHT)
         self.worth = moving_average(self.worth, worth, weight=PACE_WEIGHT)
+        self.square = moving_average(self.square, worth * worth, weight=PACE_WEIGHT)
+
+    @property
+    def most_speed(self) -> float | None:
+        """The speed that it may have, `CERTAIN` standard errors above: in one text drafts bring little."""
+        if not (self.worth and self.seconds and self.square):
+            return None
+        variance = max(0.0, self.square - self.worth * self.worth)
+        # A moving average is one of so many commits.
+        counted = min(self.commits, 2.0 / PACE_WEIGHT - 1.0)
+        return (self.worth + CERTAIN * math.sqrt(variance / counted)) / self.seconds
 
     @property
     def speed(self) -> float | None:
@@ -275,9 +287,9 @@ class SpeedTrial:
         """Take in a commit of the present way, whose pass was fed drafts of the way or none at all."""
         self._paces[is_fed].note(seconds, worth)
         fed, others = self._paces[True], self._paces[False].speed
-        if not self.way or self._level is None or fed.commits < LEAST_FED or not fed.speed or not others:
+        if not self.way or self._level is None or fed.commits < LEAST_FED or not fed.most_speed or not others:
             return
-        if fed.speed < WORTH_FEEDING * others:
+        if fed.most_speed < WORTH_FEEDING * others:
             self._leave(math.log(others) - self._level)
 
     @property

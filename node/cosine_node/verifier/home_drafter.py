@@ -1,6 +1,5 @@
 """The drafter that a verifier holds beside the target: home drafts, where nobody else's came in time."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,9 @@ RATE_WEIGHT: Final = 0.02
 """Weight of the last token in the drafter's rates: those of about fifty count."""
 OWN_RATE_WEIGHT: Final = 0.1
 """The same in the rates of one request, whose text may be easier or harder than others."""
+PRIOR_TOKENS: Final = 5
+"""What other texts showed counts for so many tokens of a new one, which then outweigh it: where drafts do not pay
+they are left after seven or eight wrong ones, about one pass."""
 LEAST_TRIED: Final = 0.3
 """A choice: a request is begun as if the drafter were right so often, so that one client's texts cannot end the
 drafts of others."""
@@ -143,6 +145,7 @@ class HomeText:
     rates: HomeRates
     levels: int = 0
     position: int = 0
+    learned_passes: int = 1
 
 
 class HomeDrafter:
@@ -170,7 +173,7 @@ class HomeDrafter:
         self._runner.close()
 
     async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
-        """Draft for the requests of the next pass where that pays; `home_s` of each that took part is what it took.
+        """Draft for the requests of the next pass where that pays; each that took part `has_home_drafts`.
 
         A request that fails here goes on without home drafts.
         """
@@ -188,7 +191,6 @@ class HomeDrafter:
         )
         if not plan.levels:
             return
-        began_s = asyncio.get_running_loop().time()
         joining = [requests[index] for index in plan.joining]
         for request in joining:
             if request not in self._texts:
@@ -196,9 +198,8 @@ class HomeDrafter:
         for _ in range(plan.levels):
             if not await self._pass(joining):
                 break
-        spent_s = asyncio.get_running_loop().time() - began_s
         for request in joining:
-            request.home_s = spent_s
+            request.has_home_drafts = True
             if text := self._texts.get(request):
                 text.levels, text.position = plan.levels, len(request.output)
 
@@ -243,7 +244,9 @@ class HomeDrafter:
         if text.levels and (committed := len(request.output) - text.position):
             accepted, levels = committed - 1, text.levels
             self._rates = self._rates.learn(accepted=accepted, levels=levels, weight=RATE_WEIGHT)
-            text.rates = text.rates.learn(accepted=accepted, levels=levels, weight=OWN_RATE_WEIGHT)
+            weight = max(OWN_RATE_WEIGHT, 1 / (PRIOR_TOKENS + text.learned_passes))
+            text.rates = text.rates.learn(accepted=accepted, levels=levels, weight=weight)
+            text.learned_passes += 1
             text.levels = 0
 
     def _first_rates(self) -> HomeRates:

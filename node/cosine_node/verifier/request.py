@@ -257,7 +257,7 @@ class VerifierRequest(ServedRequest):
     """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
 
     `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `trial`
-    finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
+    finds which drafts of the verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass,
     `observer` gives a message as it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed`
     gives the names, in its sequence, of the pending token (the tree's root) and of live nodes that were fed,
     whether a pass is still under way with them or the target's choice after them is among `choices`; `named` names
@@ -272,7 +272,7 @@ class VerifierRequest(ServedRequest):
     account: SpeculationAccount | None = None
     observer: Callable[[Message], Message] | None = None
     is_drafted_for: bool = False
-    home_s: float = 0.0
+    has_home_drafts: bool = False
     committed_s: float | None = None
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
@@ -392,15 +392,15 @@ class VerifierRequest(ServedRequest):
         return Verdict(len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish)
 
     def charge(self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float) -> None:
-        """Charge a pass with so many drafted nodes, and its home drafts, against a plain one at the same load.
+        """Charge a pass with so many drafted nodes against a plain one at the same load.
 
-        A pass without drafts is what plain decoding costs, however long it took.
+        A pass without drafts is what plain decoding costs, however long it took. One that the verifier's own
+        drafter drafted for is no fault of the client's: that is planned by what it brought before.
         """
-        if self.account is not None:
+        if self.account is not None and not self.has_home_drafts:
             plain_pass_s = plain_pass_s if nodes else spent_s
-            spent_s += self.home_s
             self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
-        self.home_s = 0.0
+        self.has_home_drafts = False
 
     def note_pace(self, verdict: Verdict, *, nodes: int, now_s: float, load: float) -> None:
         """Take in when a verdict came, of a pass with so many drafted nodes.
