@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cosine_node.engine.torch import pass_plan
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles, product_kernels
 from cosine_node.engine.torch.packed_model import PackedModel
@@ -29,12 +30,12 @@ from tests.thoroughness import THOROUGH, soak_rest
 CPU = torch.device("cpu")
 
 
-def differences(config: Any, *, is_deterministic: bool, requests: int) -> int:
+def differences(config: Any, *, is_deterministic: bool, requests: int, longest: int = 60) -> int:
     """The number of requests that come out otherwise together than alone, in bfloat16."""
     model = build(config).to(torch.bfloat16)
     tiles = find_row_tiles(model) if is_deterministic else None
     engine = TorchEngine(model, pool_tokens=4096, tiles=tiles)
-    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1)
+    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=longest, seed=1)
     for one in asked:
         one.expected = serve_alone(engine, one, 8)
     return serve_together(engine, asked, at_once=7, seed=2)
@@ -58,6 +59,14 @@ CASES = {
 def test_requests_give_the_same_bits_together_as_alone_and_without_it_they_do_not() -> None:
     assert differences(CASES["Llama"](), is_deterministic=True, requests=8) == 0
     assert differences(CASES["Llama"](), is_deterministic=False, requests=8) > 0
+
+
+@pytest.mark.thorough
+def test_requests_whose_prefix_is_a_call_of_its_own_give_the_same_bits_as_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pass_plan, "WHOLE_KEYS", 80)
+    assert differences(CASES["Llama"](), is_deterministic=True, requests=8, longest=220) == 0
 
 
 @pytest.mark.soak
