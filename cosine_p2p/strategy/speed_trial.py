@@ -128,9 +128,11 @@ class _Pace:
 
     def note(self, seconds: float, worth: float) -> None:
         self.commits += 1
-        self.seconds = moving_average(self.seconds, seconds, weight=PACE_WEIGHT)
-        self.worth = moving_average(self.worth, worth, weight=PACE_WEIGHT)
-        self.square = moving_average(self.square, worth * worth, weight=PACE_WEIGHT)
+        # The first ones count alike.
+        weight = max(PACE_WEIGHT, 1.0 / self.commits)
+        self.seconds = moving_average(self.seconds, seconds, weight=weight)
+        self.worth = moving_average(self.worth, worth, weight=weight)
+        self.square = moving_average(self.square, worth * worth, weight=weight)
 
     @property
     def most_speed(self) -> float | None:

@@ -12,6 +12,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import Runner, count_tokens
 from cosine_node.verifier.pass_rows import candidate_nodes
 from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.scheduler import most_tokens
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
@@ -19,8 +20,11 @@ from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
 LOG = logging.getLogger(__name__)
 MAX_LEVELS: Final = 8
 """A choice that bounds how long the target waits: at an acceptance rate of 0.7 a ninth token is right in 4 %."""
-WIDTH: Final = 4
-"""Nodes that a pass of the drafter feeds for each request: four cost what one does on the measured curves."""
+LEAST_WIDTH: Final = 4
+MOST_WIDTH: Final = 16
+WIDE_PASS: Final = 1.25
+"""Nodes that a pass of the drafter feeds for each request: as many as lengthen it by a quarter at most. Eight in
+place of four, for 1.2 times the time, brought 1.69 times plain in place of 1.59 (SmolLM2 with a draft head)."""
 RATE_WEIGHT: Final = 0.02
 """Weight of the last token in the drafter's rates: those of about fifty count."""
 OWN_RATE_WEIGHT: Final = 0.1
@@ -80,6 +84,12 @@ class HomeProspect:
         return max(self.rates.expected(levels), self.covered)
 
 
+def width_of(drafter_curve: CostCurve) -> int:
+    """Nodes that a pass of a drafter with this curve feeds for each request."""
+    within_s = WIDE_PASS * drafter_curve.seconds(1)
+    return max(LEAST_WIDTH, most_tokens(drafter_curve, within_s=within_s, limit=MOST_WIDTH))
+
+
 @dataclass(frozen=True, slots=True)
 class HomePlan:
     """The passes to take, and the requests, by index, that are in them."""
@@ -117,7 +127,7 @@ def plan_home_drafts(
             for prospect in joined
         )
         first_s = drafter_curve.seconds(len(joined)) + max(0.0, reading_s)
-        drafting_s = first_s + (levels - 1) * drafter_curve.seconds(WIDTH * len(joined))
+        drafting_s = first_s + (levels - 1) * drafter_curve.seconds(width_of(drafter_curve) * len(joined))
         pass_s = target_curve.seconds(len(prospects) + levels * len(joined))
         rate = tokens / (pass_s + slowness * drafting_s)
         if rate > best_rate:
@@ -161,6 +171,7 @@ class HomeDrafter:
         self._target = target
         self._runner = runner
         self._curve = curve
+        self._width = width_of(curve)
         self._texts: dict[VerifierRequest, HomeText] = {}
         self._given_up: set[VerifierRequest] = set()
         self._ended: list[HomeText] = []
@@ -215,7 +226,7 @@ class HomeDrafter:
             measures_prompt=False,
             rereads=self._target is not None,
         )
-        tree.assign(Branch(tree.digest, MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
+        tree.assign(Branch(tree.digest, MAX_LEVELS, self._width, MAX_WINDOW_NODES))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(prompt))
         return HomeText(tree, sequence, self._first_rates())
 
