@@ -193,10 +193,10 @@ def _shares(domains: list[str]) -> dict[str, float]:
 
 
 def _list_models(name: str | None, *, as_json: bool) -> None:
-    from cosine_node.zoo import Family, acceptance, expertise, family_of, location, names
+    from cosine_node.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
 
     rows: list[dict[str, Any]] = []
-    for model in [name] if name else [name for family in Family for name in names(family)]:
+    for model in [name] if name else [name for family in Family for name in listed(family)]:
         place = location(model)
         files = list(place.iterdir()) if place.is_dir() else [place]
         domains = expertise(model) if family_of(model) is Family.TOY else ()
@@ -216,7 +216,8 @@ def _list_models(name: str | None, *, as_json: bool) -> None:
         return
     for row in rows:
         rate = "" if row["acceptance"] is None else f"  right at {100 * row['acceptance']:.0f} % of positions"
-        served_domains = ", ".join(row["expertise"]) or "target"
+        is_target = row["name"] == target_of(Family(row["family"]))
+        served_domains = ", ".join(row["expertise"]) or ("target" if is_target else "draft head")
         sys.stdout.write(f"zoo:{row['name']:<18} {served_domains:<11} {row['bytes'] / 1e6:5.1f} MB{rate}\n")
         if name:
             sys.stdout.write(f"  {row['place']}\n")

@@ -54,6 +54,12 @@ def names(family: Family = Family.TOY) -> tuple[str, ...]:
     return tuple(name for name in _SMOL_NAMES if _smol_file(name) is not None)
 
 
+def listed(family: Family) -> tuple[str, ...]:
+    """Every model of a family that is on this machine, its draft head included."""
+    has_head = family is Family.SMOL and (_MODELS / SMOL_EAGLE).is_dir()
+    return (*names(family), *([SMOL_EAGLE] if has_head else []))
+
+
 def target_of(family: Family) -> str:
     """The name of a family's target."""
     return SMOL_TARGET if family is Family.SMOL else TARGET
@@ -106,10 +112,10 @@ def tokenizer_folder() -> Path:
 
 
 def expertise(name: str) -> tuple[str, ...]:
-    """The domains a drafter is trained for; a target, which drafts for nobody, has none."""
+    """The domains a drafter is trained for; a target, which drafts for nobody, and a draft head have none."""
     family = family_of(name)
     prefix = _DRAFTER if family is Family.TOY else f"{Family.SMOL}-"
-    return () if name == target_of(family) else (name.removeprefix(prefix),)
+    return () if name in (target_of(family), SMOL_EAGLE) else (name.removeprefix(prefix),)
 
 
 def resolve(source: str) -> Path | str:
