@@ -40,8 +40,9 @@ PREFIX_QUANTUM: Final = 64
 keys behind the prefix, of which each path of a tree has a copy."""
 
 
-WHOLE_KEYS: Final = 256
-"""Of so few keys a copy for each path of a tree takes no longer than a second call and merging."""
+WHOLE_KEYS: Final = 512
+"""Up to here calls are whole: a copy of so few keys for each of four paths takes no longer than a second call and
+merging, which chains need not have at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class Attended:
         return torch.randn(1, tokens, heads, 16, generator=generator).to(self.dtype).transpose(1, 2)
 
 
-@pytest.mark.parametrize("prefix", [20, 250, 300, 333, 346])
+@pytest.mark.parametrize("prefix", [20, 300, 509, 525, 560])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_tree_below_a_prefix_is_attended_as_if_each_node_were_alone(prefix: int, dtype: torch.dtype) -> None:
     attention_rows = attention_tiles({(KEY_HEADS, 16, 16)}, dtype=dtype, device=torch.device("cpu"))

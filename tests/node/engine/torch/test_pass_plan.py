@@ -240,23 +240,23 @@ def long_tree(prefix: int, row: Row) -> tuple[SequenceTree, Row]:
 
 
 def test_the_paths_of_a_tree_share_the_call_over_the_prefix() -> None:
-    [split] = path_plan_of(long_tree(300, FORK), slots=400).splits()
+    [split] = path_plan_of(long_tree(556, FORK), slots=700).splits()
     assert split.prefix is not None
-    assert (numbers(split.prefix.slots), split.prefix.queries.count) == (list(range(256)), 4)
+    assert (numbers(split.prefix.slots), split.prefix.queries.count) == (list(range(512)), 4)
     [tail] = split.tails
     assert tail.sequences == 2
     assert numbers(tail.slots) == [
-        *(*range(256, 302), *(256,) * 2),
-        *(*range(256, 301), 302, 303, 256),
+        *(*range(512, 558), *(512,) * 2),
+        *(*range(512, 557), 558, 559, 512),
     ]
     assert split.order is None
 
 
 def test_a_token_alone_reads_both_parts_where_they_are() -> None:
-    [split] = path_plan_of(long_tree(300, Row.chain(0, [1])), slots=400).splits()
+    [split] = path_plan_of(long_tree(556, Row.chain(0, [1])), slots=700).splits()
     assert split.prefix is not None
-    assert (split.prefix.slots.index, split.prefix.slots.count) == (None, 256)
-    assert [(call.slots.start, call.slots.count, call.slots.index) for call in split.tails] == [(256, 48, None)]
+    assert (split.prefix.slots.index, split.prefix.slots.count) == (None, 512)
+    assert [(call.slots.start, call.slots.count, call.slots.index) for call in split.tails] == [(512, 48, None)]
 
 
 def test_queries_that_pad_a_path_are_left_out_of_the_order() -> None:
