@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_node import zoo
+from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.base import Row
 from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.file import GgufFile
@@ -34,7 +35,7 @@ def tokenizer() -> Tokenizer:
 
 def test_names_and_folders_agree_with_the_files_which_are_small() -> None:
     shipped = {config.parent.name for config in zoo.folder("target").parent.glob("*/config.json")}
-    assert set(zoo.names()) == shipped and zoo.names()[0] == "target"
+    assert {*zoo.names(), "smol-eagle"} == shipped and zoo.names()[0] == "target"
     files = [file for name in zoo.names() for file in zoo.folder(name).iterdir()]
     assert sum(file.stat().st_size for file in files) < MOST_FAMILY_BYTES
 
@@ -195,3 +196,19 @@ def test_a_real_drafter_agrees_as_the_guide_says_and_names_its_target_and_no_pla
     assert record["target"] == f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
     assert "/tmp" not in file.with_name("README.md").read_text("utf-8") + json.dumps(record)
     assert GgufFile.open(file).draft_vocabulary
+
+
+def test_the_draft_head_agrees_as_the_guide_says_and_is_listed_and_held_by_its_targets_verifiers() -> None:
+    place = zoo.location("smol-eagle")
+    head = EagleHead.load(place, target_layers=30)
+    head.shape.check(target_layers=30, width=576, tokens=49_152)
+    record = json.loads((place / "training.json").read_text("utf-8"))
+    guide = (DOCS / "train-drafter.md").read_text("utf-8")
+    for temperature, figures in record["agreement"]["self"].items():
+        steps = " | ".join(f"{share:.3f}" for share in figures["steps"])
+        assert f"| {temperature} | {steps} | {figures['tokens']:,} |" in guide
+    assert "/tmp" not in (place / "README.md").read_text("utf-8") + json.dumps(record)
+    assert (place / "model.safetensors").stat().st_size <= 20_000_000
+    assert zoo.draft_head("zoo:smol-target") == "zoo:smol-eagle"
+    assert zoo.draft_head("zoo:target") is None
+    assert "smol-eagle" in zoo.listed(zoo.Family.SMOL) and "smol-eagle" not in zoo.names(zoo.Family.SMOL)
