@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_node import zoo
-from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.base import Row
+from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.training.distilling import right_choices
