@@ -9,7 +9,7 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from cosine_node.engine.base import Engine, OutOfMemory, OutOfPages, Row
+from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, OutOfPages, Row
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -71,9 +71,10 @@ def measure_curve(
     repeats: int = 5,
     budget_s: float = inf,
 ) -> CostCurve:
-    """Median cost of passes over a chain of each length after `context_tokens` tokens, in rising order.
+    """Median cost of passes over a tree of each size after `context_tokens` tokens, in rising order.
 
-    `prompt_tokens` are longer ones, in rising order, of which the last token alone is scored, as in a prompt; each
+    Half of a tree's tokens end a path, as in drafts: where paths are computed one by one, trees cost more than
+    chains. `prompt_tokens` are longer passes, over a chain whose last token alone is scored, in rising order; each
     is fed twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
 
     `clock` returns seconds. The first pass of a length warms caches and kernels up and does not count, unless it is
@@ -90,8 +91,8 @@ def measure_curve(
     def is_over(share: float = 1.0) -> bool:
         return clock() - began_s >= share * budget_s
 
-    def take(count: int, *, scored_from: int = 0) -> float:
-        row = Row.chain(sequence, [0] * count, scored_from=scored_from)
+    def take(count: int, *, is_prompt: bool = False) -> float:
+        row = Row.chain(sequence, [0] * count, scored_from=count - 1) if is_prompt else _tree(sequence, count)
         started_s = clock()
         engine.forward([row])
         measured.setdefault(count, []).append(clock() - started_s)
@@ -114,8 +115,8 @@ def measure_curve(
             for count in prompt_tokens:
                 if context + count > room or last_s > LONGEST_PROMPT_PASS_S or is_over():
                     break
-                take(count, scored_from=count - 1)
-                last_s = take(count, scored_from=count - 1)
+                take(count, is_prompt=True)
+                last_s = take(count, is_prompt=True)
         for count in lengths * (repeats - 1):
             if not is_over():
                 take(count)
@@ -124,6 +125,12 @@ def measure_curve(
     return CostCurve(
         rising([(count, median(seconds[1:] or seconds)) for count, seconds in sorted(measured.items())])
     )
+
+
+def _tree(sequence: int, tokens: int) -> Row:
+    """So many tokens of which each has two children as far as they go."""
+    parents = (PREFIX, *((name - 1) // 2 for name in range(1, tokens)))
+    return Row(sequence, (0,) * tokens, tuple(range(tokens)), parents)
 
 
 def _feed(engine: Engine, sequence: int, tokens: int, *, is_over: Callable[[], bool]) -> None:

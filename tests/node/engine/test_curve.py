@@ -4,8 +4,8 @@ from itertools import count
 import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import OutOfMemory, Row, RowResult
-from cosine_node.engine.curve import CostCurve, measure_curve, rising
+from cosine_node.engine.base import PREFIX, OutOfMemory, Row, RowResult
+from cosine_node.engine.curve import MEASURED_TOKENS, CostCurve, measure_curve, rising
 from cosine_protocol.errors import UsageError
 
 
@@ -39,6 +39,21 @@ def test_measuring_leaves_the_engine_as_it_was() -> None:
     assert curve.points == tuple((n, 0.5) for n in (1, 2, 4, 8, 16, 32))
     assert engine.passes == 2 + 6 * 3
     assert (engine.live_tokens, engine.open_sequences, engine.free_tokens) == (0, 0, 256)
+
+
+def test_drafts_are_measured_as_trees_and_prompts_as_chains() -> None:
+    rows: list[Row] = []
+
+    class Noting(ScriptedEngine):
+        def forward(self, passed: Sequence[Row]) -> list[RowResult]:
+            rows.extend(passed)
+            return super().forward(passed)
+
+    measure_curve(Noting(context_tokens=400, pool_tokens=512), clock=_ticking(0.001), prompt_tokens=(128,))
+    trees = {len(row.tokens): row for row in rows if not row.scored_from}
+    assert sorted(trees) == list(MEASURED_TOKENS)
+    assert trees[8].parents == (PREFIX, 0, 0, 1, 1, 2, 2, 3)
+    assert {len(row.tokens) for row in rows if row.scored_from and row.is_chain} >= {128}
 
 
 class Stopwatch:
