@@ -23,7 +23,7 @@ from tests.node.learning.test_versions import make
 
 
 def test_every_model_is_listed_with_what_it_is_for(run: Run) -> None:
-    names = [name for family in zoo.Family for name in zoo.names(family)]
+    names = [name for family in zoo.Family for name in zoo.listed(family)]
     assert [line.split()[0] for line in run("zoo").out.splitlines()] == [f"zoo:{name}" for name in names]
     models = json.loads(run("zoo", "--json").out)["models"]
     assert [model["name"] for model in models if model["family"] == "toy"] == list(zoo.names())
