@@ -64,9 +64,12 @@ def test_one_request_at_a_time() -> None:
     plain_s = {at: run_cell(options.cell("plain", at, {})).seconds for at in (place, place._replace(rtt_ms=0.0))}
     again = rtt.row_of(plans["cosine"], [run_cell(plans["cosine"].cell)], plain_s, seed=options.seed)
     row = published_row("rtt", part="profile", strategy="cosine", **place._asdict())
-    # Greetings have gained a field since.
-    assert again.pop("bytes_per_token") == pytest.approx(row["bytes_per_token"], rel=0.01)
-    assert rounded(again) == same_fields(row, again)
+    # Home drafts are planned by what they bring in a text of its own since: never worse than what was published.
+    assert again["speedup"] >= row["speedup"]
+    assert again["gpu_seconds_per_token"] <= row["gpu_seconds_per_token"]
+    assert again["bytes_per_token"] <= row["bytes_per_token"]
+    same = ("tokens", "prompts", "mismatches", "violations")
+    assert [again[field] for field in same] == [row[field] for field in same]
 
 
 @pytest.mark.thorough
