@@ -122,12 +122,14 @@ def _curve_text(points: object) -> str:
 def summary(report: RaceReport) -> Sequence[str]:
     """The sentences under the table, the verdict first."""
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
+    has_home_drafts = any(row.done[Way.COPYING].home_tokens for row in report.rows)
+    alone = "copying and the verifier's own drafter" if has_home_drafts else "copying from the text alone"
     lines = []
     for temperature in report.temperatures:
         ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
         lines.append(
             f"Temperature {temperature:g}: cosine is {report.bound}{ours:.2f}x as fast as plain decoding (median "
-            f"over prompts); without drafters, by copying from the text alone, it is {report.bound}{copying:.2f}x."
+            f"over prompts); without drafters, by {alone}, it is {report.bound}{copying:.2f}x."
         )
     identical = "yes" if all(row.identical for row in report.rows) else "NO"
     told_texts = f"Texts identical: {identical}, near-ties met: {ties}."

@@ -142,6 +142,14 @@ def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:
     assert "at least" not in text.lower()
 
 
+def test_what_a_verifier_drafts_without_drafters_is_named() -> None:
+    made = report()
+    helped = replace(made.rows[0].done[Way.COPYING], home_tokens=3)
+    row = replace(made.rows[0], done={**made.rows[0].done, Way.COPYING: helped})
+    assert "by copying from the text alone, it is" in "\n".join(summary(made))
+    assert "by copying and the verifier's own drafter, it is" in "\n".join(summary(replace(made, rows=(row,))))
+
+
 @pytest.mark.parametrize(("late", "has_held"), [(0, True), (50, True), (51, False), (900, False)])
 def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) -> None:
     made = report(late=late)
