@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EAGLE_SCHEME: Final = "eagle3:"
 """How a name that must be that of an EAGLE-3 head may begin on the command line, as in other servers."""
 POOL_TOKENS: Final = 16_384
-"""Tokens that a head keeps of all requests; it has one layer, and reads the end of long texts only."""
+"""Tokens that a head keeps of all requests, in one layer; a request that finds no room goes on without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
-from cosine_node.models.home_model import HomeModel, load_home
+from cosine_node.models.home_model import load_home
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, read_names
 from cosine_node.serving.announced_node import join
 from cosine_node.serving.node import VerifierNode, observing
@@ -77,7 +77,8 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         stack.callback(claimed.release)
         folder = await asyncio.to_thread(fetch, options.source.model, emit)
         model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
-        home = await asyncio.to_thread(_home, options, emit)
+        load = partial(load_home, emit=emit, measure_s=MEASURE_S)
+        home = await asyncio.to_thread(load, options.home) if options.home else None
         gate = network.access.gate(claimed.identity.peer_id)
         joined = await join(network, claimed, gate, emit, stack)
         source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
@@ -99,11 +100,6 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)
-
-
-def _home(options: NodeOptions, emit: Emit) -> HomeModel | None:
-    """The drafter beside the head of a chain, if it has one. Raises `UsageError`."""
-    return None if options.home is None else load_home(options.home, emit, measure_s=MEASURE_S)
 
 
 class HeadChains:

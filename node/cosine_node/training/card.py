@@ -1,12 +1,11 @@
 """The model card of a trained drafter; every figure comes from the record of its training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def drafter_card(name: str, record: Mapping[str, Any]) -> str:
     """The README.md of a drafter."""
-    answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
     begun = f"the drafter {record['init']}" if record["init"] else "layers of the target, or an untrained model"
     lines = [
         "---",
@@ -24,14 +23,11 @@ def drafter_card(name: str, record: Mapping[str, Any]) -> str:
         "",
         "## Training",
         "",
-        f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
-        f"  greedy, half sampled at temperature {record['sampled_at']:g}",
-        f"- loss: {record['method']}",
+        *_learned(record),
         f"- began as {begun}",
         f"- {record['steps']:,} steps of {record['batch_rows']} answers, {record['minutes']:g} minutes "
         f"({record['device']}, threads: {record['threads']})",
-        f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
-        f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
+        *_optimised(record),
         "",
         "## Agreement",
         "",
@@ -50,12 +46,11 @@ def agreement_table(agreement: Mapping[str, Mapping[str, Mapping[str, float]]]) 
         for temperature, figures in by_temperature.items():
             shares = [f"{figures['drafter']:.3f}", f"{figures['copying']:.3f}", f"{figures['tokens']:.0f}"]
             rows.append([domain, temperature, *shares])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return _table(rows)
 
 
 def head_card(name: str, record: Mapping[str, Any]) -> str:
     """The README.md of a draft head."""
-    answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
     layers = ", ".join(map(str, record["feature_layers"]))
     lines = [
         "---",
@@ -74,13 +69,10 @@ def head_card(name: str, record: Mapping[str, Any]) -> str:
         "",
         "## Training",
         "",
-        f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
-        f"  greedy, half sampled at temperature {record['sampled_at']:g}",
-        f"- loss: {record['method']}",
+        *_learned(record),
         f"- {record['steps']:,} steps, {record['minutes']:g} minutes "
         f"({record['device']}, threads: {record['threads']})",
-        f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
-        f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
+        *_optimised(record),
         "",
         "## Agreement",
         "",
@@ -101,4 +93,26 @@ def steps_table(agreement: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str
             rows.append([domain, temperature, *shares, f"{figures['tokens']:.0f}"])
     steps = max((len(row) - 3 for row in rows), default=0)
     head = ["domain", "temperature", *(f"token {step + 1}" for step in range(steps)), "tokens"]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+    return _table([head, ["---"] * len(head), *rows])
+
+
+def _learned(record: Mapping[str, Any]) -> list[str]:
+    """The lines of a card about what was learned from, and by which loss."""
+    answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
+    return [
+        f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
+        f"  greedy, half sampled at temperature {record['sampled_at']:g}",
+        f"- loss: {record['method']}",
+    ]
+
+
+def _optimised(record: Mapping[str, Any]) -> list[str]:
+    """The lines of a card about the optimiser."""
+    return [
+        f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
+        f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -112,6 +112,7 @@ def plan_home_drafts(
     """
     plain_tokens = sum(1.0 + prospect.covered for prospect in prospects)
     best, best_rate = HomePlan(), plain_tokens / target_curve.seconds(max(1, len(prospects)))
+    width = width_of(drafter_curve)
     for levels in range(1, MAX_LEVELS + 1):
         joining = [
             index
@@ -127,7 +128,7 @@ def plan_home_drafts(
             for prospect in joined
         )
         first_s = drafter_curve.seconds(len(joined)) + max(0.0, reading_s)
-        drafting_s = first_s + (levels - 1) * drafter_curve.seconds(width_of(drafter_curve) * len(joined))
+        drafting_s = first_s + (levels - 1) * drafter_curve.seconds(width * len(joined))
         pass_s = target_curve.seconds(len(prospects) + levels * len(joined))
         rate = tokens / (pass_s + slowness * drafting_s)
         if rate > best_rate:

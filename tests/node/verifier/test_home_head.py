@@ -11,8 +11,7 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.head_engine import EagleEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.verifier import home_drafter
-from cosine_protocol.request import Sampling
-from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, random_head
+from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import tiny_llama
 
 PROMPT = list(range(3, 33))
@@ -65,18 +64,6 @@ def test_the_text_is_that_of_plain_decoding(temperature: float) -> None:
     home = ListeningEngine()
     assert generate(home, temperature=temperature) == generate(None, temperature=temperature)
     assert home.read and home.open_sequences <= 1
-
-
-def made_of(tokens: Sequence[int]) -> torch.Tensor:
-    """What the target's layers make of a text in one pass."""
-    engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
-    row = Row.chain(sequence, tokens)
-    engine.forward([row])
-    engine.keep(sequence, row.nodes)
-    made = engine.activations(sequence, 0, len(tokens))
-    assert isinstance(made, torch.Tensor)
-    return made
 
 
 @pytest.mark.parametrize("requests", [1, 2])

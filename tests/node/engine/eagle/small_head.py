@@ -1,11 +1,15 @@
 """A tiny target and a random draft head for it, in float32."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from cosine_node.engine.base import Row
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
+from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB, tiny_llama
 
 FEATURE_LAYERS = (0, 1, 2)
@@ -36,4 +40,13 @@ def embedding_of(target: Any) -> torch.Tensor:
     return weight
 
 
-__all__ = ["FEATURE_LAYERS", "SHAPE", "VOCABULARY", "embedding_of", "random_head", "tiny_llama"]
+def made_of(tokens: Sequence[int]) -> torch.Tensor:
+    """What the tiny target's layers make of a text in one pass."""
+    engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
+    row = Row.chain(sequence, tokens)
+    engine.forward([row])
+    engine.keep(sequence, row.nodes)
+    made = engine.activations(sequence, 0, len(tokens))
+    assert isinstance(made, torch.Tensor)
+    return made

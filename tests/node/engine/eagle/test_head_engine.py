@@ -7,27 +7,15 @@ import torch
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.eagle.head_engine import EagleEngine
-from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.training.head_steps import unrolled
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
-from tests.node.engine.eagle.small_head import FEATURE_LAYERS, VOCABULARY, embedding_of, random_head
+from tests.node.engine.eagle.small_head import VOCABULARY, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
 TEXT = [random.Random(7).randrange(VOCAB) for _ in range(24)]
 TARGET = tiny_llama()
 HEAD = random_head()
-
-
-def activations() -> torch.Tensor:
-    engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(TEXT))
-    row = Row.chain(sequence, TEXT)
-    engine.forward([row])
-    engine.keep(sequence, row.nodes)
-    made = engine.activations(sequence, 0, len(TEXT))
-    assert isinstance(made, torch.Tensor)
-    return made
 
 
 def head_engine() -> EagleEngine:
@@ -39,7 +27,7 @@ def read_text(engine: EagleEngine, *, first: int = 1, sampling: Sampling | None 
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
-    seen = activations()[first - 1 : -1]
+    seen = made_of(TEXT)[first - 1 : -1]
     row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5, activations=seen)
     (result,) = engine.forward([row])
     return sequence, result
@@ -56,14 +44,14 @@ def test_what_a_target_tells_is_what_enters_its_layers() -> None:
     TARGET(input_ids=torch.tensor([TEXT]))
     hook.remove()
     expected = torch.cat([hidden[0], hidden[1], last[0]], -1)[0]
-    assert torch.allclose(activations(), expected, atol=1e-5)
+    assert torch.allclose(made_of(TEXT), expected, atol=1e-5)
 
 
 @torch.inference_mode()
 def test_a_read_text_gives_the_first_step_of_training() -> None:
     _, result = read_text(head_engine())
     embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
-    seen = activations()[None]
+    seen = made_of(TEXT)[None]
     (first,) = unrolled(HEAD, embedded, seen, 1)
     assert [choice.token for choice in result.choices] == best(first[0])
 
@@ -72,13 +60,13 @@ def test_a_read_text_gives_the_first_step_of_training() -> None:
 def test_drafts_give_the_further_steps_of_training() -> None:
     engine = head_engine()
     embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
-    seen = activations()[None]
+    seen = made_of(TEXT)[None]
     steps = list(unrolled(HEAD, embedded, seen, 4))
     anchor = 15
     tokens = TEXT[1 : anchor + 2]
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
-    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=activations()[: len(tokens)])
+    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=made_of(TEXT)[: len(tokens)])
     drafted = [engine.forward([row])[0].choices[-1].token]
     for step in (1, 2, 3):
         name = len(tokens) + step
