@@ -48,6 +48,9 @@ class Training:
         ),
     ] = None
     questions: Annotated[int, train_option(min=1, help="Questions that the target writes itself.")] = 4000
+    follow_ups: Annotated[
+        int, train_option(min=0, help="Of these, how many a second one follows, after the target's answer.")
+    ] = 1000
     head: Annotated[
         bool,
         train_option("--head", help="Train a draft head, which a verifier holds beside the target, not a drafter."),

@@ -1,8 +1,7 @@
 """A target's answers, with what else it found likely at each token, and the folder they are kept in."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,8 @@ from cosine_protocol.request import Sampling
 
 SHARD_ANSWERS: Final = 64
 """Answers of a file, the most that an interruption can lose."""
+COUNTED_ANSWERS: Final = 256
+"""Answers whose tokens are counted at once: soon, and in little memory."""
 SAY_EVERY_S: Final = 20.0
 """The time between two lines of progress."""
 Say = Callable[[str], None]
@@ -176,20 +177,32 @@ def most_frequent(answers: Sequence[Answer], *, tokens: int, shares: Mapping[str
     if not shares:
         frequencies = _counts(answers)
     else:
-        frequencies = Counter()
+        frequencies = np.zeros(1)
         for domain, share in shares.items():
-            counts = _counts(answer for answer in answers if answer.domain == domain)
-            total = sum(counts.values())
-            frequencies.update({token: share * count / total for token, count in counts.items()})
-    return DraftVocabulary(tuple(sorted(token for token, _ in frequencies.most_common(tokens))))
+            counts = _counts([answer for answer in answers if answer.domain == domain])
+            frequencies = _sum(frequencies, share * counts / max(1.0, counts.sum()))
+    # The lower id where two are as frequent.
+    order = np.argsort(-frequencies, kind="stable")[:tokens]
+    return DraftVocabulary(tuple(sorted(order[frequencies[order] > 0].tolist())))
 
 
-def _counts(answers: Iterable[Answer]) -> "Counter[int]":
-    counts: Counter[int] = Counter()
-    for answer in answers:
-        counts.update(answer.tokens)
-        counts.update(set(answer.prompt))
-        weights = np.exp(answer.likely_logs.astype(np.float32)).ravel()
-        ids, places = np.unique(answer.likely_ids.ravel(), return_inverse=True)
-        counts.update(dict(zip(ids.tolist(), np.bincount(places, weights, len(ids)).tolist(), strict=True)))
+def _counts(answers: Sequence[Answer]) -> NDArray[np.float64]:
+    """How often each token was written, was in a prompt or was likely."""
+    counts = np.zeros(1)
+    for start in range(0, len(answers), COUNTED_ANSWERS):
+        block = answers[start : start + COUNTED_ANSWERS]
+        told = [token for answer in block for token in (*answer.tokens, *set(answer.prompt))]
+        counts = _sum(counts, np.bincount(told).astype(np.float64))
+        likely = np.concatenate([answer.likely_ids.ravel() for answer in block])
+        logs = np.concatenate([answer.likely_logs.ravel() for answer in block])
+        if len(likely):
+            counts = _sum(counts, np.bincount(likely, np.exp(logs.astype(np.float64))).astype(np.float64))
     return counts
+
+
+def _sum(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of two rows of numbers, of which the shorter one goes on with zeros."""
+    longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
+    total = longer.copy()
+    total[: len(shorter)] += shorter
+    return total

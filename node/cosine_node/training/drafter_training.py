@@ -17,13 +17,15 @@ from cosine_node.training.distilling import Example, ExampleMix, distillation_lo
 from cosine_node.training.local_target import LocalTarget
 from cosine_node.training.loop import Plan, Training, has_fast_bfloat16, train
 from cosine_node.training.new_drafter import adopt
-from cosine_node.training.own_questions import write_own_questions
+from cosine_node.training.own_questions import write_follow_ups, write_own_questions
 from cosine_node.training.questions import TEMPERATURE, Question, prompts_of, read_questions, readings_of
 from cosine_node.training.target_source import TargetSource
 from cosine_protocol.errors import UsageError
 
 RECORD: Final = "training.json"
 """The file of a finished drafter that says how it was made and how often it agrees."""
+ANSWERS: Final = "answers"
+"""The folder of answers to learn from."""
 POOL_TOKENS: Final = 4096
 """More than any answer and its prompt have."""
 
@@ -33,13 +35,14 @@ class DrafterSettings:
     """The texts, answers and steps that one drafter is made of, and the folders of its making.
 
     Answers are kept in `work` and asked for once, whichever drafters learn from them. The target writes
-    `own_questions` itself, beside those of `texts` if there are any. `shares` weigh the domains; all answers count
-    alike if there are none. `init` is a drafter to go on from.
+    `own_questions` itself, and at most so many `follow_ups` to its answers, beside those of `texts`, if any.
+    `shares` weigh the domains; all answers count alike if there are none. `init` is a drafter to go on from.
     """
 
     target: str
     texts: Path | None
     own_questions: int = 0
+    follow_ups: int = 0
     out: Path
     work: Path
     plan: Plan
@@ -165,7 +168,7 @@ def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) ->
         longest_prompt=settings.longest_prompt,
         longest_answer=settings.longest_reading,
     )
-    answers = ask_all(learned, work / "answers", lambda prompts: source.target().answers(prompts), say)
+    answers = ask_all(learned, work / ANSWERS, lambda prompts: source.target().answers(prompts), say)
     readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
     measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
     return answers + readings, measured
@@ -178,10 +181,28 @@ def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> lis
         target = source.target()
         if not isinstance(target, LocalTarget):
             raise UsageError("A target writes its own questions on this machine alone; a swarm needs --texts.")
-        own = write_own_questions(
-            target, source.codec, settings.work, count=settings.own_questions, seed=settings.seed, say=say
+        own = read_questions(
+            write_own_questions(
+                target, source.codec, settings.work, count=settings.own_questions, seed=settings.seed, say=say
+            )
         )
-        questions += read_questions(own)
+        questions += own
+        if settings.follow_ups:
+            answers = ask_all(
+                prompts_of(
+                    [question for question in own if not question.is_held_out],
+                    source.codec,
+                    answers=settings.follow_ups,
+                    longest_prompt=settings.longest_prompt,
+                    is_asked_twice=False,
+                ),
+                settings.work / ANSWERS,
+                target.answers,
+                say,
+            )
+            questions += write_follow_ups(
+                target, source.codec, settings.work, own, answers, count=settings.follow_ups, say=say
+            )
     return questions
 
 

@@ -151,12 +151,13 @@ def right_steps(
 
     Along an answer, greedily, whatever the answer was chosen by.
     """
-    text = torch.tensor([[*prompt, *tokens]])
+    where = head.fc.weight.device
+    text = torch.tensor([[*prompt, *tokens]], device=where)
     embedded, activations = target.of(text[:, :-1])
-    ids = torch.tensor(head.vocabulary.target_ids)
+    ids = torch.tensor(head.vocabulary.target_ids, device=where)
     # The anchor before the last token of the prompt guesses the answer's first one.
     first = len(prompt) - 2
-    is_alive = torch.ones(len(tokens), dtype=torch.bool)
+    is_alive = torch.ones(len(tokens), dtype=torch.bool, device=where)
     found = []
     for step, output in enumerate(unrolled(head, embedded.to(head.dtype), activations.to(head.dtype), steps)):
         asked = is_alive[: max(0, len(tokens) - step)]

@@ -29,8 +29,8 @@ LIKELY_TOKENS: Final = 24
 """Tokens stored of each position. What is left joins the probability of all others."""
 SAMPLED_TOKENS: Final = 256
 """Sampled answers take one of so many: at 0.8 less than a hundredth lies beyond, and noise costs time."""
-REFILL_SLOTS: Final = 8
-"""Slots that are filled again together, for their prompts are fed in one pass."""
+REFILL_SHARE: Final = 1 / 32
+"""Of the slots, those that are filled again together, for their prompts are fed in one pass."""
 READ_ROWS: Final = 8
 """Bounds memory: texts that are read in one pass."""
 TRIAL_TOKENS: Final = 12
@@ -43,11 +43,13 @@ class AnswerSlots:
     """Room for `slots` answers, their prompts included, which grows with the longest of them.
 
     Within `filling` a pass feeds prompts, from position 0, to some slots; otherwise one token to every slot, at its
-    place in `positions` [slots].
+    place in `positions` [slots], of which none is `longest` or more.
     """
 
     def __init__(self, *, slots: int, device: torch.device) -> None:
         self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
+        # Known here, for a device that were asked in each layer would be waited for.
+        self.longest = 1
         self._slots = torch.arange(slots, device=device)
         self._filled: Tensor | None = None
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -64,7 +66,7 @@ class AnswerSlots:
 
         Query, key and value are [rows, heads, tokens, width].
         """
-        longest = key.shape[2] if self._filled is not None else int(self.positions.max()) + 1
+        longest = key.shape[2] if self._filled is not None else self.longest
         keys, values = self._room(layer, key, value, longest)
         if self._filled is not None:
             keys[self._filled, :, : key.shape[2]] = key
@@ -177,20 +179,21 @@ class LocalTarget:
         room = AnswerSlots(slots=len(self._writing), device=self._last.device)
         while True:
             free = [slot for slot, writing in enumerate(self._writing) if writing is None]
-            if len(free) >= min(REFILL_SLOTS, len(self._writing)):
+            if len(free) >= max(1, round(REFILL_SHARE * len(self._writing))):
                 self._begin(room, free, list(islice(waiting, len(free))))
                 yield from self._ended(room)
-            live = [slot for slot, writing in enumerate(self._writing) if writing is not None]
+            live = {slot: writing for slot, writing in enumerate(self._writing) if writing is not None}
             if not live:
                 return
+            room.longest = max(len(writing.prompt.tokens) + len(writing.tokens) for writing in live.values())
             output = self._model(
                 input_ids=self._last[:, None],
                 position_ids=room.positions[:, None].clone(),
                 slots=room,
                 use_cache=False,
             )
-            room.positions[live] += 1
-            self._write(live, output.logits[live, 0])
+            room.positions[list(live)] += 1
+            self._write(list(live), output.logits[list(live), 0])
             yield from self._ended(room)
 
     @torch.inference_mode()

@@ -2,18 +2,21 @@
 
 A chat model has learned its users' turns as well as its own: given its chat template up to where a user speaks, it
 goes on as a user would (Magpie, arXiv 2406.08464). Its first words would be the same few in most questions, so the
-first token is drawn from the likeliest ones by a flattened distribution, and all others by the model's own.
+first token is drawn from the likeliest ones by a flattened distribution, and all others by the model's own. After
+its answer it goes on as that user again, all by the model's own.
 """
 
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cosine_node.training.answers import Answer, Say, TargetPrompt
 from cosine_node.training.local_target import LocalTarget
+from cosine_node.training.questions import Message, Question, read_questions
 from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -21,6 +24,7 @@ from cosine_protocol.request import Sampling
 DOMAIN: Final = "self"
 """What its own questions are about."""
 FILE: Final = "questions.jsonl"
+FOLLOW_UPS_FILE: Final = "follow-ups.jsonl"
 FIRST_TOKENS: Final = 160
 """SmolLM2 begins 95 % of its questions with one of so many tokens."""
 FLATNESS: Final = 0.35
@@ -45,25 +49,57 @@ def write_own_questions(
     file = folder / FILE
     kept = OwnQuestions(_read(file))
     opening = opening_of(codec)
-    firsts = target.likely_after(opening, FIRST_TOKENS)
+    likely = target.likely_after(opening, FIRST_TOKENS)
+    firsts, shares = [token for token, _ in likely], [chance**FLATNESS for _, chance in likely]
     while len(kept) < count:
         missing = round(WRITTEN_FOR_EACH * (count - len(kept))) + 1
-        before = len(kept)
-        with file.open("a", encoding="utf-8") as out:
-            for number, text in _written(
-                target, codec, opening, firsts, seed=seed, first=kept.tried, count=missing
-            ):
-                kept.tried = max(kept.tried, number + 1)
-                if len(kept) < count and kept.take(text):
-                    message = {"role": "user", "content": text}
-                    line = {"domain": DOMAIN, "number": number, "messages": [message]}
-                    out.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    if len(kept) % 100 == 0:
-                        out.flush()
-                        say(f"{len(kept)} of {count} questions")
-        if len(kept) == before:
+        begun = {
+            number: _Begun(opening, (random.Random(f"{seed} {number}").choices(firsts, shares)[0],))
+            for number in range(kept.tried, kept.tried + missing)
+        }
+        if not _keep(_written(target, codec, begun), kept, file, most=count, say=say):
             raise UsageError("The target writes no questions of its own: it does not end what a user says.")
     return file
+
+
+def write_follow_ups(
+    target: LocalTarget,
+    codec: TextCodec,
+    folder: Path,
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    *,
+    count: int,
+    say: Say,
+) -> list[Question]:
+    """What the user says after the answers to at most `count` of these questions, written to a file of a folder.
+
+    What an earlier call has written there counts. Answers that did not come to their end are passed over.
+    """
+    file = folder / FOLLOW_UPS_FILE
+    kept = OwnQuestions(_read(file))
+    asked = {question.number: question.asked for question in questions if not isinstance(question.asked, str)}
+    chats = [
+        (*asked[answer.question], {"role": "assistant", "content": codec.decode(answer.tokens[:-1])})
+        for answer in sorted(answers, key=lambda answer: answer.question)
+        if answer.question in asked and target.has_ended(answer)
+    ]
+    begun = {
+        number: _Begun(opening_of(codec, chat), (), chat)
+        for number, chat in enumerate(chats[:count])
+        if number >= kept.tried
+    }
+    _keep(_written(target, codec, begun), kept, file, most=count, say=say)
+    return read_questions(file) if len(kept) else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A chat in tokens up to where the user speaks, the first tokens of what is said, and all said before."""
+
+    opening: tuple[int, ...]
+    first: tuple[int, ...]
+    before: tuple[Message, ...] = ()
 
 
 class OwnQuestions:
@@ -91,9 +127,9 @@ class OwnQuestions:
         return True
 
 
-def opening_of(codec: TextCodec) -> tuple[int, ...]:
-    """A chat's tokens up to where the user speaks. Raises `UsageError`."""
-    chats = [codec.encode_chat([{"role": "user", "content": said}]) for said in ("?", "1", "x")]
+def opening_of(codec: TextCodec, before: Sequence[Message] = ()) -> tuple[int, ...]:
+    """A chat's tokens up to where the user speaks, after all `before`. Raises `UsageError`."""
+    chats = [codec.encode_chat([*before, {"role": "user", "content": said}]) for said in ("?", "1", "x")]
     shared = next((i for i, tokens in enumerate(zip(*chats, strict=False)) if len(set(tokens)) > 1), 0)
     if not shared:
         raise UsageError("The target's chat template tells nothing of where a user speaks; give --texts.")
@@ -101,36 +137,42 @@ def opening_of(codec: TextCodec) -> tuple[int, ...]:
 
 
 def _written(
-    target: LocalTarget,
-    codec: TextCodec,
-    opening: tuple[int, ...],
-    firsts: Sequence[tuple[int, float]],
-    *,
-    seed: int,
-    first: int,
-    count: int,
-) -> Iterator[tuple[int, str]]:
-    """Questions with their numbers, as they come; those that do not end are left out."""
-    tokens, shares = [token for token, _ in firsts], [chance**FLATNESS for _, chance in firsts]
-    begun = {
-        number: random.Random(f"{seed} {number}").choices(tokens, shares)[0]
-        for number in range(first, first + count)
-    }
+    target: LocalTarget, codec: TextCodec, begun: Mapping[int, _Begun]
+) -> Iterator[tuple[int, str, tuple[Message, ...]]]:
+    """What users said, with its number and all before it, as it comes; what does not end is left out."""
     prompts = (
-        TargetPrompt(number, DOMAIN, (*opening, token), Sampling(temperature=1.0, seed=number))
-        for number, token in begun.items()
+        TargetPrompt(number, DOMAIN, one.opening + one.first, Sampling(temperature=1.0, seed=number))
+        for number, one in begun.items()
     )
     for answer in target.answers(prompts):
         if target.has_ended(answer):
-            yield answer.question, _text(codec, begun[answer.question], answer)
+            one = begun[answer.question]
+            yield answer.question, codec.decode((*one.first, *answer.tokens[:-1])).strip(), one.before
 
 
-def _text(codec: TextCodec, first: int, answer: Answer) -> str:
-    return codec.decode((first, *answer.tokens[:-1])).strip()
+def _keep(
+    written: Iterator[tuple[int, str, tuple[Message, ...]]], kept: OwnQuestions, file: Path, *, most: int, say: Say
+) -> bool:
+    """Add what is worth asking to a file, until `most` are kept; False if nothing was."""
+    before = len(kept)
+    with file.open("a", encoding="utf-8") as out:
+        for number, text, chat in written:
+            kept.tried = max(kept.tried, number + 1)
+            if len(kept) < most and kept.take(text):
+                line = {
+                    "domain": DOMAIN,
+                    "number": number,
+                    "messages": [*chat, {"role": "user", "content": text}],
+                }
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                if len(kept) % 100 == 0:
+                    out.flush()
+                    say(f"{len(kept)} of {most} questions")
+    return len(kept) > before
 
 
 def _read(file: Path) -> list[tuple[int, str]]:
     if not file.is_file():
         return []
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    return [(line["number"], line["messages"][0]["content"]) for line in lines]
+    return [(line["number"], line["messages"][-1]["content"]) for line in lines]

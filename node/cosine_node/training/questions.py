@@ -146,7 +146,10 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
-    """What is asked, of a conversation all before one of its answers, and what follows; empty where nothing is."""
+    """What is asked and what follows; empty where nothing is.
+
+    Of a conversation that is a user's last word, or else all before one of its answers.
+    """
     if isinstance(text := record.get("text"), str):
         opening = text[:OPENING_CHARACTERS]
         asked = opening if len(opening) == len(text) else opening.rpartition(" ")[0]
@@ -155,12 +158,12 @@ def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return "", ""
     turns = [{"role": str(turn.get("role", "")), "content": str(turn.get("content", ""))} for turn in messages]
-    ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if turns and turns[-1]["role"] == "user":
-        ends.append(len(turns))
+        return tuple(turns), ""
+    ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if not ends:
         return "", ""
     # Any of the answers, but always the same one of a conversation.
     choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
     end = ends[choice]
-    return tuple(turns[:end]), turns[end]["content"] if end < len(turns) else ""
+    return tuple(turns[:end]), turns[end]["content"]

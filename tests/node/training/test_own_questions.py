@@ -3,12 +3,22 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cosine_node.training.own_questions import MOST_ALIKE, OwnQuestions, opening_of, write_own_questions
-from cosine_node.training.questions import read_questions
+from cosine_node.training.answers import Answer
+from cosine_node.training.own_questions import (
+    MOST_ALIKE,
+    OwnQuestions,
+    opening_of,
+    write_follow_ups,
+    write_own_questions,
+)
+from cosine_node.training.questions import Question, read_questions
 from cosine_node.training.target_source import Answering, LocalSource
+from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.tokenizer import TextCodec
+from cosine_protocol.request import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +45,49 @@ def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(source: Loc
     assert len({line["number"] for line in lines}) == 8
     assert len({line["messages"][0]["content"] for line in lines}) == 8
     assert {question.domain for question in read_questions(file)} == {"self"}
+
+
+def test_after_an_answer_the_user_speaks_again(source: LocalSource, tmp_path: Path) -> None:
+    target, codec = source.target(), source.codec
+    asked = ({"role": "user", "content": "Where is it?"},)
+    first = Question("self", asked)
+    end = next(iter(read_eos(source.folder)))
+    likely = np.zeros((4, 0))
+    answer = Answer(
+        question=first.number,
+        domain="self",
+        sampling=Sampling(),
+        prompt=codec.encode_chat(asked),
+        tokens=(*codec.encode("At home.")[:3], end),
+        likely_ids=likely.astype(np.int32),
+        likely_logs=likely.astype(np.float16),
+    )
+    questions = write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None)
+    (again,) = [question.asked for question in questions]
+    assert not isinstance(again, str)
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert again[:1] == asked
+    assert again[1]["content"] == codec.decode(answer.tokens[:-1])
+    # Written once: the next call finds it in the file.
+    assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions
+
+
+def test_an_answer_that_was_cut_off_is_not_followed(source: LocalSource, tmp_path: Path) -> None:
+    asked = ({"role": "user", "content": "Where is it?"},)
+    first = Question("self", asked)
+    tokens = source.codec.encode("At home.")
+    likely = np.zeros((len(tokens), 0))
+    answer = Answer(
+        question=first.number,
+        domain="self",
+        sampling=Sampling(),
+        prompt=source.codec.encode_chat(asked),
+        tokens=tokens,
+        likely_ids=likely.astype(np.int32),
+        likely_logs=likely.astype(np.float16),
+    )
+    target = source.target()
+    assert write_follow_ups(target, source.codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == []
 
 
 def test_a_question_is_taken_once_whatever_its_case() -> None:
