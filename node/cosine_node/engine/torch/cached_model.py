@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import (
@@ -23,6 +24,7 @@ from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
@@ -302,14 +304,16 @@ class CachedModel(PassModel):
     have a recurrent state, the stem that all paths share is fed first, from the last token whose state is known: a
     state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969).
     With `is_stepped` no more than one token at a time follows a state, for models that would else forget it.
-    Raises `UnsupportedModel`.
+    Without that it can keep what enters `feature_layers`. Raises `UnsupportedModel`.
     """
 
     attention_name = "eager"
 
-    def __init__(self, model: Any, *, slots: int, is_stepped: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, slots: int, is_stepped: bool = False, feature_layers: Sequence[int] = ()
+    ) -> None:
         model.set_attn_implementation(self.attention_name)
-        super().__init__(model, KvStore(slots=slots))
+        super().__init__(model, KvStore(slots=slots), PassFeatures(model, feature_layers, slots=slots))
         # By the slot of the token that a state follows.
         self._most_states = max(LEAST_STATES, slots // TOKENS_A_STATE)
         self._states = Remembered[int, ModelState](self._most_states)
@@ -364,11 +368,12 @@ class CachedModel(PassModel):
 
     @property
     def token_bytes(self) -> TokenBytes:
-        return TokenBytes(self.store.token_bytes.total + -(-self._state_bytes // TOKENS_A_STATE))
+        token = super().token_bytes
+        return replace(token, total=token.total + -(-self._state_bytes // TOKENS_A_STATE))
 
     @property
     def pool_bytes(self) -> int:
-        return self.store.bytes + self._state_bytes * self._most_states
+        return super().pool_bytes + self._state_bytes * self._most_states
 
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
         found: dict[int, Tensor] = {}
@@ -427,6 +432,9 @@ class CachedModel(PassModel):
         keep = sorted({token for _, token in places.values()}) or [len(batch.paths[0]) - 1]
         logits, cache = self._forward(batch, state, keep=keep)
         cache.write(batch)
+        length = max(len(path) for path in batch.paths)
+        of_row = [path * length + token for path, token in batch.places().values()]
+        self._features.keep(np.array(batch.slots(), np.int64), of_row)
         column = {token: i for i, token in enumerate(keep)}
         return {number: logits[path, column[token]] for number, (path, token) in places.items()}, cache
 

@@ -68,6 +68,11 @@ class TorchEngine(PagedEngine):
         return self._passes.device
 
     @property
+    def model(self) -> Any:
+        """The model of transformers, whose attention is that of the passes."""
+        return self._passes.model
+
+    @property
     def embedding(self) -> Tensor:
         """The model's own, [tokens, width], which a draft head reads tokens by."""
         weight: Tensor = self._passes.model.get_input_embeddings().weight
@@ -82,7 +87,7 @@ class TorchEngine(PagedEngine):
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the KV pool, and of the recurrent states beside it."""
+        """Memory of the KV pool, and of the recurrent states and the features beside it."""
         return self._passes.pool_bytes
 
     def abandon(self) -> None:

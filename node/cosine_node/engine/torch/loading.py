@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.partial_model import copy_out_of_files
+from cosine_node.engine.torch.pass_features import feature_bytes
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
 from cosine_node.engine.torch.support import context_tokens, quantisation_of, refuse_by_config
@@ -94,6 +96,7 @@ def load_engine(
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
         tiles = _row_tiles(model, way) if is_deterministic else None
         token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
+        token = replace(token, total=token.total + feature_bytes(model, feature_layers))
         size = _pool_tokens(model, pool_tokens, token)
         windows = None
         if size.windowed is not None and way.is_packed:

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from transformers import AttentionInterface
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import WindowPages
-from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
 from cosine_node.engine.torch.cuda_graphs import CudaGraphs
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
@@ -56,11 +54,11 @@ class PackedModel(PassModel):
         if model.config._attn_implementation != ATTENTION_NAME:
             raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
         keep_latents(model, are_kept=keeps_latents)
-        super().__init__(model, KvStore(slots=slots, windows=windows))
+        self.flat = FlatDecoder.of(model)
+        features = PassFeatures(model, feature_layers, slots=slots, is_flat=self.flat is not None)
+        super().__init__(model, KvStore(slots=slots, windows=windows), features)
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
-        self.flat = FlatDecoder.of(self.model)
-        self._features = PassFeatures(self.model, feature_layers, slots=slots, is_flat=self.flat is not None)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         # One token runs through the model: what comes out is as wide as the vocabulary, where it is logits.
@@ -86,14 +84,6 @@ class PackedModel(PassModel):
         ):
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
-
-    def activations(self, slots: Sequence[int]) -> Tensor:
-        return self._features.of(slots)
-
-    @property
-    def token_bytes(self) -> TokenBytes:
-        stored = super().token_bytes
-        return replace(stored, total=stored.total + self._features.token_bytes)
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None

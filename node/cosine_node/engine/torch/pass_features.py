@@ -7,36 +7,48 @@ import torch
 from torch import Tensor, nn
 
 from cosine_node.engine.kv_pool import Integers
+from cosine_node.engine.torch.support import UnsupportedModel
+
+
+def feature_bytes(model: Any, layers: Sequence[int]) -> int:
+    """Memory that the features of a token take."""
+    width: int = model.config.get_text_config().hidden_size if layers else 0
+    element_bytes: int = model.dtype.itemsize
+    return len(layers) * width * element_bytes
 
 
 class PassFeatures:
     """Keeps what enters some layers of a model; one more than the last names what leaves that one.
 
     What was made of a token lies in its slot, as its keys and values do: so cached prefixes have it too. The flat
-    decoder puts what it sees into `seen` itself, other models are listened to.
+    decoder puts what it sees into `seen` itself, other models are listened to. Raises `UnsupportedModel` where it
+    cannot be told which those layers are.
     """
 
-    def __init__(self, model: Any, layers: Sequence[int], *, slots: int, is_flat: bool) -> None:
+    def __init__(self, model: Any, layers: Sequence[int], *, slots: int, is_flat: bool = False) -> None:
         self.seen: dict[int, Tensor] | None = dict.fromkeys(layers, torch.empty(0)) if layers else None
         self._layers = tuple(layers)
-        width = len(layers) * model.config.get_text_config().hidden_size if layers else 0
+        self.token_bytes = feature_bytes(model, layers)
+        width = self.token_bytes // model.dtype.itemsize
         self._kept = torch.zeros(slots if layers else 0, width, dtype=model.dtype, device=model.device)
         if layers and not is_flat:
             body = model.get_decoder()
+            if not (hasattr(body, "layers") and hasattr(body, "norm")):
+                raise UnsupportedModel(model.config.model_type, "a draft head cannot tell its layers")
             ends = [*body.layers, body.norm]
             for layer in layers:
                 ends[layer].register_forward_pre_hook(self._note(layer), with_kwargs=True)
 
     @property
-    def token_bytes(self) -> int:
-        """Memory of a token."""
-        return self._kept.shape[1] * self._kept.element_size()
+    def bytes(self) -> int:
+        return self._kept.nbytes
 
-    def keep(self, slots: Integers) -> None:
-        """Keep what was seen in a pass whose first tokens have these slots; what follows them is padding."""
+    def keep(self, slots: Integers, places: Sequence[int] | None = None) -> None:
+        """Keep what was seen of the tokens that have these slots: those at these places of a pass, or its first."""
         if self.seen is not None:
-            made = torch.cat([self.seen[layer][: len(slots)] for layer in self._layers], -1)
-            self._kept[torch.from_numpy(slots).to(made.device)] = made
+            made = torch.cat([self.seen[layer] for layer in self._layers], -1)
+            own = made[: len(slots)] if places is None else made[torch.tensor(places, dtype=torch.int64)]
+            self._kept[torch.from_numpy(slots).to(made.device)] = own
 
     def of(self, slots: Sequence[int]) -> Tensor:
         """What was made of the tokens in these slots, [slots, layers * hidden]."""
@@ -46,6 +58,6 @@ class PassFeatures:
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             assert self.seen is not None
             entering: Tensor = args[0] if args else kwargs["hidden_states"]
-            self.seen[layer] = entering[0]
+            self.seen[layer] = entering.flatten(0, -2)
 
         return note

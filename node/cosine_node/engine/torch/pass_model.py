@@ -4,6 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,32 +13,34 @@ from torch import Tensor
 from cosine_node.engine.base import OutOfMemory
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
-from cosine_node.engine.torch.support import UnsupportedModel
 
 
 class PassModel(ABC):
-    """A causal LM over a pool of token slots."""
+    """A causal LM over a pool of token slots, with what `features` keeps of its layers beside it."""
 
     attention_name: ClassVar[str]
     """The attention that the model's configuration names in these passes."""
     vocab_tokens: int
 
-    def __init__(self, model: Any, store: KvStore) -> None:
+    def __init__(self, model: Any, store: KvStore, features: PassFeatures) -> None:
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = store
+        self._features = features
         self._abandoned = threading.Event()
 
     @property
     def token_bytes(self) -> TokenBytes:
         """Memory that a token slot takes, with its share of whatever else grows with the pool."""
-        return self.store.token_bytes
+        stored = self.store.token_bytes
+        return replace(stored, total=stored.total + self._features.token_bytes)
 
     @property
     def pool_bytes(self) -> int:
         """Memory of the pool, and of what stands beside it."""
-        return self.store.bytes
+        return self.store.bytes + self._features.bytes
 
     @abstractmethod
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
@@ -47,8 +50,8 @@ class PassModel(ABC):
         """
 
     def activations(self, slots: Sequence[int]) -> Tensor:
-        """What some layers made of the tokens in these slots, [slots, layers * hidden], if it keeps that."""
-        raise UnsupportedModel(self.model.config.model_type, "its passes tell nothing of its layers")
+        """What some layers made of the tokens in these slots, [slots, layers * hidden]."""
+        return self._features.of(slots)
 
     def abandon(self) -> None:
         """Stop the pass under way between two of its layers; called from another thread."""

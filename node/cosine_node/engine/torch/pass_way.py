@@ -37,7 +37,7 @@ class PassWay(Enum):
     ) -> PassModel:
         """A model that runs its passes this way; the other arguments are `PackedModel`'s, packed ways have them.
 
-        Raises `UnsupportedModel`.
+        The last also whole requests have. Raises `UnsupportedModel`.
         """
         if self.is_packed:
             return PackedModel(
@@ -49,8 +49,9 @@ class PassWay(Enum):
                 windows=windows,
                 feature_layers=feature_layers,
             )
-        if feature_layers:
+        is_stepped = self is PassWay.STEPPED
+        if feature_layers and is_stepped:
             raise UnsupportedModel(
                 model.config.model_type, f"a draft head cannot read models that run with {self.value}"
             )
-        return CachedModel(model, slots=slots, is_stepped=self is PassWay.STEPPED)
+        return CachedModel(model, slots=slots, is_stepped=is_stepped, feature_layers=feature_layers)

@@ -14,6 +14,10 @@ UNBOUNDED_TOKENS: Final = 1 << 20
 """The context of a model whose configuration names none. The pool bounds it sooner."""
 
 
+ATTENTION_KINDS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
+"""The names that configurations have for layers whose state is keys and values only."""
+
+
 class UnsupportedModel(UsageError):
     """A model this engine would run wrongly, or cannot run at all."""
 
@@ -50,9 +54,7 @@ def packed_obstacle(model_class: Any, config: Any) -> str | None:
     """
     if getattr(model_class, "_is_stateful", False):
         return "it keeps a recurrent state"
-    # The names that configurations have for layers whose state is keys and values only.
-    exact = {"full_attention", "sliding_attention", "attention"}
-    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - exact)
+    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENTION_KINDS)
     if foreign:
         return f"it has layers of the kind {', '.join(foreign)}"
     # The model itself asks this before it lets its attention be replaced.

@@ -121,6 +121,35 @@ def test_a_pass_can_be_abandoned_and_leaves_nothing_behind(name: str) -> None:
     assert again == feed(fresh, fresh.open(sampling=Sampling(), prompt_tokens=20), range(3, 23))
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "nemotron"])
+def test_what_entered_layers_is_kept_for_the_tokens_of_trees_too(name: str) -> None:
+    model = build(MODELS[name]())
+    engine = TorchEngine(build(MODELS[name]()), pool_tokens=256, way=PassWay.CACHED, feature_layers=(1, 2))
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=5)
+    engine.forward([Row.chain(sequence, [5, 6, 7, 8, 9])])
+    engine.keep(sequence, range(5))
+    engine.forward([Row(sequence, (10, 11, 12, 13, 14), (0, 1, 2, 3, 4), (PREFIX, 0, 0, 1, 2))])
+    engine.keep(sequence, [0, 2, 4])
+    engine.forward([Row(sequence, (15, 16), (0, 1), (PREFIX, PREFIX))])
+    engine.keep(sequence, [1])
+    text = [5, 6, 7, 8, 9, 10, 12, 14, 16]
+    seen = list[torch.Tensor]()
+    body = model.get_decoder()
+    for entered in (body.layers[1], body.norm):
+        entered.register_forward_pre_hook(lambda _, args: seen.append(args[0][0]))
+    with torch.inference_mode():
+        model(input_ids=torch.tensor([text]))
+    made = engine.activations(sequence, 0, len(text))
+    assert isinstance(made, torch.Tensor)
+    assert torch.allclose(made, torch.cat(seen, -1), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bloom", "mamba"])
+def test_a_model_whose_layers_a_draft_head_cannot_read_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match="a draft head cannot"):
+        TorchEngine(build(MODELS[name]()), pool_tokens=256, way=way_of(name), feature_layers=(1,))
+
+
 def test_memory_beside_the_pool_is_told() -> None:
     engine = engine_of("mamba2", pool_tokens=8192)
     # Two layers, each with 4 places of a convolution over 128 + 2 * 8 channels, and 8 heads of 16 times 8.

@@ -60,6 +60,16 @@ def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
         load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
 
 
+def test_what_a_draft_head_reads_is_part_of_the_memory_that_a_pool_takes(llama_folder: str) -> None:
+    size = PoolSize(size_bytes=1 << 20)
+    plain = load_engine(llama_folder, device="cpu", pool_tokens=size)
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=size, feature_layers=(0, 2))
+    key_bytes = plain.pool_bytes // (plain.free_tokens + 1)
+    # The keys and values have a slot more than there are tokens.
+    assert engine.pool_bytes == engine.free_tokens * (key_bytes + 2 * 64 * 4) + key_bytes
+    assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * (key_bytes + 2 * 64 * 4)
+
+
 def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_path: Path) -> None:
     config = tf.Gemma2Config(
         **COMMON | {"max_position_embeddings": 32_768},
