@@ -141,7 +141,7 @@ def join(
             "draft-model",
             "MODEL",
             "A small model, or an EAGLE-3 head, that a verifier holds beside its target, to draft where nobody's "
-            "drafts have come; none leaves out the head that ships with a target.",
+            "drafts have come; mtp is the target's own layer for it, none leaves out the head that ships with one.",
         ),
     ] = None,
     expertise: Annotated[

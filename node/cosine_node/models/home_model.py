@@ -14,10 +14,13 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from cosine_node.engine.eagle.head_engine import DraftHead
     from cosine_node.engine.torch.engine import TorchEngine
 
 EAGLE_SCHEME: Final = "eagle3:"
 """How a name that must be that of an EAGLE-3 head may begin on the command line, as in other servers."""
+OWN_LAYER: Final = "mtp"
+"""The name of the multi-token-prediction layer in a target's own checkpoint."""
 POOL_TOKENS: Final = 16_384
 """Tokens that a head keeps of all requests, in one layer; a request that finds no room goes on without it."""
 
@@ -35,23 +38,30 @@ def load_with_home(
     source: ModelSource, home: ModelSource, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
     """A verifier's target and its own drafter. Blocks; raises `UsageError` with one sentence."""
+    if home.model == OWN_LAYER:
+        return _load_with_own_layer(source, emit, measure_s=measure_s)
     name = home.model.removeprefix(EAGLE_SCHEME)
     folder = fetch(name, emit)
     if is_eagle_head(folder):
         return _load_with_head(source, name, folder, emit, measure_s=measure_s)
     # The drafter first: the target's KV pool takes what memory is left.
-    drafter = load_home(home, emit, measure_s=measure_s)
+    drafter = _load_small(home, folder, emit, measure_s=measure_s)
     return load_served(source, Role.VERIFIER, emit, measure_s=measure_s), drafter
 
 
 def load_home(home: ModelSource, emit: Emit, *, measure_s: float) -> HomeModel:
     """A drafter that is a model of its own. Blocks; raises `UsageError` with one sentence."""
-    name = home.model.removeprefix(EAGLE_SCHEME)
-    if is_eagle_head(fetch(name, emit)):
+    folder = None if home.model == OWN_LAYER else fetch(home.model.removeprefix(EAGLE_SCHEME), emit)
+    if folder is None or is_eagle_head(folder):
         raise UsageError("A draft head reads all of its target's layers, and beside stages some are elsewhere.")
-    if name != home.model:
+    return _load_small(home, folder, emit, measure_s=measure_s)
+
+
+def _load_small(home: ModelSource, folder: Path, emit: Emit, *, measure_s: float) -> HomeModel:
+    if home.model.startswith(EAGLE_SCHEME):
+        name = home.model.removeprefix(EAGLE_SCHEME)
         raise UsageError(f"{name!r} is no EAGLE-3 head: its config.json does not name one.")
-    drafter = load_served(home, Role.DRAFTER, emit, measure_s=measure_s)
+    drafter = load_served(home, Role.DRAFTER, emit, measure_s=measure_s, folder=folder)
     return HomeModel(engine=drafter.engine, curve=drafter.curve)
 
 
@@ -69,18 +79,49 @@ def _load_with_head(
     source: ModelSource, name: str, folder: Path, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
     from cosine_node.engine.eagle.draft_head import EagleHead
-    from cosine_node.engine.eagle.head_engine import EagleEngine
-    from cosine_node.engine.torch.engine import TorchEngine
     from cosine_node.engine.torch.loading import read_config
 
-    config = read_config(str(fetch(source.model, emit))).get_text_config()
+    target_folder = fetch(source.model, emit)
+    config = read_config(str(target_folder)).get_text_config()
     head = EagleHead.load(folder, target_layers=config.num_hidden_layers)
     head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=config.vocab_size)
-    engine = replace(source.engine, feature_layers=head.shape.feature_layers)
-    served = load_served(replace(source, engine=engine), Role.VERIFIER, emit, measure_s=measure_s)
+    served, target = _load_target(source, target_folder, head.shape.feature_layers, emit, measure_s=measure_s)
+    head = head.to(target.device, target.embedding.dtype)
+    return served, _measured(head, name, target, emit, measure_s=measure_s)
+
+
+def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -> tuple[ServedModel, HomeModel]:
+    from cosine_node.engine.eagle.mtp_head import MtpHead, MtpLayer
+    from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
+
+    folder = fetch(source.model, emit)
+    config = read_config(str(folder))
+    device = resolve_device(source.engine.device)
+    dtype = resolve_dtype(source.engine.dtype, device=device, config=config)
+    # The layer first: the target's KV pool takes what memory is left.
+    layer = MtpLayer.load(folder, config, dtype=dtype).to(device)
+    last = config.get_text_config().num_hidden_layers
+    served, target = _load_target(source, folder, (last,), emit, measure_s=measure_s)
+    return served, _measured(MtpHead(layer, target.model), OWN_LAYER, target, emit, measure_s=measure_s)
+
+
+def _load_target(
+    source: ModelSource, folder: Path, feature_layers: tuple[int, ...], emit: Emit, *, measure_s: float
+) -> "tuple[ServedModel, TorchEngine]":
+    """A target that tells what enters these layers."""
+    from cosine_node.engine.torch.engine import TorchEngine
+
+    engine = replace(source.engine, feature_layers=feature_layers)
+    reading = replace(source, engine=engine)
+    served = load_served(reading, Role.VERIFIER, emit, measure_s=measure_s, folder=folder)
     assert isinstance(served.engine, TorchEngine), "no other engine takes feature layers"
-    embedding = served.engine.embedding
+    return served, served.engine
+
+
+def _measured(head: "DraftHead", name: str, target: "TorchEngine", emit: Emit, *, measure_s: float) -> HomeModel:
+    from cosine_node.engine.eagle.head_engine import HeadEngine
+
     emit("measuring", {"model": name})
-    drafter = EagleEngine(head.to(embedding.device, embedding.dtype), embedding, pool_tokens=POOL_TOKENS)
+    drafter = HeadEngine(head, target.embedding, pool_tokens=POOL_TOKENS)
     curve = measure_curve(drafter, clock=time.perf_counter, budget_s=measure_s)
-    return served, HomeModel(engine=drafter, curve=curve, target=served.engine)
+    return HomeModel(engine=drafter, curve=curve, target=target)

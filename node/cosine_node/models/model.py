@@ -61,16 +61,22 @@ class ServedModel:
     """That of a drafter's own weights, if it has any."""
 
 
-def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
-    """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
+def load_served(
+    source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S, folder: Path | None = None
+) -> ServedModel:
+    """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence.
+
+    `folder` is the model's, where it was fetched before.
+    """
     if source.model != NGRAM:
         check_engine_options(source.engine, zoo.resolve(source.model))
-    target_folder = fetch(source.model if role is Role.VERIFIER else source.target, emit)
+    has_own_folder = role is Role.DRAFTER and source.model != NGRAM
+    if folder is None:
+        folder = fetch(source.target if source.model == NGRAM else source.model, emit)
+    target_folder = fetch(source.target, emit) if has_own_folder else folder
     generation_defaults = read_generation_config(target_folder)
     if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))
-    has_own_folder = role is Role.DRAFTER and source.model != NGRAM
-    folder = fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
         engine = load_weights(source, folder, target_folder)

@@ -8,7 +8,7 @@ import torch
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.eagle.head_engine import EagleEngine
+from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.verifier import home_drafter
 from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
@@ -18,7 +18,7 @@ PROMPT = list(range(3, 33))
 TOKENS = 48
 
 
-class ListeningEngine(EagleEngine):
+class ListeningEngine(HeadEngine):
     """A draft head that notes the tokens it reads beside activations, and these."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class ListeningEngine(EagleEngine):
 
 
 def generate(
-    home: EagleEngine | None, *, temperature: float = 0.0, requests: int = 1, prompt: Sequence[int] = PROMPT
+    home: HeadEngine | None, *, temperature: float = 0.0, requests: int = 1, prompt: Sequence[int] = PROMPT
 ) -> list[tuple[int, ...]]:
     """Texts by a tiny target, one after the other."""
 

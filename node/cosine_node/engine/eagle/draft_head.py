@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from cosine_node.engine.torch.attention import attend
+from cosine_node.engine.torch.pass_plan import DecoderPlan
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 
@@ -182,6 +184,14 @@ class EagleHead(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
+    @property
+    def width(self) -> int:
+        return self.shape.width
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self.shape.vocab_tokens
+
     def fuse(self, activations: Tensor) -> Tensor:
         """Features [..., width] of the target's activations [..., layers * target width]."""
         fused: Tensor = self.fc(activations)
@@ -196,6 +206,17 @@ class EagleHead(nn.Module):
     def forward(self, embedded: Tensor, feature: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         """What follows each token: the layer's output [..., tokens, width], the feature of that token."""
         output: Tensor = self.midlayer(embedded, feature, *angles, attend)
+        return output
+
+    def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
+        """The layer's output [tokens, width] in a pass over a pool of the head's own."""
+
+        def attend_to_text(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            by_head = [x.transpose(0, 1)[None] for x in (query, key, value)]
+            scale = self.shape.head_width**-0.5
+            return attend(plan, 0, query=by_head[0], key=by_head[1], value=by_head[2], window=None, scale=scale)
+
+        output: Tensor = self(embedded, feature, self.angles(plan.position_ids[0], embedded.dtype), attend_to_text)
         return output
 
     def logits(self, output: Tensor) -> Tensor:

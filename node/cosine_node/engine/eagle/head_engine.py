@@ -4,40 +4,69 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.torch.attention import attend
 from cosine_node.engine.torch.engine import row_results
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_plan import Feeds, PassPlan
+from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.vocabulary import DraftVocabulary
 
 
-class EagleEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine` around an EAGLE-3 head; not thread-safe.
+class DraftHead(Protocol):
+    """A layer that reads each token beside the feature [width] of the token before it."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def vocab_tokens(self) -> int:
+        """Those of the target."""
+        ...
+
+    @property
+    def vocabulary(self) -> DraftVocabulary | None:
+        """The target's tokens that it may draft; None for all."""
+        ...
+
+    def fuse(self, activations: Tensor) -> Tensor:
+        """Features [tokens, width] of what the target's layers made of tokens."""
+        ...
+
+    def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
+        """What a pass makes of tokens, [tokens, width]: the feature of each where it is a guess."""
+        ...
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Logits [tokens, draft tokens] after the tokens that this was made of."""
+        ...
+
+
+class HeadEngine(PagedEngine):
+    """Implements `cosine_node.engine.base.Engine` around a draft head; not thread-safe.
 
     A token is read beside the feature of its parent. Rows give the activations before their first tokens
     (`Row.activations`); for the others it is what an earlier pass of the head gave for the parent, and zeros where
     there was none: so a text may begin anywhere. `embedding` [target's tokens, width] is the target's.
     """
 
-    def __init__(self, head: EagleHead, embedding: Tensor, *, pool_tokens: int) -> None:
+    def __init__(self, head: DraftHead, embedding: Tensor, *, pool_tokens: int) -> None:
         self.head = head
         self._embedding = embedding
         pool = PagePool(tokens=pool_tokens)
         self._store = KvStore(slots=pool.capacity_tokens)
         # The head's output for the token in each slot.
-        self._outputs = embedding.new_zeros(pool.capacity_tokens, head.shape.width)
+        self._outputs = embedding.new_zeros(pool.capacity_tokens, head.width)
         super().__init__(
             pool,
-            vocab_tokens=head.shape.vocab_tokens,
+            vocab_tokens=head.vocab_tokens,
             context_tokens=pool.capacity_tokens,
             numerics=str(embedding.dtype).removeprefix("torch."),
         )
@@ -46,32 +75,30 @@ class EagleEngine(PagedEngine):
         """One pass. Raises `LocalProtocolError` or `OutOfPages`: nothing is fed."""
         if not rows:
             return []
-        # Choices are made among the head's own ids; what it reads are the target's.
+        vocabulary = self.head.vocabulary
         tokens = [token for row in rows for token in row.tokens]
-        rows = [replace(row, tokens=self.head.vocabulary.own_tokens(row.tokens)) for row in rows]
+        if vocabulary is not None:
+            # Choices are made among the head's own ids; what it reads are the target's.
+            rows = [replace(row, tokens=vocabulary.own_tokens(row.tokens)) for row in rows]
         trees = self.feed(rows)
         with ExitStack() as on_error, torch.inference_mode():
             on_error.callback(self.unfeed, rows)
             feeds = list(zip(trees, rows, strict=True))
-            results = row_results(
-                feeds, lambda wanted: self._logits(feeds, tokens, wanted), vocabulary=self.head.vocabulary
-            )
+            results = row_results(feeds, lambda wanted: self._logits(feeds, tokens, wanted), vocabulary=vocabulary)
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
-        return [replace(result, choices=tuple(map(self._choice, result.choices))) for result in results]
+        if vocabulary is None:
+            return results
+        ids = vocabulary.target_ids
+        return [
+            replace(result, choices=tuple(_choice(ids, choice) for choice in result.choices)) for result in results
+        ]
 
     def _logits(self, feeds: Feeds, tokens: list[int], wanted: list[int]) -> Tensor:
         plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
         embedded = F.embedding(torch.tensor(tokens, device=self._embedding.device), self._embedding)
         features = torch.cat([self._features(tree, row) for tree, row in feeds])
-        angles = self.head.angles(plan.position_ids[0], embedded.dtype)
-
-        def attend_to_text(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            by_head = [x.transpose(0, 1)[None] for x in (query, key, value)]
-            scale = self.head.shape.head_width**-0.5
-            return attend(plan, 0, query=by_head[0], key=by_head[1], value=by_head[2], window=None, scale=scale)
-
-        outputs = self.head(embedded, features, angles, attend_to_text)
+        outputs = self.head.read(plan, embedded, features)
         written = plan.written
         if written.index is None:
             self._outputs[written.start : written.start + written.count] = outputs
@@ -79,7 +106,7 @@ class EagleEngine(PagedEngine):
             self._outputs[written.index] = outputs
         logits = self.head.logits(outputs if len(wanted) == len(outputs) else outputs[wanted])
         # A head tells nothing of tokens that it does not know.
-        return F.pad(logits, (0, 1), value=-math.inf)
+        return logits if self.head.vocabulary is None else F.pad(logits, (0, 1), value=-math.inf)
 
     def _features(self, tree: SequenceTree, row: Row) -> Tensor:
         """The features beside the tokens of a row that is in its tree, [tokens, width]."""
@@ -102,7 +129,8 @@ class EagleEngine(PagedEngine):
             found.append(features)
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _choice(self, choice: Choice) -> Choice:
-        ids = self.head.vocabulary.target_ids
-        candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
-        return Choice(ids[choice.token], choice.margin, candidates)
+
+def _choice(ids: Sequence[int], choice: Choice) -> Choice:
+    """A choice among a head's own ids in the target's."""
+    candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
+    return Choice(ids[choice.token], choice.margin, candidates)

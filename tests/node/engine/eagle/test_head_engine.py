@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
-from cosine_node.engine.eagle.head_engine import EagleEngine
+from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.training.head_steps import unrolled
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
@@ -18,11 +18,11 @@ TARGET = tiny_llama()
 HEAD = random_head()
 
 
-def head_engine() -> EagleEngine:
-    return EagleEngine(HEAD, embedding_of(TARGET), pool_tokens=256)
+def head_engine() -> HeadEngine:
+    return HeadEngine(HEAD, embedding_of(TARGET), pool_tokens=256)
 
 
-def read_text(engine: EagleEngine, *, first: int = 1, sampling: Sampling | None = None) -> tuple[int, RowResult]:
+def read_text(engine: HeadEngine, *, first: int = 1, sampling: Sampling | None = None) -> tuple[int, RowResult]:
     """Feed the text from the token `first` on beside what the target made of those before."""
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))

@@ -1,0 +1,212 @@
+"""A model's own multi-token-prediction (MTP) layer as a draft head.
+
+From DeepSeek-V3 (arXiv 2412.19437, section 2.2): the embedding of a token and the feature of the token before it,
+each normalised, are projected to one width, go through a decoder layer like the model's own and a last norm, and
+the model's own output layer reads what comes out. Features are what an output layer reads: where the target has
+seen a token, what left its last norm; where the token is itself a guess, what left the layer's. As published
+weights want it, and unlike in the paper's formula, the embedding comes first.
+
+Transformers drops these weights, which stand in the target's checkpoint, so they are read from its files. Where a
+model has several such layers, for a token further on each, the first drafts them all.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
+from cosine_node.engine.torch.partial_model import copy_out_of_files
+from cosine_node.engine.torch.pass_plan import DecoderPlan
+from cosine_node.engine.torch.support import ATTENTION_KINDS, UnsupportedModel, model_class_of
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+
+WEIGHT_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class MtpNames:
+    """Where a kind of checkpoint has its first MTP layer; `layer` is what the decoder layer's names begin with.
+
+    `{layers}` is the number of the model's own layers.
+    """
+
+    layer: str
+    projection: str
+    embedding_norm: str
+    hidden_norm: str
+    last_norm: str
+
+    def of(self, layers: int) -> "MtpNames":
+        return MtpNames(*(name.format(layers=layers) for name in astuple(self)))
+
+
+DEEPSEEK: Final = MtpNames(
+    layer="layers.{layers}.",
+    projection="layers.{layers}.eh_proj.weight",
+    embedding_norm="layers.{layers}.enorm.weight",
+    hidden_norm="layers.{layers}.hnorm.weight",
+    last_norm="layers.{layers}.shared_head.norm.weight",
+)
+"""DeepSeek-V3's and GLM-4.5's: one layer more than the model has, with the embedding and the output layer again."""
+QWEN: Final = MtpNames(
+    layer="mtp.layers.0.",
+    projection="mtp.fc.weight",
+    embedding_norm="mtp.pre_fc_norm_embedding.weight",
+    hidden_norm="mtp.pre_fc_norm_hidden.weight",
+    last_norm="mtp.norm.weight",
+)
+"""Qwen3-Next's and Qwen3.5's."""
+
+
+class MtpLayer(nn.Module):
+    """What a checkpoint has of an MTP layer. `block` is a decoder of the model's own class with a single layer."""
+
+    def __init__(self, block: Any, width: int) -> None:
+        super().__init__()
+        self.block = block
+        self.embedding_norm = copy.deepcopy(block.norm)
+        self.hidden_norm = copy.deepcopy(block.norm)
+        self.projection = nn.Linear(2 * width, width, bias=False, dtype=block.norm.weight.dtype)
+
+    def forward(self, embedded: Tensor, feature: Tensor, plan: DecoderPlan) -> Tensor:
+        """What leaves the last norm, [tokens, width]."""
+        both = torch.cat((self.embedding_norm(embedded), self.hidden_norm(feature)), -1)
+        made = self.block(
+            inputs_embeds=self.projection(both)[None],
+            position_ids=plan.position_ids,
+            use_cache=False,
+            plan=plan,
+        )
+        output: Tensor = made.last_hidden_state[0]
+        return output
+
+    @classmethod
+    @torch.no_grad()
+    def load(cls, folder: Path, config: Any, *, dtype: torch.dtype) -> "MtpLayer":
+        """The MTP layer in the folder of a model of this configuration. Raises `UsageError`."""
+        text = config.get_text_config()
+        names, weights = _read(folder, text.num_hidden_layers)
+        foreign = sorted({str(weight.dtype) for weight in weights.values() if weight.dtype not in WEIGHT_TYPES})
+        if foreign:
+            raise UsageError(f"The MTP layer in {folder} is stored in {foreign[0]}, which a draft head cannot be.")
+        single = _single_layer(text, has_experts=any(".experts." in name for name in weights))
+        model_class = model_class_of(single)
+        parts = {name: weights.pop(name) for name in astuple(names)[1:] if name in weights}
+        if len(parts) < len(astuple(names)) - 1:
+            raise UsageError(f"The MTP layer in {folder} lacks a norm.")
+        own = {f"model.layers.0.{name.removeprefix(names.layer)}": weight for name, weight in weights.items()}
+        own["model.norm.weight"] = parts[names.last_norm]
+        # Those of the target are used.
+        own["model.embed_tokens.weight"] = own["lm_head.weight"] = torch.zeros(1, text.hidden_size)
+        model, told = model_class.from_pretrained(
+            None, config=single, state_dict=own, dtype=dtype, attn_implementation="eager", output_loading_info=True
+        )
+        if told["missing_keys"] or told["mismatched_keys"]:
+            raise UsageError(f"The MTP layer in {folder} is no layer of a model of type '{text.model_type}'.")
+        AttentionInterface.register(ATTENTION_NAME, packed_attention)
+        model.set_attn_implementation(ATTENTION_NAME)
+        if model.config._attn_implementation != ATTENTION_NAME:
+            raise UnsupportedModel(text.model_type, "the attention of its MTP layer cannot be replaced")
+        keep_latents(model, are_kept=True)
+        copy_out_of_files(model)
+        layer = cls(model.get_decoder(), text.hidden_size)
+        layer.projection.weight.copy_(parts[names.projection])
+        layer.embedding_norm.weight.copy_(parts[names.embedding_norm])
+        layer.hidden_norm.weight.copy_(parts[names.hidden_norm])
+        return layer.eval()
+
+
+class MtpHead:
+    """Implements `cosine_node.engine.eagle.head_engine.DraftHead` around a target's own MTP layer."""
+
+    vocabulary: DraftVocabulary | None = None
+
+    def __init__(self, layer: MtpLayer, target: Any) -> None:
+        """`target` is the model of transformers, whose last norm and output layer are used."""
+        self._layer = layer
+        self._norm = target.get_decoder().norm
+        self._output = target.get_output_embeddings()
+        self.width: int = layer.projection.out_features
+        self.vocab_tokens: int = self._output.out_features
+
+    def fuse(self, activations: Tensor) -> Tensor:
+        feature: Tensor = self._norm(activations)
+        return feature
+
+    def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
+        output: Tensor = self._layer(embedded, feature, plan)
+        return output
+
+    def logits(self, output: Tensor) -> Tensor:
+        logits: Tensor = self._output(output)
+        return logits
+
+
+def _read(folder: Path, layers: int) -> tuple[MtpNames, dict[str, Tensor]]:
+    """The weights of an MTP layer in a folder, without what stands before their names. Raises `UsageError`."""
+    files = dict(_names(folder))
+    for kind in (DEEPSEEK, QWEN):
+        names = kind.of(layers)
+        # Models that see as well have their language model's under a name.
+        found = next((name for name in files if f".{name}".endswith(f".{names.projection}")), None)
+        if found is None:
+            continue
+        before = found.removesuffix(names.projection)
+        wanted = {}
+        for name in files:
+            inner = name.removeprefix(before)
+            is_copy = inner.removeprefix(names.layer).startswith(("embed_tokens.", "shared_head.head."))
+            is_part = inner.startswith(names.layer) or inner in astuple(names)
+            if name.startswith(before) and is_part and not is_copy:
+                wanted[name] = inner
+        weights = dict[str, Tensor]()
+        for file in sorted({files[name] for name in wanted}):
+            with safe_open(file, framework="pt") as opened:
+                weights |= {wanted[name]: opened.get_tensor(name) for name in wanted if files[name] == file}
+        return names, weights
+    raise UsageError(
+        f"There is no MTP layer in {folder} with the names of DeepSeek's or Qwen's: use another --draft-model."
+    )
+
+
+def _names(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The weights in a folder, each with its file. Raises `UsageError`."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                found = list[str](opened.keys())
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"{file} cannot be read: {error}.") from None
+        yield from ((name, file) for name in found)
+
+
+def _single_layer(text: Any, *, has_experts: bool) -> Any:
+    """The configuration of a decoder that is an MTP layer, with a vocabulary of one token.
+
+    Raises `UnsupportedModel` for a layer that has no attention, or a kind of it with a state.
+    """
+    single = copy.deepcopy(text)
+    single.num_hidden_layers = 1
+    single.vocab_size, single.pad_token_id = 1, None
+    # What configurations say of single layers.
+    if getattr(text, "layer_types", None):
+        single.layer_types = list(getattr(text, "mtp_layer_types", None) or ["full_attention"])[:1]
+    if getattr(text, "mlp_layer_types", None):
+        single.mlp_layer_types = ["sparse" if has_experts else "dense"]
+    if hasattr(text, "first_k_dense_replace"):
+        single.first_k_dense_replace = 0 if has_experts else 1
+    # The weights were found to be numbers as they are.
+    if hasattr(single, "quantization_config"):
+        del single.quantization_config
+    kind = (getattr(single, "layer_types", None) or ["attention"])[0]
+    if kind not in ATTENTION_KINDS:
+        raise UnsupportedModel(text.model_type, f"its MTP layer is of the kind {kind}")
+    return single

@@ -1,0 +1,88 @@
+"""A target's own MTP layer as its verifier's drafter: named `mtp`, and texts stay those of plain decoding."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.eagle.head_engine import HeadEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.home_model import HomeModel, load_home, load_with_home
+from cosine_node.models.model import ModelSource
+from cosine_node.verifier import home_drafter
+from cosine_protocol.errors import UsageError
+from tests.node.engine.eagle.small_mtp import write_checkpoint
+from tests.node.engine.tiny_models import STEPPED, build, tiny_llama
+from tests.node.models.test_model import WORDS, save_tokenizer
+
+PROMPT = list(range(3, 33))
+TOKENS = 32
+
+
+def own_layer(folder: Path) -> HomeModel:
+    """What `--model FOLDER --draft-model mtp` loads."""
+    save_tokenizer(folder, WORDS)
+    source = ModelSource(
+        model=str(folder), target=str(folder), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
+    home = ModelSource(model="mtp", target=str(folder))
+    served, drafter = load_with_home(source, home, lambda event, fields: None, measure_s=0.05)
+    assert drafter.target is served.engine
+    return drafter
+
+
+def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, temperature: float) -> list[int]:
+    """A text of the target, with its own layer beside it or without; that must have grown trees."""
+    widths, forward = list[int](), HeadEngine.forward
+
+    def noted(engine: HeadEngine, rows: Sequence[Row]) -> list[RowResult]:
+        widths.extend(len(row.tokens) for row in rows if row.activations is None)
+        return forward(engine, rows)
+
+    async def run() -> list[int]:
+        async with SimulatedSwarm() as swarm:
+            assert isinstance(home.target, TorchEngine)
+            if drafts:
+                await swarm.verifier(home.target, home_engine=home.engine, home_target=home.target)
+            else:
+                await swarm.verifier(home.target)
+            client = await swarm.client()
+            run = await client.start(PROMPT, max_new_tokens=TOKENS, temperature=temperature, seed=1)
+            return [token async for chunk in run.chunks() for token in chunk.token_ids]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HeadEngine, "forward", noted)
+        text = run_virtual(run())
+    assert (max(widths, default=0) > 1) == drafts
+    return text
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["glm4_moe", "qwen3_5"])
+def test_the_text_is_that_of_plain_decoding(
+    name: str, temperature: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Let a layer with random weights, which is always wrong, be asked on.
+    monkeypatch.setattr(home_drafter, "LEAST_TRIED", 0.9)
+    monkeypatch.setattr(home_drafter, "OWN_RATE_WEIGHT", 0.0)
+    monkeypatch.setattr(home_drafter, "RATE_WEIGHT", 0.0)
+    write_checkpoint(name, tmp_path)
+    home = own_layer(tmp_path)
+    texts = [generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)]
+    assert texts[0] == texts[1] and len(texts[0]) == TOKENS
+
+
+@pytest.mark.parametrize("model", ["llama", "mamba"])
+def test_a_model_without_the_layer_is_refused_before_it_is_loaded(model: str, tmp_path: Path) -> None:
+    (tiny_llama() if model == "llama" else build(STEPPED[model]())).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="no MTP layer"):
+        own_layer(tmp_path)
+
+
+def test_beside_stages_there_is_no_such_layer() -> None:
+    with pytest.raises(UsageError, match="beside stages"):
+        load_home(ModelSource(model="mtp", target="any"), lambda event, fields: None, measure_s=0.05)
