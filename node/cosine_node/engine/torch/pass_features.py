@@ -47,8 +47,9 @@ class PassFeatures:
         """Keep what was seen of the tokens that have these slots: those at these places of a pass, or its first."""
         if self.seen is not None:
             made = torch.cat([self.seen[layer] for layer in self._layers], -1)
-            own = made[: len(slots)] if places is None else made[torch.tensor(places, dtype=torch.int64)]
-            self._kept[torch.from_numpy(slots).to(made.device)] = own
+            if places is not None:
+                made = made[torch.tensor(places, dtype=torch.int64, device=made.device)]
+            self._kept[torch.from_numpy(slots).to(made.device)] = made[: len(slots)]
 
     def of(self, slots: Sequence[int]) -> Tensor:
         """What was made of the tokens in these slots, [slots, layers * hidden]."""

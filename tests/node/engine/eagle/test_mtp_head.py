@@ -40,7 +40,7 @@ def layer_of(folder: Path) -> MtpLayer:
 
 def engines(folder: Path) -> tuple[TorchEngine, HeadEngine, NotingHead]:
     """A target, and its MTP layer as a drafter."""
-    target = load_engine(str(folder), pool_tokens=256, feature_layers=(LAYERS,))
+    target = load_engine(str(folder), device="cpu", pool_tokens=256, feature_layers=(LAYERS,))
     head = NotingHead(layer_of(folder), target.model)
     return target, HeadEngine(head, target.embedding, pool_tokens=256), head
 
