@@ -23,9 +23,10 @@ from cosine_lab.experiments.here import (
     tokens_by_origin,
 )
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
-from cosine_node.demo.machine import Cores, on_core, processor_name
+from cosine_node.demo.machine import Cores, on_core
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import Cast, NodeProcess
+from cosine_node.engine.processor import processor_name
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 from cosine_protocol.errors import UsageError

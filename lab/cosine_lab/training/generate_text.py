@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 from cosine_lab.training.corpus import Tokens, read_tokens, token_file, write_tokens
 from cosine_lab.training.model import continue_rows, default_device, load_model
 from cosine_lab.training.stream import Source, TokenMix
-from cosine_node.training.loop import has_fast_bfloat16
+from cosine_node.training.loop import computes_in_bfloat16
 from cosine_node.zoo import DOMAINS
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Continue random windows of the training texts, batch by batch at the temperatures in turn."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    dtype = torch.bfloat16 if has_fast_bfloat16(options.device) else torch.float32
+    dtype = torch.bfloat16 if computes_in_bfloat16(options.device) else torch.float32
     model = load_model(options.model, options.device, dtype)
     for domain in options.domains.split(","):
         tokens = _generate(model, options, domain)

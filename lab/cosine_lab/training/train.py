@@ -22,7 +22,7 @@ from cosine_lab.training.corpus import read_tokens, token_file
 from cosine_lab.training.model import default_device, load_model, parameter_count
 from cosine_lab.training.stream import Source, TokenMix, even_windows, to_tensor
 from cosine_lab.training.vocabulary import CONTEXT_TOKENS, END_ID
-from cosine_node.training.loop import Plan, Training, has_fast_bfloat16
+from cosine_node.training.loop import Plan, Training, computes_in_bfloat16
 from cosine_node.training.loop import train as train_model
 from cosine_node.training.new_drafter import Shape, new_model
 
@@ -51,7 +51,7 @@ def distillation_loss(teacher: torch.nn.Module) -> Loss:
 def loss_per_token(model: torch.nn.Module, windows: Tensor, device: str) -> float:
     """The mean loss on held-out windows."""
     model.eval()
-    with torch.autocast(device, torch.bfloat16, enabled=has_fast_bfloat16(device)):
+    with torch.autocast(device, torch.bfloat16, enabled=computes_in_bfloat16(device)):
         return next_token_loss(model, windows).item()
 
 

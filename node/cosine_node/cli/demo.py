@@ -81,8 +81,8 @@ def demo(
 def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     """The models of a demo, and whether they run on emulated devices. Raises `UsageError`."""
     from cosine_node import zoo
-    from cosine_node.demo.machine import has_fast_bfloat16
     from cosine_node.demo.swarm import Cast
+    from cosine_node.engine.processor import has_fast_bfloat16
     from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 
     if family is not None and family not in set(zoo.Family):

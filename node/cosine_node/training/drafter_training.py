@@ -15,7 +15,7 @@ from cosine_node.training.answers import Answer, Say, ask_all, most_frequent
 from cosine_node.training.card import drafter_card
 from cosine_node.training.distilling import Example, ExampleMix, distillation_loss, drafter_in, right_choices
 from cosine_node.training.local_target import LocalTarget
-from cosine_node.training.loop import Plan, Training, has_fast_bfloat16, train
+from cosine_node.training.loop import Plan, Training, computes_in_bfloat16, train
 from cosine_node.training.new_drafter import adopt
 from cosine_node.training.own_questions import write_follow_ups, write_own_questions
 from cosine_node.training.questions import TEMPERATURE, Question, prompts_of, read_questions, readings_of
@@ -251,6 +251,6 @@ def training_record(
         "threads": torch.get_num_threads(),
         "batch_rows": settings.batch_rows,
         "seed": settings.seed,
-        "numerics": "bf16 autocast" if has_fast_bfloat16(device) else "float32",
+        "numerics": "bf16 autocast" if computes_in_bfloat16(device) else "float32",
         **plan,
     }

@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
+from cosine_node.engine.processor import has_fast_bfloat16
+
 LAST_RATE_SHARE: Final = 0.03
 """The learning rate at the end, as a part of the full one."""
 MOST_GRADIENT_NORM: Final = 1.0
@@ -62,9 +64,9 @@ class Training:
     losses: list[float] = field(default_factory=list)
 
 
-def has_fast_bfloat16(device: str) -> bool:
-    """True if this type of device multiplies 16 bits fast; those that emulate them are quicker in float32."""
-    return device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+def computes_in_bfloat16(device: str) -> bool:
+    """True if training on this type of device does; processors that emulate it are quicker in float32."""
+    return device != "cpu" or has_fast_bfloat16()
 
 
 def keep_freed_memory() -> None:
@@ -100,7 +102,7 @@ def train(
         {"params": vectors, "weight_decay": 0.0},
     ]
     optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=True)
-    is_half_precision = has_fast_bfloat16(device)
+    is_half_precision = computes_in_bfloat16(device)
     run = Training()
     if checkpoint is not None and checkpoint.is_file():
         state = torch.load(checkpoint, map_location=device, weights_only=True)

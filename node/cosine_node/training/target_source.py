@@ -19,7 +19,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.models.model import fetch_folder
 from cosine_node.training.answers import Answer, TargetPrompt
 from cosine_node.training.local_target import LocalTarget
-from cosine_node.training.loop import has_fast_bfloat16
+from cosine_node.training.loop import computes_in_bfloat16
 from cosine_node.training.new_drafter import Shape, drafter_of, new_model
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import AsyncClient, Join, Swarm
@@ -71,7 +71,7 @@ class LocalSource:
     def loaded(self) -> Any:
         """The model itself, loaded anew, in 16 bits where these are fast. Raises `UsageError`."""
         where = resolve_device(self.device)
-        dtype = torch.bfloat16 if has_fast_bfloat16(where.type) else torch.float32
+        dtype = torch.bfloat16 if computes_in_bfloat16(where.type) else torch.float32
         return load_model(str(self.folder), dtype=dtype).to(where)
 
     def target(self) -> LocalTarget:

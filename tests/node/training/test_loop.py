@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cosine_node.training import loop
 from cosine_node.training.loop import Plan, Training, train
 
 PLAN = Plan(learning_rate=0.1, warmup_steps=2, weight_decay=0.0, budget_steps=30, report_every_steps=1)
@@ -43,7 +44,7 @@ def test_the_rate_warms_up_and_decays_and_the_first_budget_that_is_used_up_ends_
 def test_the_loss_falls_in_bfloat16_where_the_processor_multiplies_it_fast(
     is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: is_fast)
+    monkeypatch.setattr(loop, "has_fast_bfloat16", lambda: is_fast)
     numerics = set()
 
     def noted(trained: torch.nn.Module, batch: Tensor) -> Tensor:

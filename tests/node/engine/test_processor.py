@@ -1,0 +1,23 @@
+"""What is known of the processor."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cosine_node.engine import processor
+from cosine_node.engine.processor import has_fast_bfloat16, processor_name
+
+
+def test_the_processor_is_named_and_what_it_is_good_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A Fast One\nflags\t\t: fpu amx_bf16\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(processor, "CPU_INFO", info)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert processor_name() == "A Fast One, 2 cores"
+    assert has_fast_bfloat16()
+    info.write_text("model name\t: An Old One\nflags\t\t: fpu avx2\n")
+    assert not has_fast_bfloat16()
+    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "none")
+    assert processor_name().endswith(", 2 cores")
+    assert not has_fast_bfloat16()
