@@ -1,11 +1,13 @@
 """How often each drafter's first choice is the target's token, by kind of question; copying stands beside them.
 
 The target answers the questions itself, greedily and sampled, and drafters choose along its answers with the noise
-that it chose with. Nothing takes time here: equal models give equal figures.
+that it chose with. A draft head reads what the target makes of its answers, and is asked for tokens further on too.
+Nothing takes time here: equal models give equal figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -14,12 +16,16 @@ from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, g
 from cosine_lab.experiments.kinds import questions_of
 from cosine_lab.report.intervals import bootstrap_interval, ratio_of_sums
 from cosine_node import zoo
+from cosine_node.engine.base import Row
 from cosine_node.engine.ngram import NgramEngine
-from cosine_node.models.model import fetch_folder, target_sizes
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
+from cosine_node.models.home_model import OWN_LAYER, HomeModel, is_eagle_head, load_with_home
+from cosine_node.models.model import ModelSource, fetch_folder, target_sizes
 from cosine_node.training.answers import Answer
 from cosine_node.training.distilling import drafter_in, right_choices
 from cosine_node.training.questions import prompts_of
 from cosine_node.training.target_source import Answering, LocalSource
+from cosine_protocol.request import Sampling
 
 COPYING: Final = "copying"
 POOL_TOKENS: Final = 4096
@@ -27,16 +33,22 @@ POOL_TOKENS: Final = 4096
 SLOTS: Final = 16
 """Answers that the target writes at once; more do not make one core faster."""
 LONGEST_PROMPT_TOKENS: Final = 512
+HEAD_STEPS: Final = 5
+"""Tokens of a head that are counted: drafts are seldom longer."""
 
 Guesses = Callable[[Answer], int]
 """The number of an answer's tokens that a drafter would have chosen first."""
+Steps = list[tuple[int, int]]
+"""For each token further on: how often it was right where all before it were, and how often that was."""
+HeadGuesses = Callable[[Answer], Steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementOptions(ExperimentOptions):
     """The first `prompts` of the questions by kind, and the length of an answer to each, greedy and sampled.
 
-    `drafters` are folders or names of models that are measured beside the family's own.
+    `drafters` are folders or names of models, draft heads among them, that are measured beside the family's own;
+    `mtp` is the target's own layer.
     """
 
     family: zoo.Family = zoo.Family.SMOL
@@ -54,10 +66,13 @@ def run(options: AgreementOptions, *, say: Say) -> JsonRow:
     """Measure every drafter of a family; the result (docs/benchmarks.md). Raises `UsageError` if it is not here."""
     torch.set_num_threads(options.threads)
     target, *own = (f"{zoo.SCHEME}{name}" for name in zoo.names(options.family))
-    drafters = [*own, *options.drafters]
+    shipped = zoo.draft_head(target)
+    named = [*own, *([] if shipped is None else [shipped]), *options.drafters]
+    heads = [name for name in named if name == OWN_LAYER or is_eagle_head(fetch_folder(name))]
     answers = answers_of(target, options)
     say(f"{len(answers)} answers of {target}")
-    rows = rows_of(answers, load_guesses(target, drafters), say=say)
+    drafters = load_guesses(target, [name for name in named if name not in heads])
+    rows = rows_of(answers, drafters, load_heads(target, heads), say=say)
     return {
         "what": "The share of a target's tokens that each drafter would have chosen first, along its own answers.",
         "setup": setup_of(options, target=target, answers=len(answers)),
@@ -103,17 +118,89 @@ def load_guesses(target: str, drafters: Sequence[str]) -> dict[str, Guesses]:
     return {name: guesses(name) for name in engines}
 
 
-def rows_of(answers: Sequence[Answer], drafters: Mapping[str, Guesses], *, say: Say) -> list[JsonRow]:
-    """One row for each answer: its tokens, and how many of them each drafter chose first."""
+def load_heads(target: str, heads: Sequence[str]) -> dict[str, HeadGuesses]:
+    """What each draft head of a target would choose. Raises `UsageError`."""
+    source = ModelSource(model=target, target=target, engine=EngineChoice(kind=EngineKind.TORCH, device="cpu"))
+    homes = {
+        name.removeprefix(zoo.SCHEME): load_with_home(
+            source, replace(source, model=name), lambda event, fields: None, measure_s=0.0
+        )[1]
+        for name in heads
+    }
+
+    def guesses(name: str) -> HeadGuesses:
+        return lambda answer: right_drafts(homes[name], answer)
+
+    return {name: guesses(name) for name in homes}
+
+
+def right_drafts(home: HomeModel, answer: Answer) -> Steps:
+    """What a draft head would have drafted after each token of an answer, along it as far as it was right."""
+    assert home.target is not None, "a head has one"
+    head, target, known = home.engine, home.target, len(answer.prompt)
+    text, tokens = answer.prompt + answer.tokens, answer.tokens
+    seen = target.open(sampling=Sampling(), prompt_tokens=known)
+    sequence = head.open(sampling=answer.sampling, prompt_tokens=known - 1)
+    try:
+        row = Row.chain(seen, text[:-2])
+        target.forward([row])
+        target.keep(seen, row.nodes)
+        # Nodes by the number of the token that follows them; a head begins with the second token of a text.
+        names = tuple(range(len(text) - 2))
+        first = known - 2
+        read = replace(
+            Row.chain(sequence, text[1:-1], scored_from=first), activations=target.activations(seen, 0, len(names))
+        )
+        (result,) = head.forward([read])
+        alive = {place: first + place for place in range(len(tokens))}
+        found: Steps = []
+        for step in range(HEAD_STEPS):
+            right = {
+                place: parent
+                for (place, parent), choice in zip(alive.items(), result.choices, strict=True)
+                if choice.token == tokens[place + step]
+            }
+            found.append((len(right), len(alive)))
+            going_on = [(place, parent) for place, parent in right.items() if place + step + 1 < len(tokens)]
+            if not going_on:
+                return found + [(0, 0)] * (HEAD_STEPS - len(found))
+            alive = {place: len(text) * (step + 1) + place for place, _ in going_on}
+            (result,) = head.forward(
+                [
+                    Row(
+                        sequence,
+                        tuple(tokens[place + step] for place in alive),
+                        tuple(alive.values()),
+                        tuple(parent for _, parent in going_on),
+                    )
+                ]
+            )
+        return found
+    finally:
+        head.release(sequence)
+        target.release(seen)
+
+
+def rows_of(
+    answers: Sequence[Answer],
+    drafters: Mapping[str, Guesses],
+    heads: Mapping[str, HeadGuesses] = MappingProxyType({}),
+    *,
+    say: Say,
+) -> list[JsonRow]:
+    """One row for each answer: its tokens, and how many of them each drafter chose first; the steps of heads."""
     rows = []
     for number, answer in enumerate(answers, 1):
+        steps = {name: guesses(answer) for name, guesses in heads.items()}
+        right = {name: guesses(answer) for name, guesses in drafters.items()}
         rows.append(
             {
                 "kind": answer.domain,
                 "temperature": answer.sampling.temperature,
                 "question": answer.question,
                 "tokens": len(answer.tokens),
-                "right": {name: guesses(answer) for name, guesses in drafters.items()},
+                "right": right | {name: own[0][0] for name, own in steps.items()},
+                "steps": steps,
             }
         )
         say(f"answer {number} of {len(answers)}: {answer.domain}")
@@ -121,14 +208,30 @@ def rows_of(answers: Sequence[Answer], drafters: Mapping[str, Guesses], *, say: 
 
 
 def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
-    """The shares of first choices that were right, by kind, and over all questions with intervals."""
+    """The shares of first choices that were right, by kind, and over all questions with intervals; heads' steps."""
     return {
         "kinds": [
             {"kind": kind, "temperature": temperature, **_shares(own)}
             for (kind, temperature), own in sorted(grouped(rows, "kind", "temperature").items())
         ],
         "drafters": list(_overall(rows, seed)),
+        "heads": [
+            {
+                "kind": kind,
+                "temperature": temperature,
+                "head": head,
+                **_step_shares([row["steps"][head] for row in own]),
+            }
+            for (kind, temperature), own in sorted(grouped(rows, "kind", "temperature").items())
+            for head in own[0]["steps"]
+        ],
     }
+
+
+def _step_shares(steps: Sequence[Steps]) -> dict[str, float | None]:
+    """The share of each token further on that was right where all before it were; None where none were."""
+    counts = [tuple(map(sum, zip(*of_step, strict=True))) for of_step in zip(*steps, strict=True)]
+    return {f"token {number}": right / asked if asked else None for number, (right, asked) in enumerate(counts, 1)}
 
 
 def _shares(rows: Sequence[JsonRow]) -> dict[str, float]:

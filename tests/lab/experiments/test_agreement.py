@@ -1,23 +1,34 @@
 """First choices along a target's answers, counted by kind; the toy family is measured whole."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cosine_lab.experiments.agreement import COPYING, findings_of, rows_of
+from cosine_lab.experiments.agreement import COPYING, HEAD_STEPS, Steps, findings_of, right_drafts, rows_of
 from cosine_node import zoo
+from cosine_node.engine.base import Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.eagle.head_engine import HeadEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.models.home_model import HomeModel
 from cosine_node.training.answers import Answer
+from cosine_node.training.head_steps import TargetView, right_steps
 from cosine_protocol.request import Sampling
 from tests.lab.experiments.quick import quick_result, silent
+from tests.node.engine.eagle.small_head import FEATURE_LAYERS, random_head
+from tests.node.engine.tiny_models import tiny_llama
 
 
-def answer(kind: str, tokens: tuple[int, ...], temperature: float = 0.0) -> Answer:
+def answer(
+    kind: str, tokens: tuple[int, ...], temperature: float = 0.0, prompt: tuple[int, ...] = (1, 2)
+) -> Answer:
     return Answer(
         question=1,
         domain=kind,
         sampling=Sampling(temperature=temperature),
-        prompt=(1, 2),
+        prompt=prompt,
         tokens=tokens,
         likely_ids=np.zeros((len(tokens), 0), np.int32),
         likely_logs=np.zeros((len(tokens), 0), np.float16),
@@ -25,7 +36,6 @@ def answer(kind: str, tokens: tuple[int, ...], temperature: float = 0.0) -> Answ
 
 
 def test_anything_that_guesses_is_counted_along_each_answer() -> None:
-    """A head of the verifier would be one more entry."""
     answers = [answer("chat", (3, 4, 5)), answer("coding", (6,))]
     rows = rows_of(answers, {"first": lambda one: 1, "all": lambda one: len(one.tokens)}, say=silent)
     assert [(found["kind"], found["tokens"], found["right"]) for found in rows] == [
@@ -36,9 +46,10 @@ def test_anything_that_guesses_is_counted_along_each_answer() -> None:
 
 def test_shares_are_of_tokens_and_have_intervals_over_questions() -> None:
     def row(kind: str, right: int, tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-        return {"kind": kind, "temperature": temperature, "tokens": tokens, "right": {COPYING: right}}
+        return {"kind": kind, "temperature": temperature, "tokens": tokens, "right": {COPYING: right}, "steps": {}}
 
     found = findings_of([row("chat", 1, 4), row("chat", 3, 4), row("coding", 8, 8), row("chat", 1, 2, 0.8)], seed=0)
+    assert found["heads"] == []
     assert found["kinds"] == [
         {"kind": "chat", "temperature": 0.0, COPYING: 0.5},
         {"kind": "chat", "temperature": 0.8, COPYING: 0.5},
@@ -48,6 +59,55 @@ def test_shares_are_of_tokens_and_have_intervals_over_questions() -> None:
     assert (greedy["drafter"], greedy["right"], greedy["tokens"]) == (COPYING, 0.75, 16)
     assert greedy["interval"][0] <= 0.75 <= greedy["interval"][1]
     assert sampled["right"] == 0.5
+
+
+def test_a_head_is_counted_by_its_first_token_and_by_each_further_on_where_all_before_were_right() -> None:
+    steps: dict[str, Steps] = {"a": [(2, 3), (1, 1)], "b": [(1, 2), (0, 0)]}
+    answers = [answer("chat", (3, 4, 5)), answer("chat", (6, 7)), answer("coding", (8, 9))]
+    of_each = dict(zip(answers, (steps["a"], steps["b"], steps["b"]), strict=True))
+    rows = rows_of(answers, {COPYING: lambda one: 0}, {"head": lambda one: of_each[one]}, say=silent)
+    assert [row["right"] for row in rows] == [{COPYING: 0, "head": right} for right in (2, 1, 1)]
+    assert findings_of(rows, seed=0)["heads"] == [
+        {"kind": "chat", "temperature": 0.0, "head": "head", "token 1": 0.6, "token 2": 1.0},
+        {"kind": "coding", "temperature": 0.0, "head": "head", "token 1": 0.5, "token 2": None},
+    ]
+
+
+PROMPT = tuple(range(3, 15))
+
+
+def written_by_a_head(home: HomeModel, temperature: float) -> Answer:
+    """An answer of a head's own first choices but for every fifth token."""
+    head, target = home.engine, home.target
+    assert target is not None
+    text = list(PROMPT)
+    for place in range(24):
+        seen = target.open(sampling=Sampling(), prompt_tokens=len(PROMPT))
+        row = Row.chain(seen, text[:-1])
+        target.forward([row])
+        target.keep(seen, row.nodes)
+        sequence = head.open(sampling=Sampling(temperature=temperature), prompt_tokens=len(PROMPT) - 1)
+        made = target.activations(seen, 0, len(text) - 1)
+        (result,) = head.forward([replace(Row.chain(sequence, text[1:]), activations=made)])
+        text.append(7 if place % 5 == 4 else result.choices[-1].token)
+        target.release(seen)
+        head.release(sequence)
+    return answer("chat", tuple(text[len(PROMPT) :]), temperature, PROMPT)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_drafts_of_a_head_are_those_of_its_training(temperature: float) -> None:
+    target = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
+    engine = HeadEngine(random_head(), target.embedding, pool_tokens=1024)
+    home = HomeModel(engine=engine, curve=CostCurve(((1, 1.0),)), target=target)
+    written = written_by_a_head(home, temperature)
+    found = right_drafts(home, written)
+    first, asked = found[0]
+    assert asked == 24 and first >= 20 and found[1] == (found[1][0], first - (written.tokens[-1] != 7))
+    if temperature == 0.0:
+        view = TargetView(tiny_llama(), FEATURE_LAYERS)
+        assert found == right_steps(random_head(), view, PROMPT, written.tokens, HEAD_STEPS)
+    assert engine.open_sequences == target.open_sequences == 0
 
 
 @pytest.mark.thorough
