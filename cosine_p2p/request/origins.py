@@ -67,6 +67,15 @@ class OriginCount:
         return tuple(origin for origin in (*drafted, *self.own()) if origin.tokens)
 
 
+def joined_origins(texts: Iterable[Iterable[Origin]]) -> tuple[Origin, ...]:
+    """The origins of several texts together."""
+    count, domains = OriginCount(), dict[str, str]()
+    for origin in (origin for text in texts for origin in text):
+        count.note(origin.source, is_copied=origin.is_copied, tokens=origin.tokens)
+        domains[origin.source] = origin.domain
+    return count.origins(domains)
+
+
 def told_origins(origins: Iterable[Origin]) -> str:
     """The origins of a text for people: `code 30, copied 43, target alone 40`."""
     return ", ".join(f"{one.name} {one.tokens}" for one in origins) or "none"

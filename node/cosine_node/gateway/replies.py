@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from starlette.types import Send
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStarted, ChoiceText
 from cosine_node.metrics.generations import FINISHED_REASONS
+from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 
 Json = dict[str, Any]
@@ -82,6 +83,7 @@ def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
             "rounds": rounds,
             "tokens_per_round": round(tokens / rounds, 4) if rounds else 0.0,
             "drafters": list(drafters.values()),
+            "origins": [asdict(origin) for origin in joined_origins(each.origins for each in generations)],
             "strategy": generations[0].strategy,
             "seed": seed,
         },

@@ -32,6 +32,7 @@ class GenerationMetrics:
 
         self._prompt = counter("prompt_tokens", "Prompt tokens processed.")
         self._output = counter("generation_tokens", "Tokens generated.")
+        self._origins = counter("generation_tokens_by_origin", "Tokens generated, by whose they are.", "origin")
         self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens the target agreed with.")
         self._rounds = counter("spec_decode_num_rounds", "Passes of verifiers.")
@@ -63,4 +64,8 @@ class GenerationMetrics:
             (self._rounds, generation.rounds),
         ):
             counter.labels(self._model).inc(amount)
+        for origin in generation.origins:
+            # Drafters choose the names of their domains: those would make labels without end.
+            name = "copied" if origin.is_copied else origin.source if origin.is_own else "drafter"
+            self._origins.labels(self._model, name).inc(origin.tokens)
         self._ended.labels(self._model, reason).inc()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import DrafterReport, Generation
 
 CODE: Final = DrafterReport("peer-a", "code", drafted=30, accepted=12, rtt_ms=1.0)
@@ -27,6 +28,11 @@ DONE: Final = Generation(
     drafters=(CODE, MATH),
     verifiers=(),
     why=(),
+    origins=(
+        Origin(source="peer-a", domain="code", tokens=12),
+        Origin(source="peer-b", domain="math", tokens=4),
+        Origin(source="target", tokens=5),
+    ),
 )
 
 

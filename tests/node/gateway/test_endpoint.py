@@ -22,6 +22,7 @@ from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStart
 from cosine_node.gateway.replies import CHAT, COMPLETION, ReplyWriter, StreamedReplyWriter, WholeReplyWriter
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
 from cosine_protocol.records import GenerationDefaults
@@ -426,6 +427,13 @@ def test_speculation_is_summed_over_choices_and_drafters_and_nothing_drafted_is_
     assert report["drafters"] == [
         {"peer_id": "peer-a", "domain": "code", "drafted": CODE.drafted, "accepted": CODE.accepted},
         {"peer_id": "peer-b", "domain": "math", "drafted": 2 * MATH.drafted, "accepted": 2 * MATH.accepted},
+    ]
+    copied = Origin(source="target", is_copied=True, tokens=4)
+    coded = [Origin(source="peer-a", domain="code", tokens=tokens) for tokens in (3, 2)]
+    texts = [generation(origins=(coded[0], copied)), generation(origins=(coded[1], copied))]
+    assert replies.metrics(texts, seed=7)["speculative_decoding"]["origins"] == [
+        {"source": "peer-a", "is_copied": False, "domain": "code", "tokens": 5},
+        {"source": "target", "is_copied": True, "domain": "", "tokens": 8},
     ]
     idle = generation(drafted=0, offered=0, accepted=0, rounds=0, drafters=())
     report = replies.metrics([idle], seed=7)["speculative_decoding"]

@@ -20,6 +20,7 @@ from cosine_node.cli.app import app
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, ObservedNode, node_registry, serving_metrics
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
 from tests.node.gateway.generations import DONE, generation
@@ -133,6 +134,18 @@ def test_generations_are_added_up() -> None:
         generation_value(registry, "request_success_total", finished_reason=reason) for reason in ("stop", "length")
     ]
     assert reasons == [2, 1]
+
+
+def test_tokens_are_counted_by_their_origins_and_drafters_together() -> None:
+    registry = CollectorRegistry()
+    metrics = GenerationMetrics(registry, model_name=MODEL)
+    own = (Origin(source="target", is_copied=True, tokens=5), Origin(source="home", tokens=3))
+    metrics.observe(generation(origins=(Origin(source="a", domain="code", tokens=7), *own)))
+    metrics.observe(generation(origins=(Origin(source="b", tokens=2), Origin(source="target", tokens=4))))
+    assert {
+        name: generation_value(registry, "generation_tokens_by_origin_total", origin=name)
+        for name in ("drafter", "copied", "home", "target")
+    } == {"drafter": 9, "copied": 5, "home": 3, "target": 4}
 
 
 def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:
