@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
 from cosine_node.passes.emulation import Emulation
 from cosine_node.terminal.events import STAGES
-from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.request.results import Generation
@@ -324,15 +324,15 @@ async def running_nodes(
             verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
-        await _wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
+        await wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
         with blaming_the_dead(started):
             yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
 
 
-async def _wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
-    """Wait for processes with so many nodes each, telling what they do; whoever is ready says so at once.
+async def wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
+    """Wait for processes with so many nodes each; a terminal is told what they do. Who is ready says so at once.
 
     Raises `NodeDied`.
     """
@@ -353,7 +353,9 @@ async def _wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
     line = WaitingLine(sys.stderr)
     # Nobody may read a process's events while it is stopped: the group ends those that wait.
     try:
-        async with telling_stages(line, stages), asyncio.TaskGroup() as waiting:
+        # A pipe would get a line for each stage of each process.
+        told = telling_stages(line, stages) if columns_of(sys.stderr) else nullcontext()
+        async with told, asyncio.TaskGroup() as waiting:
             for node, count in nodes.items():
                 waiting.create_task(wait(node, count))
     except* NodeDied as died:
