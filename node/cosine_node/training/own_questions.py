@@ -36,6 +36,8 @@ MOST_ALIKE: Final = 24
 """Questions kept that begin with the same so many words."""
 WRITTEN_FOR_EACH: Final = 1.25
 """Questions written for each that is kept: others repeat one, are cut off, or begin like too many."""
+FEWEST_WRITTEN: Final = 64
+"""Where of so many none is new, there are no more."""
 
 
 def write_own_questions(
@@ -52,13 +54,15 @@ def write_own_questions(
     likely = target.likely_after(opening, FIRST_TOKENS)
     firsts, shares = [token for token, _ in likely], [chance**FLATNESS for _, chance in likely]
     while len(kept) < count:
-        missing = round(WRITTEN_FOR_EACH * (count - len(kept))) + 1
+        missing = max(FEWEST_WRITTEN, round(WRITTEN_FOR_EACH * (count - len(kept))))
         begun = {
             number: _Begun(opening, (random.Random(f"{seed} {number}").choices(firsts, shares)[0],))
             for number in range(kept.tried, kept.tried + missing)
         }
         if not _keep(_written(target, codec, begun), kept, file, most=count, say=say):
-            raise UsageError("The target writes no questions of its own: it does not end what a user says.")
+            raise UsageError(
+                f"The target writes {len(kept)} different questions and no more; give a smaller --questions."
+            )
     return file
 
 

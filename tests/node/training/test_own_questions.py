@@ -1,12 +1,15 @@
 """The questions that a chat model asks itself: from its template alone, each once, not too many alike."""
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from cosine_node.training.answers import Answer
+from cosine_node.training.answers import Answer, TargetPrompt
+from cosine_node.training.local_target import LocalTarget
 from cosine_node.training.own_questions import (
     MOST_ALIKE,
     OwnQuestions,
@@ -18,6 +21,7 @@ from cosine_node.training.questions import Question, read_questions
 from cosine_node.training.target_source import Answering, LocalSource
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.tokenizer import TextCodec
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 
@@ -45,6 +49,43 @@ def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(source: Loc
     assert len({line["number"] for line in lines}) == 8
     assert len({line["messages"][0]["content"] for line in lines}) == 8
     assert {question.domain for question in read_questions(file)} == {"self"}
+
+
+class RepeatingTarget:
+    """A target that says each of its questions `times` times."""
+
+    def __init__(self, codec: TextCodec, *, times: int) -> None:
+        self._codec = codec
+        self._times = times
+
+    def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """Every question begins with the same token."""
+        return [(self._codec.encode("W")[0], 1.0)]
+
+    def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
+        """The number of a prompt tells its question."""
+        nothing = np.zeros((1, 0))
+        for prompt in prompts:
+            said = self._codec.encode(f"hat is the number {prompt.question // self._times} for?")
+            yield prompt.answer((*said, 0), nothing.astype(np.int32), nothing.astype(np.float16))
+
+    def has_ended(self, answer: Answer) -> bool:
+        """All do."""
+        return True
+
+
+def test_a_few_last_questions_that_were_there_before_do_not_end_the_writing(
+    source: LocalSource, tmp_path: Path
+) -> None:
+    target = cast(LocalTarget, RepeatingTarget(source.codec, times=5))
+    file = write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
+    assert len(file.read_text("utf-8").splitlines()) == 20
+
+
+def test_a_target_with_nothing_new_to_ask_is_told(source: LocalSource, tmp_path: Path) -> None:
+    target = cast(LocalTarget, RepeatingTarget(source.codec, times=10**6))
+    with pytest.raises(UsageError, match="1 different questions"):
+        write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
 
 
 def test_after_an_answer_the_user_speaks_again(source: LocalSource, tmp_path: Path) -> None:
