@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
@@ -14,8 +16,9 @@ from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.home_model import HomeModel, load_home, load_with_home
 from cosine_node.models.model import ModelSource
 from cosine_node.verifier import home_drafter
+from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
-from tests.node.engine.eagle.small_mtp import write_checkpoint
+from tests.node.engine.eagle.small_mtp import LAYERS, WEIGHTS, write_checkpoint
 from tests.node.engine.tiny_models import STEPPED, build, tiny_llama
 from tests.node.models.test_model import WORDS, save_tokenizer
 
@@ -35,7 +38,7 @@ def own_layer(folder: Path) -> HomeModel:
     return drafter
 
 
-def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, temperature: float) -> list[int]:
+def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, temperature: float) -> Generation:
     """A text of the target, with its own layer beside it or without; that must have grown trees."""
     widths, forward = list[int](), HeadEngine.forward
 
@@ -43,7 +46,7 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
         widths.extend(len(row.tokens) for row in rows if row.activations is None)
         return forward(engine, rows)
 
-    async def run() -> list[int]:
+    async def run() -> Generation:
         async with SimulatedSwarm() as swarm:
             assert isinstance(home.target, TorchEngine)
             if drafts:
@@ -52,13 +55,15 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
                 await swarm.verifier(home.target)
             client = await swarm.client()
             run = await client.start(PROMPT, max_new_tokens=TOKENS, temperature=temperature, seed=1)
-            return [token async for chunk in run.chunks() for token in chunk.token_ids]
+            async for _ in run.chunks():
+                pass
+            return run.result()
 
     with monkeypatch.context() as patched:
         patched.setattr(HeadEngine, "forward", noted)
-        text = run_virtual(run())
+        done = run_virtual(run())
     assert (max(widths, default=0) > 1) == drafts
-    return text
+    return done
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -72,8 +77,34 @@ def test_the_text_is_that_of_plain_decoding(
     monkeypatch.setattr(home_drafter, "RATE_WEIGHT", 0.0)
     write_checkpoint(name, tmp_path)
     home = own_layer(tmp_path)
-    texts = [generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)]
-    assert texts[0] == texts[1] and len(texts[0]) == TOKENS
+    helped, plain = (
+        generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
+    )
+    assert helped.token_ids == plain.token_ids and plain.tokens == TOKENS
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_layer_that_knows_the_target_saves_most_passes(
+    temperature: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint("glm4_moe", tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    for name in weights:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name].zero_()
+    # No layer adds anything now: the token alone tells the next one, to the target and to its MTP layer.
+    more, width = f"model.layers.{LAYERS}.", len(weights["model.norm.weight"])
+    weights[f"{more}enorm.weight"].fill_(1.0)
+    weights[f"{more}eh_proj.weight"] = torch.cat((torch.eye(width), torch.zeros(width, width)), 1)
+    weights[f"{more}shared_head.norm.weight"] = weights["model.norm.weight"].clone()
+    save_file(weights, tmp_path / WEIGHTS, metadata={"format": "pt"})
+    home = own_layer(tmp_path)
+    helped, plain = (
+        generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
+    )
+    assert helped.token_ids == plain.token_ids and plain.tokens == TOKENS
+    # Greedily such a text repeats itself, and its end is copied.
+    assert helped.home_tokens > TOKENS // 4 and helped.rounds < TOKENS // 2
 
 
 @pytest.mark.parametrize("model", ["llama", "mamba"])
