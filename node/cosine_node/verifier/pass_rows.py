@@ -220,15 +220,18 @@ class PassRows:
     ) -> list[CandidateNode]:
         """Draft nodes of the next pass: those that pay.
 
-        Requests from index `waiting` on have their pending token in a pass under way. A request in debt gets only
-        what is free on the device's curve: that costs no request, and may end the debt.
+        Requests from index `waiting` on have their pending token in a pass under way. A request whose account
+        allows no drafts gets only what is free on the device's curve: that costs no request, and may end its debt.
         """
         in_credit: list[CandidateNode] = []
         in_debt: list[CandidateNode] = []
         for index in (*schedule.decoding, *range(waiting, len(active))):
             request = active[index]
             if isinstance(request, VerifierRequest) and (with_crowd or not request.has_crowd):
-                (in_credit if request.may_speculate else in_debt).extend(self.candidates(index, request))
+                own = self.candidates(index, request)
+                allowed = self._allowed(request, own, fed_tokens=schedule.tokens)
+                in_credit.extend(allowed)
+                in_debt.extend([] if allowed else own)
         budget_tokens = self._budget_tokens
         if self._is_ordered:
             within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
@@ -241,6 +244,24 @@ class PassRows:
         room = max(0, budget_tokens - fed_tokens)
         free = next((n for n in range(room) if self._curve.seconds(fed_tokens + n + 1) > fed_s), room)
         return chosen + most_probable_first(in_debt)[:free]
+
+    def _allowed(
+        self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
+    ) -> list[CandidateNode]:
+        """Those of a request's candidates that its account allows in a pass over so many tokens without them.
+
+        What the verifier's own drafter drafts for was planned by what it brought before.
+        """
+        if request.account is None or self._is_ordered or request.has_home_drafts:
+            return list(own) if request.may_speculate else []
+        base_s = self._curve.seconds(fed_tokens)
+        ranked = most_probable_first(own)[: max(0, self._budget_tokens - fed_tokens)]
+        most = request.account.most_nodes(
+            (candidate.node for candidate in ranked),
+            lambda nodes: self.slowness * (self._curve.seconds(fed_tokens + nodes) - base_s),
+            plain_pass_s=self.slowness * base_s,
+        )
+        return ranked[:most]
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
         """The nodes of the request with this index that may enter the next pass."""

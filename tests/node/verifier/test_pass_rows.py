@@ -20,7 +20,7 @@ from cosine_node.verifier.pass_rows import (
     candidate_nodes,
     select_nodes,
 )
-from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
+from cosine_node.verifier.request import RequestStage, ServedRequest, SpeculationAccount, VerifierRequest
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
@@ -30,6 +30,7 @@ from tests.node.verifier.replaying import unfed
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+HALF = CostCurve(((1, 0.01), (2, 0.0155), (64, 0.64)))
 STEEP_AT_FOUR = CostCurve(((1, 0.01), (3, 0.0125), (4, 0.05), (64, 0.5)))
 WIDE = [Node(BASE, 10, 0.6), Node(0, 11, 0.6), Node(1, 12, 0.6), Node(BASE, 20, 0.3), Node(3, 21, 0.5)]
 NO_RESULT: Any = None
@@ -110,6 +111,15 @@ def test_drafts_stretch_a_pass_by_little() -> None:
     # Each token costs as much as the one before.
     assert Serving(1, curve=LINEAR).fed() == [[9]]
     assert [len(tokens) for tokens in Serving(4, curve=LINEAR).fed()] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("curve", "fed"), [(GENTLE, [9, 10, 11, 12, 20, 21]), (HALF, [9])])
+def test_a_request_is_fed_what_its_account_allows(curve: CostCurve, fed: list[int]) -> None:
+    """Its drafts would pay on both if they were as good as its client says, of which nothing is known yet."""
+    serving = Serving(1, curve=curve, is_ordered=False)
+    [request] = serving.decoding
+    request.account = SpeculationAccount()
+    assert sorted(serving.fed()[0]) == sorted(fed)
 
 
 def test_drafts_take_nobody_s_pages() -> None:
