@@ -89,7 +89,6 @@ class MtpLayer(nn.Module):
         return output
 
     @classmethod
-    @torch.no_grad()
     def load(cls, folder: Path, config: Any, *, dtype: torch.dtype) -> "MtpLayer":
         """The MTP layer in the folder of a model of this configuration. Raises `UsageError`."""
         text = config.get_text_config()
@@ -106,21 +105,28 @@ class MtpLayer(nn.Module):
         own["model.norm.weight"] = parts[names.last_norm]
         # Those of the target are used.
         own["model.embed_tokens.weight"] = own["lm_head.weight"] = torch.zeros(1, text.hidden_size)
-        model, told = model_class.from_pretrained(
-            None, config=single, state_dict=own, dtype=dtype, attn_implementation="eager", output_loading_info=True
-        )
-        if told["missing_keys"] or told["mismatched_keys"]:
-            raise UsageError(f"The MTP layer in {folder} is no layer of a model of type '{text.model_type}'.")
+        beside = {
+            "projection.weight": parts[names.projection],
+            "embedding_norm.weight": parts[names.embedding_norm],
+            "hidden_norm.weight": parts[names.hidden_norm],
+        }
+        loading = {"dtype": dtype, "attn_implementation": "eager", "output_loading_info": True}
+        misfit = UsageError(f"The MTP layer in {folder} is no layer of a model of type '{text.model_type}'.")
+        try:
+            model, told = model_class.from_pretrained(None, config=single, state_dict=own, **loading)
+            layer = cls(model.get_decoder(), text.hidden_size)
+            layer.load_state_dict(beside, strict=False)
+        except (ValueError, RuntimeError):
+            # Of other sizes.
+            raise misfit from None
+        if told["missing_keys"]:
+            raise misfit
         AttentionInterface.register(ATTENTION_NAME, packed_attention)
         model.set_attn_implementation(ATTENTION_NAME)
         if model.config._attn_implementation != ATTENTION_NAME:
             raise UnsupportedModel(text.model_type, "the attention of its MTP layer cannot be replaced")
         keep_latents(model, are_kept=True)
         copy_out_of_files(model)
-        layer = cls(model.get_decoder(), text.hidden_size)
-        layer.projection.weight.copy_(parts[names.projection])
-        layer.embedding_norm.weight.copy_(parts[names.embedding_norm])
-        layer.hidden_norm.weight.copy_(parts[names.hidden_norm])
         return layer.eval()
 
 

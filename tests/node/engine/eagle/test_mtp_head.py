@@ -122,6 +122,15 @@ def test_a_layer_that_lacks_weights_is_refused(tmp_path: Path) -> None:
         assert said in refused(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["eh_proj", "hnorm", "shared_head.norm", "self_attn.q_proj"])
+def test_a_layer_of_other_sizes_is_refused(part: str, tmp_path: Path) -> None:
+    write_checkpoint("glm4_moe", tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    name = f"model.layers.{LAYERS}.{part}.weight"
+    save_file(weights | {name: weights[name][:5].clone()}, tmp_path / WEIGHTS)
+    assert "no layer of a model of type 'glm4_moe'" in refused(tmp_path)
+
+
 def test_a_layer_in_numbers_of_eight_bits_is_refused(tmp_path: Path) -> None:
     write_checkpoint("glm4_moe", tmp_path)
     weights = load_file(tmp_path / WEIGHTS)
