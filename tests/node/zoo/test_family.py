@@ -177,7 +177,7 @@ def test_shared_noise_raises_acceptance_over_independent_draws(domain: str, toke
 
 def test_the_real_drafters_are_small() -> None:
     sizes = [file.stat().st_size for file in SMOL_FILES]
-    assert sizes and max(sizes) <= 10_000_000 and sum(sizes) <= 41_000_000
+    assert sizes and max(sizes) <= 20_000_000 and sum(sizes) <= 60_000_000
 
 
 @pytest.mark.parametrize("file", SMOL_FILES, ids=lambda file: file.parent.name)
@@ -187,7 +187,7 @@ def test_a_real_drafter_agrees_as_the_guide_says_and_names_its_target_and_no_pla
     record = json.loads(file.with_name("training.json").read_text("utf-8"))
     guide, name = (DOCS / "train-drafter.md").read_text("utf-8"), file.parent.name
     agreement, (own,) = record["agreement"], zoo.expertise(name)
-    for domain in [own] if own in agreement else agreement:
+    for domain in agreement if own == "general" else [own]:
         greedy, sampled = agreement[domain]["0"], agreement[domain]["0.8"]
         tokens = greedy["tokens"] + sampled["tokens"]
         shares = (greedy["drafter"], greedy["copying"], sampled["drafter"], sampled["copying"])
@@ -204,11 +204,12 @@ def test_the_draft_head_agrees_as_the_guide_says_and_is_listed_and_held_by_its_t
     head.shape.check(target_layers=30, width=576, tokens=49_152)
     record = json.loads((place / "training.json").read_text("utf-8"))
     guide = (DOCS / "train-drafter.md").read_text("utf-8")
-    for temperature, figures in record["agreement"]["self"].items():
-        steps = " | ".join(f"{share:.3f}" for share in figures["steps"])
-        assert f"| {temperature} | {steps} | {figures['tokens']:,} |" in guide
+    for domain, by_temperature in record["agreement"].items():
+        for temperature, figures in by_temperature.items():
+            steps = " | ".join(f"{share:.3f}" for share in figures["steps"])
+            assert f"| {domain} | {temperature} | {steps} | {figures['tokens']:,} |" in guide
     assert "/tmp" not in (place / "README.md").read_text("utf-8") + json.dumps(record)
-    assert (place / "model.safetensors").stat().st_size <= 20_000_000
+    assert (place / "model.safetensors").stat().st_size <= 26_000_000
     assert zoo.draft_head("zoo:smol-target") == "zoo:smol-eagle"
     assert zoo.draft_head("zoo:target") is None
     assert "smol-eagle" in zoo.listed(zoo.Family.SMOL) and "smol-eagle" not in zoo.names(zoo.Family.SMOL)
