@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cosine_node.engine.kv_pool import Integers
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indices, PassPlan, bucket_of, pad
 from cosine_p2p.storage.memory import Remembered
 
@@ -24,9 +26,10 @@ MAX_BUCKETS: Final = 48
 class CudaGraphs:
     """The captured shape buckets of one decoder."""
 
-    def __init__(self, decoder: FlatDecoder, store: KvStore, device: torch.device) -> None:
+    def __init__(self, decoder: FlatDecoder, store: KvStore, features: PassFeatures, device: torch.device) -> None:
         self._decoder = decoder
         self._store = store
+        self._features = features
         self._device = device
         self._passes = Remembered[BatchShape, BucketPass](MAX_BUCKETS)
         # Passes run one after the other and their logits are copied out: they can share memory.
@@ -38,7 +41,7 @@ class CudaGraphs:
         if bucket is None:
             return None
         found = self._passes.get(bucket) or BucketPass(
-            self._decoder, self._store, bucket, self._device, memory=self._memory
+            self._decoder, self._store, self._features, bucket, self._device, memory=self._memory
         )
         self._passes.note(bucket, found)
         return found.logits(plan, wanted)
@@ -51,10 +54,20 @@ class BucketPass:
     """
 
     def __init__(
-        self, decoder: FlatDecoder, store: KvStore, shape: BatchShape, device: torch.device, *, memory: Any = None
+        self,
+        decoder: FlatDecoder,
+        store: KvStore,
+        features: PassFeatures,
+        shape: BatchShape,
+        device: torch.device,
+        *,
+        memory: Any = None,
     ) -> None:
         """`memory` is the handle of a graph pool."""
         self.store = store
+        self._features = features
+        # A replay writes where its capture did, so each graph has tensors of its own.
+        self._seen = features.room()
         self._memory = memory
         self._decoder = decoder
         self._shape = shape
@@ -93,7 +106,7 @@ class BucketPass:
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
         """Logits [wanted, vocab] at these positions of a pass that fits."""
-        self._fill(plan, wanted)
+        places = self._fill(plan, wanted)
         if self._graph is None:
             logits = self._decode()
         else:
@@ -101,9 +114,11 @@ class BucketPass:
                 self._captured = self._capture(self._graph)
             self._graph.replay()
             logits = self._captured
+        self._features.keep(plan.slots, places, self._seen)
         return logits.index_select(0, self._wanted[: len(wanted)])
 
-    def _fill(self, plan: PassPlan, wanted: Sequence[int]) -> None:
+    def _fill(self, plan: PassPlan, wanted: Sequence[int]) -> Integers:
+        """Copy a pass to where this one reads; the places of its tokens there."""
         padded = pad(plan.masks, self._shape)
         tokens, positions, written, rows, slots = np.split(
             self._staged.numpy(), np.cumsum([self._shape.tokens] * 4)
@@ -120,6 +135,7 @@ class BucketPass:
         # The staging area is free again before the next pass: whoever reads the logits waits for this one.
         self._numbers.copy_(self._staged, non_blocking=True)
         self._hidden.copy_(self._staged_hidden, non_blocking=True)
+        return padded.token_indices
 
     def _capture(self, graph: torch.cuda.CUDAGraph) -> Tensor:
         """Capture the pass; the tensor that each replay writes the logits to."""
@@ -137,4 +153,4 @@ class BucketPass:
     def _decode(self) -> Tensor:
         # The mask is made from the filled tensors by each run, and so by each replay.
         self._call = None
-        return self._decoder(self, None)
+        return self._decoder(self, None, seen=self._seen)

@@ -75,15 +75,9 @@ class PackedModel(PassModel):
         self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
             tile_experts(self.model, tiles.products)
-        elif (
-            self._pads_rows
-            and self.flat is not None
-            and self.flat.is_capturable
-            and part_of(model) is None
-            and not feature_layers
-        ):
+        elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
             # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
-            self._graphs = CudaGraphs(self.flat, self.store, self.device)
+            self._graphs = CudaGraphs(self.flat, self.store, self._features, self.device)
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None

@@ -1,6 +1,6 @@
 """What a model makes of tokens between its layers, kept for a draft head by the slots of the pool."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ class PassFeatures:
     """
 
     def __init__(self, model: Any, layers: Sequence[int], *, slots: int, is_flat: bool = False) -> None:
-        self.seen: dict[int, Tensor] | None = dict.fromkeys(layers, torch.empty(0)) if layers else None
         self._layers = tuple(layers)
+        self.seen = self.room()
         self.token_bytes = feature_bytes(model, layers)
         width = self.token_bytes // model.dtype.itemsize
         self._kept = torch.zeros(slots if layers else 0, width, dtype=model.dtype, device=model.device)
@@ -43,12 +43,25 @@ class PassFeatures:
     def bytes(self) -> int:
         return self._kept.nbytes
 
-    def keep(self, slots: Integers, places: Sequence[int] | None = None) -> None:
-        """Keep what was seen of the tokens that have these slots: those at these places of a pass, or its first."""
-        if self.seen is not None:
-            made = torch.cat([self.seen[layer] for layer in self._layers], -1)
+    def room(self) -> dict[int, Tensor] | None:
+        """What the flat decoder puts a pass's features into; None where none are asked for."""
+        return dict.fromkeys(self._layers, torch.empty(0)) if self._layers else None
+
+    def keep(
+        self,
+        slots: Integers,
+        places: Sequence[int] | Integers | None = None,
+        seen: Mapping[int, Tensor] | None = None,
+    ) -> None:
+        """Keep what was seen of the tokens that have these slots: those at these places of a pass, or its first.
+
+        `seen` is a pass's own `room`; without it that of all passes is meant.
+        """
+        seen = self.seen if seen is None else seen
+        if seen is not None:
+            made = torch.cat([seen[layer] for layer in self._layers], -1)
             if places is not None:
-                made = made[torch.tensor(places, dtype=torch.int64, device=made.device)]
+                made = made[torch.as_tensor(places, dtype=torch.int64, device=made.device)]
             self._kept[torch.from_numpy(slots).to(made.device)] = made[: len(slots)]
 
     def of(self, slots: Sequence[int]) -> Tensor:

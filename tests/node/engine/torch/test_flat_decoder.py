@@ -122,13 +122,27 @@ def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
         torch.testing.assert_close(_pass(padded, contexts), _pass(in_place, contexts))
 
 
+def test_features_of_padded_passes_lie_in_the_slots_of_their_tokens() -> None:
+    padded, in_place = (
+        PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows, feature_layers=(0, 1, 2))
+        for pads_rows in (True, False)
+    )
+    for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):
+        _pass(padded, contexts)
+        _pass(in_place, contexts)
+        fed = range(sum(contexts))
+        torch.testing.assert_close(padded.activations(fed), in_place.activations(fed))
+
+
 def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[BatchShape] = []
     build = cuda_graphs.BucketPass
 
-    def noted(decoder: Any, store: Any, shape: BatchShape, device: Any, *, memory: Any) -> BucketPass:
+    def noted(
+        decoder: Any, store: Any, features: Any, shape: BatchShape, device: Any, *, memory: Any
+    ) -> BucketPass:
         made.append(shape)
-        return build(decoder, store, shape, device, memory=memory)
+        return build(decoder, store, features, shape, device, memory=memory)
 
     monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
     monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
