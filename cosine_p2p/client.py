@@ -311,7 +311,7 @@ class AsyncClient:
                 verifiers={record.peer_id: record.pass_us / 1e6 for record in able},
                 drafters=drafters.records,
                 pupil=drafters.pupil,
-                trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),
+                trials=self._trials[strategy.name],
                 has_other_offers=index < len(requests),
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.strategy.base import StrategyKind
-from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol.messages import SignedMandate, SignedReceipt
 from cosine_protocol.request import Request
@@ -30,7 +30,7 @@ class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
     `verifiers` gives by peer id the seconds that each announces for a pass.
-    `trial` is that of the first verifier, if numbers of drafters are compared. `has_other_offers` is true if, until
+    `trials` are what was measured of numbers of drafters, if any are compared. `has_other_offers` is true if, until
     something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
     once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
     requests of the same `cache_scope`.
@@ -49,7 +49,7 @@ class Job:
     strategy: StrategyKind
     verifiers: Mapping[str, float]
     drafters: Sequence[KnownDrafter]
-    trial: SpeedTrial | None = None
+    trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
     has_other_offers: bool = False
     cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))

@@ -66,6 +66,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.speed_trial import DEAR_BREAK_EVEN, TrialPath
 from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
@@ -185,7 +186,8 @@ class Session:
             observer=observer,
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
-        self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)
+        self._count = DrafterCount(None, left_tokens=0)
+        self._knows_path = not job.drafters or not job.trials.ways
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
         if job.committed:
@@ -241,6 +243,7 @@ class Session:
         if self._upstream is not None:
             return False
         self._upstream = self._ask(link)
+        self._find_trial(self._upstream)
         self._offer_coordination(self._upstream)
         return True
 
@@ -265,8 +268,22 @@ class Session:
         link.post(m.Open(number, *asked))
         return upstream
 
+    def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
+        """Go on by what was measured on the way to a verifier; on a new way, once it has told its `break_even`."""
+        if self._knows_path or not (upstream.is_opened or upstream.link.rtt_s):
+            return
+        path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature, upstream.link.rtt_s)
+        trials = self.job.trials
+        is_dear = break_even is not None and break_even > DEAR_BREAK_EVEN
+        trial = trials.find(path, is_dear=is_dear) if upstream.is_opened else trials.known(path)
+        if trial is not None:
+            self._knows_path = True
+            self._count = DrafterCount(trial, left_tokens=self.job.request.max_new_tokens - len(self.output))
+
     def _offer_coordination(self, upstream: Upstream) -> None:
         """Let the verifier coordinate if that is better, once that can be told."""
+        if not self._knows_path:
+            return
         mandate = self.delegation.offer(
             upstream,
             drafters_pay=self._count.allowed != 0,
@@ -287,6 +304,9 @@ class Session:
                 self._upstream.link.post(m.Revoke(self._upstream.number))
             self.delegation.take_back(reason)
             self._note_why(0, self.delegation.take_why())
+            if self._upstream is not None:
+                self._forget_path()
+                self._find_trial(self._upstream)
             self._allow_drafters()
 
     async def _step(self) -> Tokens | None:
@@ -359,9 +379,10 @@ class Session:
             match delivery.message:
                 case None:
                     raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
-                case m.Opened(_, pass_us):
+                case m.Opened(_, pass_us, break_even):
                     upstream.is_opened = True
                     upstream.watch.announced_pass_s = pass_us / 1e6
+                    self._find_trial(upstream, break_even)
                     self._count.note_pass(pass_us / 1e6)
                     place = (upstream.link.rtt_s, upstream.position, self.job.mandate is not None)
                     self._on_event(VerifierOpened(pass_us / 1e6, *place))
@@ -426,7 +447,7 @@ class Session:
 
     def _allow_drafters(self) -> None:
         """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""
-        if self.delegation.coordinator is not Coordinator.CLIENT:
+        if self.delegation.coordinator is not Coordinator.CLIENT or not self._knows_path:
             return
         count = self._count.allowed
         if count != self._allowed:
@@ -439,11 +460,7 @@ class Session:
             self._drafters.follow(*self.ledger.authors)
 
     def _drop(self, upstream: Upstream, error: PeerFailure, *, is_slow: bool = False) -> None:
-        if self._count.allowed is not None:
-            # What was measured is true of the verifier that is lost.
-            self._count.end()
-            self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
-            self._allow_drafters()
+        self._forget_path()
         self._note_failure(upstream.peer_id, error)
         if isinstance(error, PeerLost) and not is_slow:
             has_greeted, since_s = upstream.link.features is not None, upstream.watch.since_s
@@ -457,6 +474,11 @@ class Session:
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
+
+    def _forget_path(self) -> None:
+        """What was measured is true of the verifier that is lost, or of its way."""
+        self._count.end()
+        self._knows_path = not self.job.drafters or not self.job.trials.ways
 
     def _hang_up(self, upstream: Upstream) -> None:
         upstream.note_pace(self._speeds, _now_s())

@@ -186,14 +186,21 @@ class SpeedTrial:
         self._is_looking = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for requests of a kind not seen yet: it begins by the same way, and looks at the others anew.
+        """A trial for a harder path: it begins by the same way.
 
-        What the others were worth is not taken over. A way that is believed to be slow is looked at only once that
-        can be paid, which for a belief from another temperature can take minutes at half the speed.
+        Without drafts, what drafts were worth is taken over, for there they are worth no more: a look waits until
+        it can be paid. With drafts, what the other ways were worth is not.
         """
         new = SpeedTrial((self.way, *self._gains), knows_fed=self._knows_fed)
+        if not self.way:
+            new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
         new._expected = dict(self._expected)
         return new
+
+    def begin_without(self) -> None:
+        """Go on without drafts, of which a look is feared to be as slow as any: nothing was measured yet."""
+        self._gains = {way: Gain(mean=WORST_GAIN) for way in (self.way, *self._gains) if way}
+        self.way = 0
 
     def state(self) -> dict[str, Any]:
         """All that is worth keeping for another process, as values of JSON."""
@@ -254,7 +261,10 @@ class SpeedTrial:
         if not due:
             return None
         self._is_looking = True
-        return max(due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error))
+        # Of ways as promising, that with fewer drafts is in nobody's way.
+        return max(
+            due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error, -way)
+        )
 
     def _gain(self, way: int) -> float:
         """The gain that a way was measured to have; until enough looks were, what is expected if that is more."""
@@ -288,17 +298,15 @@ class SpeedTrial:
     def note_pace(self, seconds: float, *, worth: int, is_fed: bool) -> None:
         """Take in a commit of the present way, whose pass was fed drafts of the way or none at all."""
         self._paces[is_fed].note(seconds, worth)
-        fed, others = self._paces[True], self._paces[False].speed
-        if not self.way or self._level is None or fed.commits < LEAST_FED or not fed.most_speed or not others:
-            return
-        if fed.most_speed < WORTH_FEEDING * others:
+        is_shown = self._paces[True].commits >= LEAST_FED
+        if self.way and self._level is not None and is_shown and (others := self._better_unfed):
             self._leave(math.log(others) - self._level)
 
     @property
-    def _may_pay(self) -> bool:
-        """True unless commits that were fed drafts are known to bring less a second than others between them."""
-        fed, others = self._paces[True].speed, self._paces[False].speed
-        return self._knows_fed and not (fed is not None and others is not None and fed < others)
+    def _better_unfed(self) -> float | None:
+        """The speed of commits without drafts if those that were fed some surely bring less a second; else None."""
+        fed, others = self._paces[True], self._paces[False].speed
+        return others if fed.most_speed and others and fed.most_speed < WORTH_FEEDING * others else None
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
@@ -368,7 +376,7 @@ class SpeedTrial:
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif gain.mean > CERTAIN * gain.error and not (way == 0 and self._may_pay):
+        elif gain.mean > CERTAIN * gain.error and (way or not self._knows_fed or self._better_unfed):
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
@@ -409,43 +417,86 @@ MAX_TRIALS: Final = 64
 """Bounds memory: kinds of requests at verifiers that a client remembers."""
 
 
+DEAR_BREAK_EVEN: Final = 700
+"""A choice: small models of one family are right at 400 to 800 of a thousand positions. Where more are needed
+hardly any of them pays, and a new client begins without drafters."""
+NEAR_S: Final = 0.01
+FAR_TIMES: Final = 4.0
+"""Choices: round-trip times up to the first are alike, and such as differ by less than the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPath:
+    """Who serves requests, in which class of distances, and how they sample: what was measured holds for these."""
+
+    server: str
+    temperature: float
+    distance: int = 0
+
+    @classmethod
+    def of(cls, server: str, temperature: float, rtt_s: float = 0.0) -> "TrialPath":
+        """The path of a request with this temperature to a server so far away."""
+        times = max(1.0, rtt_s / NEAR_S)
+        return cls(server, round(temperature, 1), math.ceil(math.log(times, FAR_TIMES)))
+
+    def is_harder(self, other: "TrialPath") -> bool:
+        """True if drafts are worth no more here than on another path: nobody is nearer, no text easier to guess."""
+        return (
+            self.server == other.server
+            and self.distance >= other.distance
+            and self.temperature >= other.temperature
+        )
+
+
 class SpeedTrials:
-    """Trials of one set of ways by who serves the request and how it samples; the latest `MAX_TRIALS` are kept."""
+    """Trials of one set of ways by path; the latest `MAX_TRIALS` are kept."""
 
     def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
-        self._ways = tuple(ways)
+        self.ways = tuple(ways)
         self._knows_fed = knows_fed
-        self._trials: Remembered[tuple[str, float], SpeedTrial] = Remembered(MAX_TRIALS)
+        self._trials: Remembered[TrialPath, SpeedTrial] = Remembered(MAX_TRIALS)
 
-    def find(self, server: str, temperature: float) -> SpeedTrial | None:
-        """The trial of requests at a server with this temperature; a new one begins like the nearest known.
+    def known(self, path: TrialPath) -> SpeedTrial | None:
+        """The trial of a path on which something was measured."""
+        return self._trials.get(path)
 
-        None where there are no ways to compare.
+    def find(self, path: TrialPath, *, is_dear: bool = False) -> SpeedTrial | None:
+        """The trial of a path; None where there are no ways to compare.
+
+        A new one begins like the nearest of those that are no harder. Where there is none and drafts are dear, so
+        that only such as are nearly certain would pay, it begins without.
         """
-        if not self._ways:
+        if not self.ways:
             return None
-        key = server, round(temperature, 1)
-        trial = self._trials.get(key)
+        trial = self._trials.get(path)
         if trial is None:
-            known = [
-                (abs(other[1] - temperature), near) for other, near in self._trials.items() if other[0] == server
-            ]
-            new = SpeedTrial(self._ways, knows_fed=self._knows_fed)
-            trial = min(known, key=lambda pair: pair[0])[1].similar() if known else new
-        self._trials.note(key, trial)
+            easier = [(other, trial) for other, trial in self._trials.items() if path.is_harder(other)]
+            if easier:
+                trial = max(easier, key=lambda pair: (pair[0].distance, pair[0].temperature))[1].similar()
+            else:
+                trial = SpeedTrial(self.ways, knows_fed=self._knows_fed)
+                if is_dear:
+                    trial.begin_without()
+        self._trials.note(path, trial)
         return trial
 
     def state(self) -> list[dict[str, Any]]:
         """All trials as values of JSON, the one used last at the end."""
         return [
-            {"server": server, "temperature": temperature, **trial.state()}
-            for (server, temperature), trial in self._trials.items()
+            {
+                "server": path.server,
+                "temperature": path.temperature,
+                "distance": path.distance,
+                **trial.state(),
+            }
+            for path, trial in self._trials.items()
         ]
 
     def restore(self, states: Any) -> None:
         """Take in trials of another process; what is broken, or of other ways, is left out."""
         for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
             match state:
-                case {"server": str(server), "temperature": float(temperature)}:
+                case {"server": str(server), "temperature": float(temperature), "distance": int(distance)}:
                     with suppress(ValueError):
-                        self._trials.note((server, round(temperature, 1)), SpeedTrial.of_state(state, self._ways))
+                        path = TrialPath(server, round(temperature, 1), distance)
+                        self._trials.note(path, SpeedTrial.of_state(state, self.ways))

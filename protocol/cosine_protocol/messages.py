@@ -300,10 +300,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The verifier took the request. `pass_us` is its measured time of a one-token pass."""
+    """The verifier took the request. `pass_us` is its measured time of a one-token pass.
+
+    Drafts that are right less often than `break_even` cannot pay on its measured curve, in thousandths.
+    """
 
     number: Number
     pass_us: Microseconds
+    break_even: Annotated[int | None, Added(Whole(1000))] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,16 @@ def test_the_speed_by_the_clock() -> None:
     assert (low, high) == (f"{min(ours):.2f}", f"{max(ours):.2f}")
 
 
+def test_where_the_promise_was_missed_by_the_clock() -> None:
+    ways = [way for way in published("here_smol_llama")["findings"]["ways"] if way["way"] == "cosine"]
+    ours = [way["times_plain"] for way in ways]
+    [found] = re.findall(
+        r"reached ([\d.]+) to ([\d.]+) times plain\s+decoding, below it at (\d) of (\d) points", QUESTIONS
+    )
+    slower = sum(times < 1.0 for times in ours)
+    assert found == (f"{min(ours):.2f}", f"{max(ours):.2f}", str(slower), str(len(ours)))
+
+
 def test_the_tokens_that_were_compared() -> None:
     findings = published("rtt")["findings"]
     assert told(r"0 of ([\d,]+) tokens", SECURITY) == f"{findings['tokens']:,}"

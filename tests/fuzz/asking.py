@@ -18,7 +18,7 @@ from cosine_p2p.session.job import Job
 from cosine_p2p.session.receipts import give_receipts
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
@@ -136,7 +136,7 @@ async def _ask(data: bytes) -> None:
         strategy=kind,
         verifiers={record.peer_id: record.pass_us / 1e6 for record in records[:2]},
         drafters=records[2:] if kind.wants_drafters else (),
-        trial=SpeedTrial(kind.drafter_counts) if kind.drafter_counts and not is_delegated else None,
+        trials=SpeedTrials(() if is_delegated else kind.drafter_counts),
         mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,
         coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
         prompt_window_tokens=2 if is_windowed else None,

@@ -136,6 +136,7 @@ def _verify_messages() -> list[m.Message]:
         m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
         m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), cache_scope=bytes(range(16))),
         m.Opened(NUMBER, 21_500),
+        m.Opened(NUMBER, 21_500, break_even=750),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
         m.Commit(NUMBER, *commit),
         m.Commit(NUMBER, *commit, transcript=SIGNED_TRANSCRIPT),

@@ -55,6 +55,27 @@ class CostCurve:
         return max(0.0, y0 + (y1 - y0) * (tokens - x0) / (x1 - x0))
 
 
+LONGEST_CHAIN: Final = 15
+"""Drafts of one request in a pass, as most are: what a longer chain adds is next to nothing."""
+BREAK_EVEN_STEPS: Final = 10
+"""Halvings: to a thousandth."""
+
+
+def break_even(curve: CostCurve) -> float:
+    """The rate at which drafts have to come true for a pass over a chain of some to pay, at most 1."""
+
+    def pays(rate: float) -> bool:
+        chain = accumulate(rate**depth for depth in range(LONGEST_CHAIN + 1))
+        worth_s = (tokens * curve.seconds(1) for tokens in chain)
+        return any(worth > curve.seconds(tokens) for tokens, worth in enumerate(worth_s, 1) if tokens > 1)
+
+    least, most = 0.0, 1.0
+    for _ in range(BREAK_EVEN_STEPS):
+        middle = (least + most) / 2
+        least, most = (least, middle) if pays(middle) else (middle, most)
+    return most
+
+
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """The points with every dip raised to the highest cost before it: more tokens never cost less."""
     highest = accumulate((seconds for _, seconds in points), max)

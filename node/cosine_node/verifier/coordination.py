@@ -52,10 +52,10 @@ class NamedDrafter:
 
 @dataclass(frozen=True, slots=True)
 class OwnVerifier:
-    """This node as a session's verifier."""
+    """This node as a session's verifier, and what it tells of itself."""
 
     peer_id: str
-    pass_us: int
+    opened: m.Opened
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class OwnLink:
         """Take what the session sends its verifier; the request's end is its client's to ask for."""
         match message:
             case m.Open(number):
-                self.deliver(m.Opened(number, self.own.pass_us))
+                self.deliver(replace(self.own.opened, number=number))
             case m.Tree():
                 self.attach(message)
         return True
@@ -237,7 +237,7 @@ class RequestCoordinator:
         signed: m.SignedMandate,
         *,
         attach: Callable[[VerifierRequest, m.Tree], None],
-        pass_s: float,
+        opened: m.Opened,
         progress: StepCounts,
     ) -> None:
         """Coordinate a request from now on. Raises `PeerError` with the reason why not."""
@@ -254,7 +254,7 @@ class RequestCoordinator:
             raise PeerError(ErrorCode.BAD_MANDATE, "the request had a mandate already")
         if len(self._tasks) >= self._most_requests:
             raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
-        own = OwnVerifier(self._transport.peer_id, round(1e6 * pass_s))
+        own = OwnVerifier(self._transport.peer_id, opened)
         link = OwnLink(own, partial(attach, request), progress)
         coordinated = CoordinatedRequest(request, link)
         session = Session(
@@ -309,9 +309,9 @@ class RequestCoordinator:
             deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
             request=request.request,
             strategy=self._strategy,
-            verifiers={own.peer_id: own.pass_us / 1e6},
+            verifiers={own.peer_id: own.opened.pass_us / 1e6},
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
-            trial=trials.find(request.client, request.request.sampling.temperature),
+            trials=trials,
             committed=tuple(request.output),
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,

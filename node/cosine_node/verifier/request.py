@@ -25,16 +25,51 @@ from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request
 
+CERTAIN: Final = 1.5
+"""Standard errors by which drafts must have come true: one rate in fifteen seems better than it is."""
+LIKE_DRAFTS: Final = 64
+"""A choice: so many say how often drafts of like probability come true, for texts differ."""
+CLASSES: Final = 5
+"""A choice: drafts within a fifth are alike."""
+
+
+class DraftRates:
+    """How often a client's drafts come true at one temperature, by what was committed where some stood.
+
+    Whether they had been fed does not matter, so that learning costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._judged = [0.0] * CLASSES
+        self._right = [0.0] * CLASSES
+
+    def learn(self, tree: LiveTree, tokens: Sequence[int]) -> None:
+        """Compare what was drafted with tokens about to be committed; call before `tree.advance`."""
+        for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
+            for child in parent.children.values():
+                like = _class_of(child.draft_probability)
+                keep = 1.0 - 1.0 / LIKE_DRAFTS
+                self._judged[like] = keep * self._judged[like] + 1.0
+                self._right[like] = keep * self._right[like] + (child.token == token)
+
+    def least(self, draft_probability: float) -> float:
+        """How often drafts of such a probability come true at least (Wilson's bound); 0 before any was judged."""
+        like = _class_of(draft_probability)
+        judged, right, square = self._judged[like], self._right[like], CERTAIN**2
+        if not judged:
+            return 0.0
+        spread = CERTAIN * math.sqrt(max(0.0, right * (judged - right) / judged) + square / 4)
+        return max(0.0, (right + square / 2 - spread) / (judged + square))
+
+
+def _class_of(draft_probability: float) -> int:
+    return min(int(draft_probability * CLASSES), CLASSES - 1)
+
+
 MAX_DEBT: Final = 0.01
 FREE_PASSES: Final = 0.5
 """Together the promise that looking at drafts costs 1 %: a request may owe that share of its plain time so far, or
 half a plain pass whatever its length, so that a short one can try where nodes are cheap."""
-CERTAIN: Final = 1.5
-"""Standard errors by which drafts must have come true: one rate in fifteen seems better than it is."""
-LIKE_DRAFTS: Final = 64
-"""A choice: the last drafts of like probability say how often such come true; within a text that changes."""
-CLASSES: Final = 5
-"""A choice: drafts within a fifth are alike."""
 
 
 class SpeculationAccount:
@@ -42,9 +77,7 @@ class SpeculationAccount:
 
     It says before they are fed which drafts may be: those that it can afford though all are wrong, within
     `MAX_DEBT` or `FREE_PASSES`, whichever allows more; and those that pay even if they come true as seldom as such
-    drafts of this request may, by what was committed where some stood. Whether these had been fed does not matter,
-    so that learning costs nothing. Where a second token costs as much as the first, only what is all but certain
-    pays.
+    drafts of the client may. Where a second token costs as much as the first, only what is all but certain pays.
 
     That guards a request against drafts that are worse than they seem, and passes against a client whose draft
     probabilities are wrong, on purpose or not: nodes that are never accepted make passes longer for everybody in
@@ -53,12 +86,11 @@ class SpeculationAccount:
     third token).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rates: DraftRates | None = None) -> None:
         self._plain_s = 0.0
         self._debt_s = 0.0
         self._pass_s = 0.0
-        self._judged = [0.0] * CLASSES
-        self._right = [0.0] * CLASSES
+        self.rates = rates or DraftRates()
 
     def charge(self, *, spent_s: float, tokens: int, plain_pass_s: float) -> None:
         """Book one pass: its duration, the tokens it committed, and the time of a plain one at the same load."""
@@ -73,24 +105,6 @@ class SpeculationAccount:
     def _most_debt_s(self, plain_pass_s: float) -> float:
         return max(MAX_DEBT * self._plain_s, FREE_PASSES * plain_pass_s)
 
-    def learn(self, tree: LiveTree, tokens: Sequence[int]) -> None:
-        """Compare what was drafted with tokens about to be committed; call before `tree.advance`."""
-        for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
-            for child in parent.children.values():
-                like = _class_of(child.draft_probability)
-                keep = 1.0 - 1.0 / LIKE_DRAFTS
-                self._judged[like] = keep * self._judged[like] + 1.0
-                self._right[like] = keep * self._right[like] + (child.token == token)
-
-    def least_rate(self, draft_probability: float) -> float:
-        """How often drafts of such a probability come true at least (Wilson's bound); 0 before any was judged."""
-        like = _class_of(draft_probability)
-        judged, right, square = self._judged[like], self._right[like], CERTAIN**2
-        if not judged:
-            return 0.0
-        spread = CERTAIN * math.sqrt(max(0.0, right * (judged - right) / judged) + square / 4)
-        return max(0.0, (right + square / 2 - spread) / (judged + square))
-
     def most_nodes(
         self, nodes: Iterable[TreeNode], longer_s: Callable[[int], float], *, plain_pass_s: float
     ) -> int:
@@ -101,17 +115,13 @@ class SpeculationAccount:
         least: dict[TreeNode | None, float] = {}
         surely, most = 0.0, 0
         for count, node in enumerate(nodes, 1):
-            least[node] = least.get(node.parent, 1.0) * self.least_rate(node.draft_probability)
+            least[node] = least.get(node.parent, 1.0) * self.rates.least(node.draft_probability)
             surely += least[node]
             cost_s = longer_s(count)
             may_be_wrong = self._debt_s + cost_s <= self._most_debt_s(plain_pass_s)
             if may_be_wrong or cost_s < surely * plain_pass_s:
                 most = count
         return most
-
-
-def _class_of(draft_probability: float) -> int:
-    return min(int(draft_probability * CLASSES), CLASSES - 1)
 
 
 MAX_NODES: Final = 12
@@ -480,7 +490,7 @@ class VerifierRequest(ServedRequest):
         Returns the names of fed nodes that do not follow it.
         """
         if self.account is not None:
-            self.account.learn(self.tree, verdict.tokens)
+            self.account.rates.learn(self.tree, verdict.tokens)
         self.output.extend(verdict.tokens)
         self.tree.advance(verdict.tokens)
         followed = {self.tree.root, *self.tree.walk()} if self.fed else set()

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final
 
 from cosine_node.engine.base import Engine
-from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, Holder, whom_to_evict
 from cosine_node.passes.feed_pace import FeedChain
@@ -19,12 +19,20 @@ from cosine_node.verifier.audits import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows
-from cosine_node.verifier.request import KvState, OwnDrafts, PromptLookup, SpeculationAccount, VerifierRequest
+from cosine_node.verifier.request import (
+    DraftRates,
+    KvState,
+    OwnDrafts,
+    PromptLookup,
+    SpeculationAccount,
+    VerifierRequest,
+)
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.session.request_log import PEER_LETTERS
-from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.strategy.speed_trial import MAX_TRIALS, SpeedTrials, TrialPath
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
@@ -68,6 +76,8 @@ class VerifierService:
         self._engine = engine
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
+        # Where passes follow each other through stages, drafts may stretch none by much anyway.
+        self.break_even = round(1000 * break_even(curve)) if chain is None else None
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._reads = serving_budget(places=config.max_requests)
@@ -75,6 +85,7 @@ class VerifierService:
         self._admissions = count()
         self._is_draining = False
         self._trials = SpeedTrials((OwnDrafts.ALL, OwnDrafts.NONE), knows_fed=True)
+        self._rates: Remembered[TrialPath, DraftRates] = Remembered(MAX_TRIALS)
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -274,7 +285,7 @@ class VerifierService:
         self._queue.note_given(channel.peer_id, len(asked.prompt) + asked.max_new_tokens)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
+        channel.post(m.Opened(message.number, round(1e6 * self.pass_s), self.break_even))
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
@@ -283,11 +294,15 @@ class VerifierService:
         if message.cache_scope is not None:
             scope = f"{scope} {message.cache_scope.hex()}"
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
+        path = TrialPath.of(channel.peer_id, asked.sampling.temperature)
+        if (rates := self._rates.get(path)) is None:
+            rates = DraftRates()
+        self._rates.note(path, rates)
         lookup = run = None
         if message.pacing == m.Pacing.FREE:
             lookup = PromptLookup((*asked.prompt, *message.committed))
             # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-            trial = self._trials.find(channel.peer_id, asked.sampling.temperature)
+            trial = self._trials.find(path)
             if trial is not None:
                 trial.expect(0, 1.0 / self.pass_s)
                 run = TrialRun(trial, asked.max_new_tokens)
@@ -304,7 +319,7 @@ class VerifierService:
             drafters=message.authors,
             lookup=lookup,
             trial=run,
-            account=SpeculationAccount(),
+            account=SpeculationAccount(rates),
         )
 
     def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
@@ -313,7 +328,11 @@ class VerifierService:
             if self._coordinator is None:
                 raise PeerError(ErrorCode.UNSUPPORTED, "this verifier coordinates no requests")
             self._coordinator.begin(
-                request, message.mandate, attach=self._attach_here, pass_s=self.pass_s, progress=self.progress
+                request,
+                message.mandate,
+                attach=self._attach_here,
+                opened=m.Opened(request.number, round(1e6 * self.pass_s), self.break_even),
+                progress=self.progress,
             )
         except PeerError as refusal:
             log_of(request).info("not coordinated here, %s", refusal.message)

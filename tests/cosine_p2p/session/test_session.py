@@ -24,7 +24,7 @@ from cosine_p2p.strategy.base import (
     StrategyKind,
 )
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.strategy.speed_trial import SpeedTrials, TrialPath
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
@@ -77,6 +77,9 @@ class Outcome:
     failures: frozenset[str]
 
 
+NO_TRIALS = SpeedTrials(())
+
+
 def outcome(script: Script) -> tuple[Session, list[int], str]:
     """Run a session against a verifier that answers `Open` with a script: its tokens and its error."""
 
@@ -96,7 +99,7 @@ def played(
     strategy: StrategyKind = STRATEGIES["plain"],
     unreachable: tuple[int, ...] = (),
     lost_drafters: tuple[int, ...] = (),
-    trial: SpeedTrial | None = None,
+    trials: SpeedTrials = NO_TRIALS,
     dials_held_back: int = 0,
     deadline_s: float = 60.0,
 ) -> Outcome:
@@ -129,7 +132,7 @@ def played(
             strategy=strategy,
             verifiers={identity_of(n).peer_id: 0.0009 for n in (*unreachable, *verifiers)},
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
-            trial=trial,
+            trials=trials,
         )
         failures = PeerFailures()
         session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
@@ -376,12 +379,20 @@ def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
 COUNTS = (3, 0)
 
 
+def slower_with_drafters(verifier: int) -> SpeedTrials:
+    """What a client remembers for which drafters did not pay at a verifier."""
+    trials = SpeedTrials(COUNTS)
+    trial = trials.find(TrialPath.of(identity_of(verifier).peer_id, REQUEST.sampling.temperature))
+    assert trial is not None
+    trial.begin_without()
+    return trials
+
+
 def test_drafters_that_measured_slower_are_not_even_asked() -> None:
     seen: list[m.Message] = []
     strategy = Scripted()
-    slower = SpeedTrial((0, 3))
     kind = strategy.kind(drafter_counts=COUNTS)
-    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=kind, trial=slower)
+    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=kind, trials=slower_with_drafters(1))
     assert not seen
     assert strategy.received(DraftersAllowed) == [DraftersAllowed(0)]
     assert done.session.counts.why == ["drafters: none; measured here against that: nothing yet"]
@@ -398,11 +409,30 @@ def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:
         },
         {5: drafting(seen)},
         strategy=kind,
-        trial=SpeedTrial((0, 3)),
+        trials=slower_with_drafters(1),
     )
     assert done.session.counts.tried
     assert strategy.received(DraftersAllowed) == [DraftersAllowed(0), DraftersAllowed(3)]
     assert [type(message) for message in seen][:1] == [m.Start]
+
+
+@pytest.mark.parametrize(("break_even", "asked"), [(None, True), (100, True), (950, False)])
+def test_drafters_are_asked_once_a_new_verifier_has_told_what_drafts_need_to_pay(
+    break_even: int | None, asked: bool
+) -> None:
+    seen: list[m.Message] = []
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            assert not seen
+            channel.post(m.Opened(message.number, 10_000, break_even))
+            await asyncio.sleep(0.5)
+            channel.post(commit(message.number, (1, 2, 3)))
+            channel.post(final(message.number, (1, 2, 3)))
+
+    kind = Scripted().kind(drafter_counts=COUNTS)
+    played({1: behave}, {5: drafting(seen)}, strategy=kind, trials=SpeedTrials(COUNTS))
+    assert bool(seen) is asked
 
 
 def test_a_commit_is_counted_by_who_drafted_it() -> None:

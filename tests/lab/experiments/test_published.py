@@ -64,8 +64,9 @@ def test_one_request_at_a_time() -> None:
     plain_s = {at: run_cell(options.cell("plain", at, {})).seconds for at in (place, place._replace(rtt_ms=0.0))}
     again = rtt.row_of(plans["cosine"], [run_cell(plans["cosine"].cell)], plain_s, seed=options.seed)
     row = published_row("rtt", part="profile", strategy="cosine", **place._asdict())
-    # Home drafts are planned by what they bring in a text of its own since: never worse than what was published.
-    assert again["speedup"] >= row["speedup"]
+    # Home drafts are planned by what they bring in a text of its own since, and a new client waits for what its
+    # verifier tells before it asks drafters: never worse than what was published, but for that wait.
+    assert again["speedup"] >= 0.999 * row["speedup"]
     assert again["gpu_seconds_per_token"] <= row["gpu_seconds_per_token"]
     assert again["bytes_per_token"] <= row["bytes_per_token"]
     same = ("tokens", "prompts", "mismatches", "violations")

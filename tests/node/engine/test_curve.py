@@ -5,7 +5,7 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, OutOfMemory, Row, RowResult
-from cosine_node.engine.curve import MEASURED_TOKENS, CostCurve, measure_curve, rising
+from cosine_node.engine.curve import MEASURED_TOKENS, CostCurve, break_even, measure_curve, rising
 from cosine_protocol.errors import UsageError
 
 
@@ -125,3 +125,21 @@ def test_a_prompt_that_finds_no_memory_ends_the_curve_before_it() -> None:
     curve = measure_curve(engine, clock=stopwatch, prompt_tokens=(128, 256, 512))
     assert curve.points[-1][0] == 128
     assert (engine.live_tokens, engine.open_sequences) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("points", "least"),
+    [
+        # The second token costs a quarter of the first, the fourth nothing more.
+        (((1, 1.0), (2, 1.25), (4, 1.25)), 0.2),
+        (((1, 1.0), (2, 1.5), (4, 2.5)), 0.5),
+        # Four in a chain pay where two do not.
+        (((1, 1.0), (2, 2.0), (4, 3.5)), 0.9),
+        (((1, 1.0), (2, 2.0)), 1.0),
+        (((1, 1.0), (16, 1.0)), 0.0),
+    ],
+)
+def test_drafts_have_to_come_true_as_often_as_a_chain_of_them_costs(
+    points: tuple[tuple[int, float], ...], least: float
+) -> None:
+    assert break_even(CostCurve(points)) == pytest.approx(least, abs=0.02)

@@ -366,7 +366,7 @@ def judged(account: SpeculationAccount, *, right: int, wrong: int) -> Speculatio
         tree.attach(tree.root.digest, tree.position, [Node(BASE, 1, 0.99)], [1])
         is_right = index * right // (right + wrong) != (index + 1) * right // (right + wrong)
         tokens = (1,) if is_right else (2,)
-        account.learn(tree, tokens)
+        account.rates.learn(tree, tokens)
         tree.advance(tokens)
     return account
 
