@@ -2,7 +2,9 @@
 
 The target answers the questions itself, greedily and sampled, and drafters choose along its answers with the noise
 that it chose with. A draft head reads what the target makes of its answers, and is asked for tokens further on too.
-Nothing takes time here: equal models give equal figures.
+What they know together is counted as well: whether any first choice is right, that of a mixture, and the two best
+of one drafter, which cost a verifier as much as the first choices of two. Nothing takes time here: equal models
+give equal figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +18,13 @@ from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, g
 from cosine_lab.experiments.kinds import questions_of
 from cosine_lab.report.intervals import bootstrap_interval, ratio_of_sums
 from cosine_node import zoo
-from cosine_node.engine.base import Row
+from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.home_model import OWN_LAYER, HomeModel, is_eagle_head, load_with_home
 from cosine_node.models.model import ModelSource, fetch_folder, target_sizes
 from cosine_node.training.answers import Answer
-from cosine_node.training.distilling import drafter_in, right_choices
+from cosine_node.training.distilling import choices_along, drafter_in
 from cosine_node.training.questions import prompts_of
 from cosine_node.training.target_source import Answering, LocalSource
 from cosine_protocol.request import Sampling
@@ -36,11 +38,14 @@ LONGEST_PROMPT_TOKENS: Final = 512
 HEAD_STEPS: Final = 5
 """Tokens of a head that are counted: drafts are seldom longer."""
 
-Guesses = Callable[[Answer], int]
-"""The number of an answer's tokens that a drafter would have chosen first."""
+CANDIDATES: Final = 4
+"""Of a drafter at a token: with more a mixture does not change."""
+
+Guesses = Callable[[Answer], Sequence[Choice]]
+"""What a drafter would have chosen in place of each of an answer's tokens."""
 Steps = list[tuple[int, int]]
 """For each token further on: how often it was right where all before it were, and how often that was."""
-HeadGuesses = Callable[[Answer], Steps]
+HeadGuesses = Callable[[Answer], tuple[Steps, Sequence[Choice]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,9 @@ def load_guesses(target: str, drafters: Sequence[str]) -> dict[str, Guesses]:
     }
 
     def guesses(name: str) -> Guesses:
-        return lambda answer: right_choices(engines[name], answer.prompt, answer.tokens, answer.sampling)
+        return lambda answer: choices_along(
+            engines[name], answer.prompt, answer.tokens, answer.sampling, candidates=CANDIDATES
+        )
 
     return {name: guesses(name) for name in engines}
 
@@ -134,8 +141,11 @@ def load_heads(target: str, heads: Sequence[str]) -> dict[str, HeadGuesses]:
     return {name: guesses(name) for name in homes}
 
 
-def right_drafts(home: HomeModel, answer: Answer) -> Steps:
-    """What a draft head would have drafted after each token of an answer, along it as far as it was right."""
+def right_drafts(home: HomeModel, answer: Answer) -> tuple[Steps, Sequence[Choice]]:
+    """What a draft head would have drafted after each token of an answer, along it as far as it was right.
+
+    With its choices for the first of these tokens.
+    """
     assert home.target is not None, "a head has one"
     head, target, known = home.engine, home.target, len(answer.prompt)
     text, tokens = answer.prompt + answer.tokens, answer.tokens
@@ -149,9 +159,12 @@ def right_drafts(home: HomeModel, answer: Answer) -> Steps:
         names = tuple(range(len(text) - 2))
         first = known - 2
         read = replace(
-            Row.chain(sequence, text[1:-1], scored_from=first), activations=target.activations(seen, 0, len(names))
+            Row.chain(sequence, text[1:-1], scored_from=first),
+            candidates=CANDIDATES,
+            activations=target.activations(seen, 0, len(names)),
         )
         (result,) = head.forward([read])
+        choices = result.choices
         alive = {place: first + place for place in range(len(tokens))}
         found: Steps = []
         for step in range(HEAD_STEPS):
@@ -163,7 +176,7 @@ def right_drafts(home: HomeModel, answer: Answer) -> Steps:
             found.append((len(right), len(alive)))
             going_on = [(place, parent) for place, parent in right.items() if place + step + 1 < len(tokens)]
             if not going_on:
-                return found + [(0, 0)] * (HEAD_STEPS - len(found))
+                return found + [(0, 0)] * (HEAD_STEPS - len(found)), choices
             alive = {place: len(text) * (step + 1) + place for place, _ in going_on}
             (result,) = head.forward(
                 [
@@ -175,7 +188,7 @@ def right_drafts(home: HomeModel, answer: Answer) -> Steps:
                     )
                 ]
             )
-        return found
+        return found, choices
     finally:
         head.release(sequence)
         target.release(seen)
@@ -188,23 +201,67 @@ def rows_of(
     *,
     say: Say,
 ) -> list[JsonRow]:
-    """One row for each answer: its tokens, and how many of them each drafter chose first; the steps of heads."""
+    """One row for each answer: its tokens, and how many of them each drafter chose first; the steps of heads.
+
+    `two` counts those among its two best, `together` what all of them know.
+    """
     rows = []
     for number, answer in enumerate(answers, 1):
-        steps = {name: guesses(answer) for name, guesses in heads.items()}
-        right = {name: guesses(answer) for name, guesses in drafters.items()}
+        choices = {name: guesses(answer) for name, guesses in drafters.items()}
+        steps = {}
+        for name, guesses in heads.items():
+            steps[name], choices[name] = guesses(answer)
         rows.append(
             {
                 "kind": answer.domain,
                 "temperature": answer.sampling.temperature,
                 "question": answer.question,
                 "tokens": len(answer.tokens),
-                "right": right | {name: own[0][0] for name, own in steps.items()},
+                "right": {name: _right(ranked(own, 1), answer.tokens) for name, own in choices.items()},
+                "two": {name: _right(ranked(own, 2), answer.tokens) for name, own in choices.items()},
+                "together": together(list(choices.values()), answer.tokens),
                 "steps": steps,
             }
         )
         say(f"answer {number} of {len(answers)}: {answer.domain}")
     return rows
+
+
+def ranked(choices: Sequence[Choice], most: int) -> list[list[int]]:
+    """The tokens that a drafter holds likeliest at each place, at most so many, the chosen one first."""
+    return [
+        [choice.token, *(token for token, _ in choice.candidates if token != choice.token)][:most]
+        for choice in choices
+    ]
+
+
+def together(drafters: Sequence[Sequence[Choice]], tokens: Sequence[int]) -> dict[str, int]:
+    """How many tokens `any` drafter chose first, how many a `mixture` did, or had among its `two` best.
+
+    The mixture weighs a drafter's estimates by how often it was right so far, as a client may: it knows no more.
+    """
+    firsts = [ranked(own, 1) for own in drafters]
+    right = [1.0] * len(drafters)
+    mixed = []
+    for place, token in enumerate(tokens):
+        scores: dict[int, float] = {}
+        for number, choices in enumerate(drafters):
+            weight = right[number] / (place + 2)
+            for candidate, estimate in choices[place].candidates:
+                scores[candidate] = scores.get(candidate, 0.0) + weight * estimate
+        mixed.append(sorted(scores, key=lambda candidate: -scores[candidate])[:2])
+        for number, first in enumerate(firsts):
+            right[number] += token in first[place]
+    known = [[token for own in firsts for token in own[place]] for place in range(len(tokens))]
+    return {
+        "any": _right(known, tokens),
+        "mixture": _right([best[:1] for best in mixed], tokens),
+        "two": _right(mixed, tokens),
+    }
+
+
+def _right(known: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:
+    return sum(token in own for own, token in zip(known, tokens, strict=True))
 
 
 def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
@@ -215,6 +272,7 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
             for (kind, temperature), own in sorted(grouped(rows, "kind", "temperature").items())
         ],
         "drafters": list(_overall(rows, seed)),
+        "together": list(_together(rows)),
         "heads": [
             {
                 "kind": kind,
@@ -226,6 +284,24 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
             for head in own[0]["steps"]
         ],
     }
+
+
+def _together(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
+    """The best drafter, what all know and what a mixture makes of it, at each temperature."""
+    for (temperature,), own in sorted(grouped(rows, "temperature").items()):
+        tokens = sum(row["tokens"] for row in own)
+        first = _shares(own)
+        best = max(first, key=lambda name: first[name])
+        shares = {name: sum(row["together"][name] for row in own) / tokens for name in own[0]["together"]}
+        yield {
+            "temperature": temperature,
+            "best drafter": best,
+            "right": first[best],
+            "right in two": sum(row["two"][best] for row in own) / tokens,
+            "any first choice": shares["any"],
+            "mixture": shares["mixture"],
+            "mixture in two": shares["two"],
+        }
 
 
 def _step_shares(steps: Sequence[Steps]) -> dict[str, float | None]:

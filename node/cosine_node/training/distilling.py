@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.engine.torch.loading import load_engine
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.training.answers import Answer
@@ -139,9 +139,18 @@ def drafter_in(folder: Path, *, vocab_tokens: int, device: str = "auto", pool_to
 
 def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling) -> int:
     """First choices along a target's text that were its tokens, drawn with the noise that the target chose with."""
+    choices = choices_along(drafter, prompt, tokens, sampling)
+    return sum(choice.token == token for choice, token in zip(choices, tokens, strict=True))
+
+
+def choices_along(
+    drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling, *, candidates: int = 0
+) -> Sequence[Choice]:
+    """What a drafter would choose in place of each token of a target's text, with the noise of its choices."""
     sequence = drafter.open(sampling=sampling, prompt_tokens=len(prompt))
+    row = Row.chain(sequence, prompt + tokens[:-1], scored_from=len(prompt) - 1)
     try:
-        (result,) = drafter.forward([Row.chain(sequence, prompt + tokens[:-1], scored_from=len(prompt) - 1)])
+        (result,) = drafter.forward([replace(row, candidates=candidates)])
     finally:
         drafter.release(sequence)
-    return sum(choice.token == token for choice, token in zip(result.choices, tokens, strict=True))
+    return result.choices

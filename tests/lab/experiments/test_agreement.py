@@ -6,9 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosine_lab.experiments.agreement import COPYING, HEAD_STEPS, Steps, findings_of, right_drafts, rows_of
+from cosine_lab.experiments.agreement import (
+    COPYING,
+    HEAD_STEPS,
+    Steps,
+    findings_of,
+    ranked,
+    right_drafts,
+    rows_of,
+    together,
+)
 from cosine_node import zoo
-from cosine_node.engine.base import Row
+from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
@@ -35,18 +44,50 @@ def answer(
     )
 
 
+def chosen(*tokens: int) -> list[Choice]:
+    """A drafter's first choices, of which it is sure."""
+    return [Choice(token, 1.0, ((token, 1.0),)) for token in tokens]
+
+
 def test_anything_that_guesses_is_counted_along_each_answer() -> None:
     answers = [answer("chat", (3, 4, 5)), answer("coding", (6,))]
-    rows = rows_of(answers, {"first": lambda one: 1, "all": lambda one: len(one.tokens)}, say=silent)
+    first, same = (
+        (lambda one: chosen(*one.tokens[:1], *[0] * (len(one.tokens) - 1))),
+        lambda one: chosen(*one.tokens),
+    )
+    rows = rows_of(answers, {"first": first, "all": same}, say=silent)
     assert [(found["kind"], found["tokens"], found["right"]) for found in rows] == [
         ("chat", 3, {"first": 1, "all": 3}),
         ("coding", 1, {"first": 1, "all": 1}),
     ]
 
 
+def test_what_drafters_know_together_is_at_most_what_any_of_them_chose() -> None:
+    sure = [Choice(token, 1.0, ((token, 0.9), (9, 0.1))) for token in (3, 4, 1, 1)]
+    unsure = [Choice(token, 1.0, ((token, 0.4), (6, 0.3))) for token in (1, 1, 5, 2)]
+    known = together([sure, unsure], (3, 4, 5, 6))
+    # The mixture follows the drafter that is sure and was right, and is wrong with it at the third token.
+    assert known == {"any": 3, "mixture": 2, "two": 3}
+    assert [ranked(sure, 2), ranked(unsure, 1)] == [[[3, 9], [4, 9], [1, 9], [1, 9]], [[1], [1], [5], [2]]]
+
+
+def test_a_drafter_that_was_right_so_far_weighs_more() -> None:
+    good, bad = chosen(3, 4, 5, 6, 7), [Choice(1, 1.0, ((1, 1.0),)), *chosen(2, 2, 2, 2)]
+    assert together([bad, good], (3, 4, 5, 6, 7))["mixture"] == 4
+
+
 def test_shares_are_of_tokens_and_have_intervals_over_questions() -> None:
     def row(kind: str, right: int, tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-        return {"kind": kind, "temperature": temperature, "tokens": tokens, "right": {COPYING: right}, "steps": {}}
+        known = {"any": right, "mixture": right, "two": right}
+        return {
+            "kind": kind,
+            "temperature": temperature,
+            "tokens": tokens,
+            "right": {COPYING: right},
+            "two": {COPYING: right},
+            "together": known,
+            "steps": {},
+        }
 
     found = findings_of([row("chat", 1, 4), row("chat", 3, 4), row("coding", 8, 8), row("chat", 1, 2, 0.8)], seed=0)
     assert found["heads"] == []
@@ -65,8 +106,13 @@ def test_a_head_is_counted_by_its_first_token_and_by_each_further_on_where_all_b
     steps: dict[str, Steps] = {"a": [(2, 3), (1, 1)], "b": [(1, 2), (0, 0)]}
     answers = [answer("chat", (3, 4, 5)), answer("chat", (6, 7)), answer("coding", (8, 9))]
     of_each = dict(zip(answers, (steps["a"], steps["b"], steps["b"]), strict=True))
-    rows = rows_of(answers, {COPYING: lambda one: 0}, {"head": lambda one: of_each[one]}, say=silent)
-    assert [row["right"] for row in rows] == [{COPYING: 0, "head": right} for right in (2, 1, 1)]
+    rows = rows_of(
+        answers,
+        {COPYING: lambda one: chosen(*[0] * len(one.tokens))},
+        {"head": lambda one: (of_each[one], chosen(*one.tokens))},
+        say=silent,
+    )
+    assert [row["right"] for row in rows] == [{COPYING: 0, "head": len(one.tokens)} for one in answers]
     assert findings_of(rows, seed=0)["heads"] == [
         {"kind": "chat", "temperature": 0.0, "head": "head", "token 1": 0.6, "token 2": 1.0},
         {"kind": "coding", "temperature": 0.0, "head": "head", "token 1": 0.5, "token 2": None},
@@ -101,7 +147,8 @@ def test_the_drafts_of_a_head_are_those_of_its_training(temperature: float) -> N
     engine = HeadEngine(random_head(), target.embedding, pool_tokens=1024)
     home = HomeModel(engine=engine, curve=CostCurve(((1, 1.0),)), target=target)
     written = written_by_a_head(home, temperature)
-    found = right_drafts(home, written)
+    found, choices = right_drafts(home, written)
+    assert len(choices) == len(written.tokens)
     first, asked = found[0]
     assert asked == 24 and first >= 20 and found[1] == (found[1][0], first - (written.tokens[-1] != 7))
     if temperature == 0.0:
