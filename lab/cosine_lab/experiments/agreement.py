@@ -35,8 +35,8 @@ POOL_TOKENS: Final = 4096
 SLOTS: Final = 16
 """Answers that the target writes at once; more do not make one core faster."""
 LONGEST_PROMPT_TOKENS: Final = 512
-HEAD_STEPS: Final = 5
-"""Tokens of a head that are counted: drafts are seldom longer."""
+STEPS: Final = 5
+"""Tokens of a draft that are counted: drafts are seldom longer."""
 
 CANDIDATES: Final = 4
 """Of a drafter at a token: with more a mixture does not change."""
@@ -167,7 +167,7 @@ def right_drafts(home: HomeModel, answer: Answer) -> tuple[Steps, Sequence[Choic
         choices = result.choices
         alive = {place: first + place for place in range(len(tokens))}
         found: Steps = []
-        for step in range(HEAD_STEPS):
+        for step in range(STEPS):
             right = {
                 place: parent
                 for (place, parent), choice in zip(alive.items(), result.choices, strict=True)
@@ -176,7 +176,7 @@ def right_drafts(home: HomeModel, answer: Answer) -> tuple[Steps, Sequence[Choic
             found.append((len(right), len(alive)))
             going_on = [(place, parent) for place, parent in right.items() if place + step + 1 < len(tokens)]
             if not going_on:
-                return found + [(0, 0)] * (HEAD_STEPS - len(found)), choices
+                return found + [(0, 0)] * (STEPS - len(found)), choices
             alive = {place: len(text) * (step + 1) + place for place, _ in going_on}
             (result,) = head.forward(
                 [
@@ -201,16 +201,16 @@ def rows_of(
     *,
     say: Say,
 ) -> list[JsonRow]:
-    """One row for each answer: its tokens, and how many of them each drafter chose first; the steps of heads.
+    """One row for each answer: its tokens, how many of them each drafter chose first, and the steps of its drafts.
 
     `two` counts those among its two best, `together` what all of them know.
     """
     rows = []
     for number, answer in enumerate(answers, 1):
         choices = {name: guesses(answer) for name, guesses in drafters.items()}
-        steps = {}
-        for name, guesses in heads.items():
-            steps[name], choices[name] = guesses(answer)
+        steps = {name: steps_along(own, answer.tokens) for name, own in choices.items()}
+        for name, guesses_of_head in heads.items():
+            steps[name], choices[name] = guesses_of_head(answer)
         rows.append(
             {
                 "kind": answer.domain,
@@ -225,6 +225,17 @@ def rows_of(
         )
         say(f"answer {number} of {len(answers)}: {answer.domain}")
     return rows
+
+
+def steps_along(choices: Sequence[Choice], tokens: Sequence[int]) -> Steps:
+    """The steps of a drafter whose choice does not depend on where its draft began."""
+    is_right = [choice.token == token for choice, token in zip(choices, tokens, strict=True)]
+    found, alive = [], list(range(len(tokens)))
+    for step in range(STEPS):
+        right = [place for place in alive if is_right[place + step]]
+        found.append((len(right), len(alive)))
+        alive = [place for place in right if place + step + 1 < len(tokens)]
+    return found
 
 
 def ranked(choices: Sequence[Choice], most: int) -> list[list[int]]:
@@ -265,7 +276,7 @@ def _right(known: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:
 
 
 def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
-    """The shares of first choices that were right, by kind, and over all questions with intervals; heads' steps."""
+    """The shares of first choices that were right, by kind and over all questions, and the steps of drafts."""
     return {
         "kinds": [
             {"kind": kind, "temperature": temperature, **_shares(own)}
@@ -273,15 +284,10 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
         ],
         "drafters": list(_overall(rows, seed)),
         "together": list(_together(rows)),
-        "heads": [
-            {
-                "kind": kind,
-                "temperature": temperature,
-                "head": head,
-                **_step_shares([row["steps"][head] for row in own]),
-            }
-            for (kind, temperature), own in sorted(grouped(rows, "kind", "temperature").items())
-            for head in own[0]["steps"]
+        "steps": [
+            {"temperature": temperature, "drafter": name, **_step_shares([row["steps"][name] for row in own])}
+            for (temperature,), own in sorted(grouped(rows, "temperature").items())
+            for name in own[0]["steps"]
         ],
     }
 

@@ -8,12 +8,13 @@ import pytest
 
 from cosine_lab.experiments.agreement import (
     COPYING,
-    HEAD_STEPS,
+    STEPS,
     Steps,
     findings_of,
     ranked,
     right_drafts,
     rows_of,
+    steps_along,
     together,
 )
 from cosine_node import zoo
@@ -62,6 +63,10 @@ def test_anything_that_guesses_is_counted_along_each_answer() -> None:
     ]
 
 
+def test_other_drafters_go_on_from_each_token_that_was_right() -> None:
+    assert steps_along(chosen(3, 4, 0, 6, 7), (3, 4, 5, 6, 7)) == [(4, 5), (2, 3), (0, 1), (0, 0), (0, 0)]
+
+
 def test_what_drafters_know_together_is_at_most_what_any_of_them_chose() -> None:
     sure = [Choice(token, 1.0, ((token, 0.9), (9, 0.1))) for token in (3, 4, 1, 1)]
     unsure = [Choice(token, 1.0, ((token, 0.4), (6, 0.3))) for token in (1, 1, 5, 2)]
@@ -86,11 +91,14 @@ def test_shares_are_of_tokens_and_have_intervals_over_questions() -> None:
             "right": {COPYING: right},
             "two": {COPYING: right},
             "together": known,
-            "steps": {},
+            "steps": {COPYING: [(right, tokens)]},
         }
 
     found = findings_of([row("chat", 1, 4), row("chat", 3, 4), row("coding", 8, 8), row("chat", 1, 2, 0.8)], seed=0)
-    assert found["heads"] == []
+    assert found["steps"] == [
+        {"temperature": 0.0, "drafter": COPYING, "token 1": 0.75},
+        {"temperature": 0.8, "drafter": COPYING, "token 1": 0.5},
+    ]
     assert found["kinds"] == [
         {"kind": "chat", "temperature": 0.0, COPYING: 0.5},
         {"kind": "chat", "temperature": 0.8, COPYING: 0.5},
@@ -113,9 +121,8 @@ def test_a_head_is_counted_by_its_first_token_and_by_each_further_on_where_all_b
         say=silent,
     )
     assert [row["right"] for row in rows] == [{COPYING: 0, "head": len(one.tokens)} for one in answers]
-    assert findings_of(rows, seed=0)["heads"] == [
-        {"kind": "chat", "temperature": 0.0, "head": "head", "token 1": 0.6, "token 2": 1.0},
-        {"kind": "coding", "temperature": 0.0, "head": "head", "token 1": 0.5, "token 2": None},
+    assert findings_of(rows, seed=0)["steps"][1:] == [
+        {"temperature": 0.0, "drafter": "head", "token 1": 4 / 7, "token 2": 1.0},
     ]
 
 
@@ -153,7 +160,7 @@ def test_the_drafts_of_a_head_are_those_of_its_training(temperature: float) -> N
     assert asked == 24 and first >= 20 and found[1] == (found[1][0], first - (written.tokens[-1] != 7))
     if temperature == 0.0:
         view = TargetView(tiny_llama(), FEATURE_LAYERS)
-        assert found == right_steps(random_head(), view, PROMPT, written.tokens, HEAD_STEPS)
+        assert found == right_steps(random_head(), view, PROMPT, written.tokens, STEPS)
     assert engine.open_sequences == target.open_sequences == 0
 
 
