@@ -102,8 +102,8 @@ class Generation:
     from; where a stop string cut a commit, less than was committed.
 
     `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
-    `drafted` and the drafters' round-trip times, from there, are the verifier's word, and `offered` counts only
-    what it has shown; accepted tokens are proven by their drafters' signatures all the same.
+    `drafted`, `offered` and the drafters' round-trip times, from there, are the verifier's word; accepted tokens
+    are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
     data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens. `audit` is

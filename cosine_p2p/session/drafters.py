@@ -98,6 +98,14 @@ class DrafterLedger:
         self._drafted[author] = max(self._drafted[author], nodes)
         self.note_rtt(author, rtt_s)
 
+    def note_told_offered(self, tokens: int) -> None:
+        """Take a delegate's word for how many committed tokens there were drafts for the positions of."""
+        self.offered = max(self.offered, min(tokens, self._position))
+
+    def offered_before(self, position: int) -> int:
+        """`offered` once all tokens before this position are credited."""
+        return self.offered + sum(self._position <= offered < position for offered in self._offered_positions)
+
     def told(self, author: int) -> tuple[int, float]:
         """Nodes received from a drafter so far and its round-trip time in seconds, 0 if unknown."""
         return self._drafted[author], self._rtt_s.get(author, 0.0)

@@ -415,7 +415,8 @@ class Session:
             case m.Credit():
                 draft = self.delegation.note_credit(message)
                 self.ledger.note_offered(draft.nodes, draft.position)
-            case m.Report(_, author, nodes, rtt_us, why):
+            case m.Report(_, author, nodes, rtt_us, why, offered):
+                self.ledger.note_told_offered(offered or 0)
                 self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
                 if author in self.ledger.authors:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)

@@ -59,8 +59,9 @@ from cosine_p2p.strategy.base import (
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
 from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
-from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below, connected
+from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.limits import MAX_TREE_DEPTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] =
 
 @dataclass(slots=True)
 class Drafter:
-    """One drafter of a request: where it stands, and since when it had nothing new to draft.
+    """One drafter of a request: where it stands, how deep it drafts, and since when it had nothing new to draft.
 
     `silent_tokens` counts committed tokens in a row where others drafted and it did not. `backoff_tokens` is the
     length of its last backoff, 0 since it last drafted; it ends when `backs_off_until` tokens are committed.
@@ -201,6 +202,7 @@ class Drafter:
 
     facts: DrafterFacts
     state: DrafterState = DrafterState.DRAFTING
+    depth_tokens: int = 0
     silent_tokens: int = 0
     backoff_tokens: int = 0
     backs_off_until: int = 0
@@ -249,13 +251,31 @@ class CosineOptions:
     """At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass.
 
     They do while fewer than `window_nodes` of theirs are undecided. The values are tuned on the split tune of the
-    recorded generations.
+    recorded generations, 20 ms away; `depth_for` says who drafts deeper, and has a window as much larger.
     """
 
     drafters: int = 3
     depth_tokens: int = 24
     width_nodes: int = 8
     window_nodes: int = 256
+
+
+AHEAD_PASSES: Final = 2
+"""When a draft is sent, a pass is under way, and the next one takes it: of neither is anything known yet."""
+DEEPEST: Final = MAX_TREE_DEPTH - 1
+"""What a drafter expands so deep has children that a tree still takes: below one that it drops, all is lost."""
+
+
+def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpened) -> int:
+    """How deep a drafter drafts: as far as it gets before the news of the pass that takes its drafts is there.
+
+    It counts from the committed prefix that it knows, which is older the longer the news travels. At a fixed depth
+    one that is right stands still until the news comes, and its verifier decodes plainly meanwhile.
+    """
+    ahead_s = facts.rtt_s + verifier.rtt_s + AHEAD_PASSES * verifier.pass_s
+    if ahead_s >= DEEPEST * facts.token_s:
+        return DEEPEST
+    return max(options.depth_tokens, math.ceil(ahead_s / facts.token_s))
 
 
 class Cosine:
@@ -270,6 +290,7 @@ class Cosine:
         self._drafters: dict[int, Drafter] = {}
         self._limit = self._options.drafters
         self._cuts = CLIENT_CUTS
+        self._verifier = VerifierOpened(pass_s=0.0, rtt_s=0.0)
         self._is_open = False
         self._seen_tokens = 0
 
@@ -301,11 +322,25 @@ class Cosine:
         return sorted(author for author, drafter in self._drafters.items() if drafter.is_active)
 
     def _open(self, event: VerifierOpened) -> list[Action]:
-        self._is_open = True
+        self._verifier, self._is_open = event, True
         self._cuts = VERIFIER_CUTS if event.is_here else CLIENT_CUTS
         self._forwarder.min_path_probability = self._cuts.min_path_probability
         self._forwarder.forget()
-        return self._forward(self._tree.walk())
+        farther = [
+            self._assign(author, drafter, "how deep it drafts follows from how long the verifier's news takes")
+            for author, drafter in sorted(self._drafters.items())
+            if drafter.is_active and drafter.depth_tokens != depth_for(self._options, drafter.facts, event)
+        ]
+        return [*farther, *self._forward(self._tree.walk())]
+
+    def _assign(self, author: int, drafter: Drafter, why: str) -> SendAssign:
+        """Have a drafter draft below what is committed."""
+        options, tree = self._options, self._tree
+        depth = drafter.depth_tokens = depth_for(options, drafter.facts, self._verifier)
+        # All drafters together fit into a tree: a full one drops what comes.
+        window = min(MAX_LIVE_NODES // options.drafters, options.window_nodes * depth // options.depth_tokens)
+        size = (depth, options.width_nodes, window)
+        return SendAssign(author, tree.root.digest, tree.position, *size, why, self._cuts.rarity)
 
     def _forward(self, touched: Iterable[TreeNode]) -> list[Action]:
         """Send what of these nodes is news to the verifier, once one has opened and while drafters are allowed."""
@@ -326,9 +361,7 @@ class Cosine:
             self._drafters[author] = Drafter(facts)
             likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
             why = f"asked to draft, {away}, {likelihood}"
-        options, tree = self._options, self._tree
-        size = (options.depth_tokens, options.width_nodes, options.window_nodes)
-        assign = SendAssign(author, tree.root.digest, tree.position, *size, why, self._cuts.rarity)
+        assign = self._assign(author, self._drafters[author], why)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted
 

@@ -388,13 +388,17 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A delegate's decision about a drafter, which has sent so many nodes; with author 0, about their number."""
+    """A delegate's decision about a drafter, which has sent so many nodes; with author 0, about their number.
+
+    `offered` counts the committed tokens for whose positions it had drafts of anybody.
+    """
 
     number: Number
     author: Annotated[int, Whole(limits.MAX_AUTHORS)]
     nodes: Number
     rtt_us: Microseconds
     why: Name
+    offered: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None
 
 
 # Draft.

@@ -146,6 +146,7 @@ def _verify_messages() -> list[m.Message]:
         m.Revoke(NUMBER),
         m.Credit(NUMBER, 2, DRAFT, OTHER.sign(kind="fragment", digest=D_0, body=DRAFT)),
         m.Report(NUMBER, 1, 40, 20_300, "asked to draft, 20 ms away"),
+        m.Report(NUMBER, 1, 40, 20_300, "", offered=12),
     ]
 
 

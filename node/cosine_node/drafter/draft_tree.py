@@ -14,6 +14,9 @@ from cosine_protocol.limits import MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
 """A verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
+EXPECTED: Final = 0.5
+"""A path that is more likely than not waits for nothing: a pass that begins before it comes loses a token. Twenty
+recorded texts, 20 ms away: 1.005 times as fast as with all held, for 1 % more bytes; with 0.01 1.013, for 27 %."""
 MIN_PROBABILITY: Final = 1e-6
 """Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
 USUAL_RARITY: Final = 100
@@ -73,7 +76,8 @@ class DraftTree:
     """The live tree of a drafter, whose root is the last known token; nothing is drafted before `assign`.
 
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
-    prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
+    prefix (`take_kept`) are nodes too. Nodes far below the root that are not expected to be committed are held back
+    for up to `held_passes` passes.
     With `measures_prompt` the first row asks how likely the prompt is. What is committed is counted in `counts`, by
     positions and first choices, and told to an `observer`. A drafter that `rereads` feeds what it drafted anew once
     it is committed: it read it beside its own guesses, and begins its drafts again.
@@ -189,10 +193,15 @@ class DraftTree:
         root = self._states[self._tree.root]
         return log_path_probability - root.log_path_probability >= -math.log(self.branch.rarity)
 
+    def _is_expected(self, node: TreeNode) -> bool:
+        root = self._states[self._tree.root]
+        return self._states[node].log_path_probability - root.log_path_probability >= math.log(EXPECTED)
+
     def absorb(self, row: Row, choices: Sequence[Choice]) -> Block | None:
         """Take a pass's result; returns the nodes worth sending, if any.
 
-        Nodes near the root are sent at once, since a pass may wait for them; deeper ones every few passes.
+        Nodes near the root and expected ones are sent at once, since a pass may wait for them; the others every few
+        passes.
         """
         self._wants_nll = False
         for name in row.nodes:
@@ -211,7 +220,9 @@ class DraftTree:
                 grown.extend(self._branch_out(parent))
         self._unsent += grown
         self._passes_unsent += 1
-        is_urgent = any(node.position - self._tree.root.position <= URGENT_DEPTH for node in grown)
+        is_urgent = any(
+            node.position - self._tree.root.position <= URGENT_DEPTH or self._is_expected(node) for node in grown
+        )
         if is_urgent or self._passes_unsent > self._held_passes or not self._frontier():
             return self._flush()
         return None

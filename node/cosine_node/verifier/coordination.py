@@ -175,9 +175,12 @@ class CoordinatedRequest:
 
     def note_decision(self, author: int, why: str) -> None:
         """Tell the client of a decision."""
-        nodes, rtt_s = self.session.ledger.told(author) if self.session is not None and author else (0, 0.0)
+        ledger = None if self.session is None else self.session.ledger
+        nodes, rtt_s = ledger.told(author) if ledger is not None and author else (0, 0.0)
+        # What the session has not read yet is committed all the same.
+        offered = None if ledger is None else ledger.offered_before(len(self.request.output))
         words = why.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
-        self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words))
+        self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
 
     def note_lost(self, author: int) -> None:
         """Give up once no drafter is left, but for one that only learns."""

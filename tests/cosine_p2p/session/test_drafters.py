@@ -309,3 +309,15 @@ def test_a_position_is_offered_once_however_many_nodes_stand_for_it_and_before_i
     ledger.note_drafted(3, chain(3), 0)
     ledger.credit(bytes([2, 0]))
     assert ledger.offered == 3
+
+
+def test_a_delegate_says_for_how_many_positions_there_were_drafts_and_is_believed_as_far_as_that_can_be() -> None:
+    ledger = DrafterLedger(RECORDS)
+    ledger.note_drafted(1, chain(3), 1)
+    ledger.credit(bytes(2))
+    # So many are offered once the next two tokens are credited, one of which is.
+    assert [ledger.offered_before(position) for position in (2, 3, 9)] == [1, 2, 3]
+    ledger.note_told_offered(0)
+    assert ledger.offered == 1
+    ledger.note_told_offered(5)
+    assert ledger.offered == 2

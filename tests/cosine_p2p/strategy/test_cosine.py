@@ -10,6 +10,7 @@ from cosine_p2p.strategy.base import (
     Action,
     DrafterLost,
     DraftersAllowed,
+    DrafterStarted,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -24,6 +25,7 @@ from cosine_p2p.strategy.cosine import (
     TRANSITIONS,
     VERIFIER_CUTS,
     Cosine,
+    CosineOptions,
     Drafter,
     DrafterEvent,
     DrafterState,
@@ -31,10 +33,10 @@ from cosine_p2p.strategy.cosine import (
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
 from cosine_p2p.strategy.router import DrafterFacts
-from cosine_p2p.strategy.tree import LiveTree
+from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.limits import MAX_RARITY
+from cosine_protocol.limits import MAX_RARITY, MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
@@ -58,6 +60,36 @@ def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
     assert isinstance(assign, SendAssign)
     assert (assign.author, assign.base, assign.position) == (1, ROOT, 0)
     assert assign.why.startswith("asked to draft, ") and "10 ms away" in assign.why
+
+
+def assigned(verifier: VerifierOpened, drafter: DrafterStarted) -> SendAssign:
+    strategy = Cosine(ROOT)
+    strategy.on(verifier, 0.0)
+    [assign] = strategy.on(drafter, 0.0)
+    assert isinstance(assign, SendAssign)
+    return assign
+
+
+def test_a_drafter_drafts_as_deep_as_it_gets_until_the_news_of_its_drafts_is_back() -> None:
+    near = assigned(VerifierOpened(0.06, 0.01), started(rtt_s=0.01))
+    options = CosineOptions()
+    assert (near.depth, near.window) == (options.depth_tokens, options.window_nodes)
+    # 6 ms a token: two passes and both ways are 240 ms.
+    far = assigned(VerifierOpened(0.06, 0.02), started(rtt_s=0.1))
+    assert (far.depth, far.window) == (40, MAX_LIVE_NODES // options.drafters)
+    # Its deepest nodes, one below what it expands, still fit into a tree.
+    for token_s in (0.0, 1e-6, 0.001):
+        assert assigned(VerifierOpened(60.0, 0.0), DrafterStarted(1, 1.0, token_s, 0.1)).depth == MAX_TREE_DEPTH - 1
+
+
+def test_who_drafts_already_is_told_how_deep_once_a_verifier_has_opened() -> None:
+    strategy = Cosine(ROOT)
+    strategy.on(started(1, rtt_s=0.1), 0.0)
+    [deeper] = strategy.on(VerifierOpened(0.06, 0.02), 0.0)
+    assert isinstance(deeper, SendAssign)
+    assert (deeper.author, deeper.depth) == (1, 40)
+    # The next verifier is as far away.
+    assert strategy.on(VerifierOpened(0.06, 0.02), 1.0) == []
 
 
 def test_in_the_verifiers_node_less_likely_paths_are_asked_for_and_passed_on() -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.draft_tree import (
+    MAX_CANDIDATES,
+    MAX_FAILED_TOKENS,
+    URGENT_DEPTH,
+    USUAL_RARITY,
+    Branch,
+    DraftTree,
+)
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Choice, Row
 from cosine_node.learning.streams import StreamRecord
@@ -239,6 +246,15 @@ def test_depth_and_window_bound_what_is_drafted_and_a_commit_or_rejection_makes_
     assert (tree.unresolved, planned(tree).tokens, len(tree.take_dropped())) == (0, (11,), 2)
 
 
+def test_a_path_that_is_more_likely_than_not_is_never_held() -> None:
+    sure, unsure = tree_of(held_passes=10), tree_of(held_passes=10)
+    for tree in (sure, unsure):
+        tree.assign(branch(width=1))
+    for depth, token in enumerate(range(4, 10), 1):
+        assert sure.absorb(planned(sure), [said((token, 0.97))])
+        assert bool(unsure.absorb(planned(unsure), [said((token, 0.7))])) == (depth <= URGENT_DEPTH)
+
+
 def test_held_nodes_count_towards_the_window_and_are_sent_at_it() -> None:
     tree = tree_of(held_passes=10)
     tree.assign(branch(width=1, window=6))
@@ -324,7 +340,7 @@ def test_positions_that_were_drafted_and_sent_are_counted_and_those_drafted_righ
     tree.assign(branch(width=1))
     sent: set[int] = set()
     for token in range(4, 9):
-        if grown := tree.absorb(planned(tree), [said((token, 0.9))]):
+        if grown := tree.absorb(planned(tree), [said((token, 0.6))]):
             sent.update(tokens_of(grown))
     tree.advance(0, range(4, 9))
     assert held.offered_positions == held.taken_tokens == len(sent)
