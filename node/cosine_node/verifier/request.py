@@ -113,15 +113,17 @@ class SpeculationAccount:
         `longer_s` is how much so many of them lengthen a pass.
         """
         least: dict[TreeNode | None, float] = {}
-        surely, most = 0.0, 0
+        affordable = certain = 0
+        surely = most_won_s = 0.0
         for count, node in enumerate(nodes, 1):
             least[node] = least.get(node.parent, 1.0) * self.rates.least(node.draft_probability)
             surely += least[node]
             cost_s = longer_s(count)
-            may_be_wrong = self._debt_s + cost_s <= self._most_debt_s(plain_pass_s)
-            if may_be_wrong or cost_s < surely * plain_pass_s:
-                most = count
-        return most
+            if self._debt_s + cost_s <= self._most_debt_s(plain_pass_s):
+                affordable = count
+            if (won_s := surely * plain_pass_s - cost_s) > most_won_s:
+                certain, most_won_s = count, won_s
+        return max(affordable, certain)
 
 
 MAX_NODES: Final = 12
