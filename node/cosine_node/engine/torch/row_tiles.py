@@ -17,7 +17,10 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 
 MOST_ROWS: Final = 512
 """The most rows that are tried out, and so the most that are computed at once."""
-TRIED_ROWS: Final = (*range(1, 18), 20, 24, 28, 31, 32, 33, 40, 48, 64, 96, 128, 160, 192, 256, 320, 384, MOST_ROWS)
+TRIED_ROWS: Final = (
+    *range(1, 18),
+    *(20, 24, 28, 31, 32, 33, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, MOST_ROWS),
+)
 """All small numbers, and around those at which kernels are known to change, which are powers of two."""
 FIXED_ROWS: Final = 16
 """The number of rows that all others are compared with, and the only one where none is alike: the rows of a tile of
