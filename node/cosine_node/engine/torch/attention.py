@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_node.engine.torch.kv_store import LayerPages
-from cosine_node.engine.torch.pass_plan import AttentionCall, DecoderPlan, SplitCall
-from cosine_node.engine.torch.row_tiles import FIXED_TILES, VECTOR, RowKernel, RowTiles
+from cosine_node.engine.torch.pass_plan import AttentionCall, DecoderPlan
+from cosine_node.engine.torch.row_tiles import FIXED_TILES, RowKernel, RowTiles
 from cosine_node.engine.torch.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
@@ -239,22 +239,24 @@ def attend(
     pages = _write(plan, layer, key, value, window)
     # PyTorch's kernels keep no scores, but for keys as wide as values only.
     is_fused = softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
-    splits = plan.splits() if window is None and is_fused and can_split(query) else None
-    if splits is not None:
-        return _attend_split(plan, splits, query, pages, scale)
-    calls = plan.calls(window)
-    if softcap is None and sinks is None and all(call.is_contiguous_decode for call in calls):
-        return _decode(query, pages, calls, scale)
+    dense = plan.dense_calls() if window is None and is_fused else None
+    calls, order = (plan.calls(window), plan.order) if dense is None else (dense.calls, dense.order)
+    group = query.shape[1] // pages.keys.shape[1]
+    if softcap is None and sinks is None and order is None and all(call.is_run_of_one for call in calls):
+        tiles_of = [plan.attention_tiles(call.slots.count) for call in calls]
+        if all(tiles is None or (is_fused and group in tiles.sizes) for tiles in tiles_of):
+            return _decode(query, pages, calls, scale)
     kernel = AttentionKernel(scale, softcap)
     by_token = query[0].transpose(0, 1)
-    group = query.shape[1] // pages.keys.shape[1]
     outputs = []
     for call in calls:
         keys = _read(pages.keys, call)
         values = keys if pages.values is pages.keys else _read(pages.values, call)
         # The scores of a query of all heads are alive at once, or its mask alone.
         # Of the products of attention step by step it was not measured which numbers of rows are alike.
-        tiles = plan.attention_tiles if is_fused or plan.attention_tiles is None else FIXED_TILES
+        tiles = plan.attention_tiles(keys.shape[2])
+        if tiles is not None and not is_fused:
+            tiles = FIXED_TILES
         alive = group * keys.shape[2] * (1 if is_fused else keys.shape[1])
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)
@@ -270,81 +272,8 @@ def attend(
             else:
                 output = kernel.in_tiles(tiles, grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
             outputs.append(_by_token(output, piece, group))
-    return _in_order(plan, outputs)
-
-
-def _in_order(plan: DecoderPlan, outputs: Sequence[Tensor]) -> Tensor:
-    joined = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
-    return joined if plan.order is None else joined[plan.order]
-
-
-def can_split(query: Tensor) -> bool:
-    """True where PyTorch's kernel tells how to merge its outputs, and merging them treats all tokens alike."""
-    # Numbers that are left over when others fill vectors are rounded otherwise.
-    return query.device.type == "cpu" and query.shape[1] * query.shape[3] % VECTOR == 0
-
-
-def _attend_split(
-    plan: DecoderPlan, splits: Sequence[SplitCall], query: Tensor, pages: LayerPages, scale: float
-) -> Tensor:
-    """The attention of one layer, [tokens, heads * width], each query's in two parts."""
-    _, heads, _, width = query.shape
-    by_token = query[0].transpose(0, 1)
-    group = heads // pages.keys.shape[1]
-    outputs = []
-    for split in splits:
-        parts = [_part(plan.attention_tiles, call, by_token, pages, group, scale) for call in split.tails]
-        output, logsumexp = parts[0]
-        if len(parts) > 1:
-            output, logsumexp = (torch.cat(each, 1) for each in zip(*parts, strict=True))
-        if split.order is not None:
-            output, logsumexp = output[:, split.order], logsumexp[:, split.order]
-        if split.prefix is not None:
-            before, of_before = _part(plan.attention_tiles, split.prefix, by_token, pages, group, scale)
-            # The share of the prefix in the sum of both, for each number: so all tokens are alike in vectors.
-            odds = (of_before - logsumexp).to(output.dtype)[..., None]
-            output = torch.lerp(output, before, torch.sigmoid(odds.expand_as(output)))
-        outputs.append(output.transpose(0, 1).reshape(-1, heads * width))
-    return _in_order(plan, outputs)
-
-
-def _part(
-    tiles: RowTiles | None, call: AttentionCall, by_token: Tensor, pages: LayerPages, group: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Of a call's queries: outputs [heads, queries, width], and the logarithms of the sums they were divided by."""
-    keys = _read(pages.keys, call)
-    values = keys if pages.values is pages.keys else _read(pages.values, call)
-    bias = call.bias(by_token.dtype, group, tiles=tiles)
-    output, logsumexp = _flash(tiles, _queries(by_token, call, group), keys, values, bias, scale)
-    sequences, key_heads, rows, width = output.shape
-    if sequences == 1:
-        return output.reshape(key_heads * group, -1, width), logsumexp.reshape(key_heads * group, -1)
-    split = output.reshape(sequences, key_heads, group, rows // group, width).permute(1, 2, 0, 3, 4)
-    sums = logsumexp.reshape(sequences, key_heads, group, rows // group).permute(1, 2, 0, 3)
-    return split.reshape(key_heads * group, -1, width), sums.reshape(key_heads * group, -1)
-
-
-def _flash(
-    tiles: RowTiles | None, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """PyTorch's kernel on CPUs: its output, and the logarithm of the sum that each row was divided by.
-
-    [sequences, key heads, rows, width] and [sequences, key heads, rows].
-    """
-    rows = queries.shape[2]
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    if tiles is None or rows in tiles.sizes:
-        output, logsumexp = kernel(queries, keys, values, attn_mask=bias, scale=scale)
-        return output, logsumexp
-    sizes = list(tiles.cut(rows))
-    by_tile = torch.split(tiles.pad(queries), sizes, 2)
-    biases = [None] * len(sizes) if bias is None else torch.split(bias, sizes, 2)
-    found = [
-        kernel(tile, keys, values, attn_mask=of_tile, scale=scale)
-        for tile, of_tile in zip(by_tile, biases, strict=True)
-    ]
-    outputs, sums = zip(*found, strict=True)
-    return torch.cat(outputs, 2)[:, :, :rows], torch.cat(sums, 2)[:, :, :rows]
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined if order is None else joined[order]
 
 
 def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
@@ -363,15 +292,17 @@ def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: in
 
 
 def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
-    """Attention of a pass that only decodes, each sequence from one run of slots, without a mask or a copy."""
+    """Attention of a pass that only decodes, each sequence from one run of slots, without a copy."""
     _, heads, tokens, width = query.shape
     key_heads = pages.keys.shape[1]
-    rows = query.transpose(1, 2).view(tokens, 1, key_heads, heads // key_heads, width).unbind()
+    group = heads // key_heads
+    rows = query.transpose(1, 2).view(tokens, 1, key_heads, group, width).unbind()
     outputs = [
         F.scaled_dot_product_attention(
             row,
             pages.keys.narrow(2, call.slots.start, call.slots.count),
             pages.values.narrow(2, call.slots.start, call.slots.count),
+            attn_mask=call.bias(query.dtype, group),
             scale=scale,
         )
         for row, call in zip(rows, calls, strict=True)
@@ -396,7 +327,7 @@ def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
     """
     queries = call.queries
     _, heads, width = by_token.shape
-    if call.is_decode and queries.index is None and queries.count == 1:
+    if call.is_one:
         return by_token.narrow(0, queries.start, 1).view(1, heads // group, group, width)
     found = by_token.narrow(0, queries.start, queries.count) if queries.index is None else by_token[queries.index]
     split = found.reshape(call.sequences, -1, heads // group, group, width)
@@ -405,8 +336,8 @@ def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
 
 def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
     """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
-    if call.is_decode:
-        return output.reshape(1, -1)
     sequences, key_heads, rows, width = output.shape
+    if sequences == 1 and rows == group:
+        return output.reshape(1, -1)
     split = output.reshape(sequences, key_heads, group, rows // group, width)
     return split.permute(0, 3, 1, 2, 4).reshape(sequences * rows // group, -1)

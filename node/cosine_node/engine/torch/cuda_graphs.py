@@ -86,7 +86,6 @@ class BucketPass:
         self.position_ids = positions[None]
         self.written = self.window_written = Indices(0, shape.tokens, written)
         self.order = None
-        self.attention_tiles = None
         self._call: AttentionCall | None = None
         self._graph = torch.cuda.CUDAGraph() if is_cuda else None
         self._captured: Tensor | None = None
@@ -101,8 +100,11 @@ class BucketPass:
             self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
         return [self._call]
 
-    def splits(self) -> None:
+    def dense_calls(self) -> None:
         """None: calls are whole."""
+
+    def attention_tiles(self, keys: int) -> None:
+        """None: rows are as they are."""
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
         """Logits [wanted, vocab] at these positions of a pass that fits."""

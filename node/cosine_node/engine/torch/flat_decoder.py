@@ -48,7 +48,7 @@ class _RmsNorm:
 
 
 SLOW_COLUMNS: Final = range(17, 48)
-"""So many columns take a product of matrix units longer than the next larger number (oneDNN with AMX, 1.4 times)."""
+"""So many columns take matrix units longer than the next larger number does (oneDNN with AMX: 1.4 times)."""
 
 
 def _multiplies_columns(weight: Tensor) -> bool:
@@ -92,7 +92,7 @@ class _Linear:
             sizes = [len(weight) for weight in weights]
             if _multiplies_columns(weights[0]):
                 joined = torch.cat(weights)
-                matrix, views = joined.t(), torch.split_with_sizes(joined, sizes)
+                matrix, views = joined.t(), list(torch.split_with_sizes(joined, sizes))
             else:
                 matrix = torch.cat([weight.t() for weight in weights], 1).contiguous()
                 views = [view.t() for view in torch.split_with_sizes(matrix, sizes, 1)]
@@ -180,9 +180,7 @@ class _DecoderLayer:
             key_norm=_RmsNorm.of(attention.k_norm) if hasattr(attention, "k_norm") else None,
             attention_output=_Linear.joining(attention.o_proj),
             mlp_norm=_RmsNorm.of(layer.post_attention_layernorm),
-            feed_forward=_FeedForward(
-                _Linear.joining(mlp.gate_proj, mlp.up_proj), _Linear.joining(mlp.down_proj)
-            ),
+            feed_forward=_FeedForward(_Linear.joining(mlp.gate_proj, mlp.up_proj), _Linear.joining(mlp.down_proj)),
         )
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:

@@ -5,7 +5,7 @@ and attention, are measured first. Then come the passes of the self-test at load
 differ while serving, and the whole model as it will serve.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -18,9 +18,10 @@ from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
 from cosine_node.engine.torch.load_self_test import SelfTestPasses
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import KEY_QUANTUM
+from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
 from cosine_node.engine.torch.row_tiles import (
     FIXED_ROWS,
+    KEY_BLOCK,
     MOST_ROWS,
     VECTOR,
     RowKernel,
@@ -35,6 +36,10 @@ from cosine_protocol.request import Sampling
 
 TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 448, 512, 528, 960, 1040)
 """PyTorch's kernel on CPUs takes blocks of 512 keys, and what is left over in one smaller block."""
+MOST_ATTENTION_ROWS: Final = 256
+"""Rows of a call of attention that are tried out: those of 64 tokens with four heads to a key head."""
+HIDDEN_KEYS: Final = (384,)
+"""So many numbers MKL sums at once in float32, as which it has those of float16 too."""
 
 
 def product_kernels(model: nn.Module) -> list[RowKernel]:
@@ -74,17 +79,29 @@ def _times(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def attention_tiles(
-    shapes: Iterable[tuple[int, int, int]], *, dtype: torch.dtype, device: torch.device
-) -> RowTiles:
-    """The row tiles of attention over layers of these numbers of key heads and widths of keys and values."""
-    kernels = [
-        RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
-        for shape in shapes
-        # Else attention goes step by step, in `FIXED_TILES`.
-        if shape[1] == shape[2]
-        for keys in TRIED_KEYS
-    ]
-    return measure_tiles(kernels, dtype=dtype, device=device)
+    shapes: Collection[tuple[int, int, int]], *, dtype: torch.dtype, device: torch.device
+) -> tuple[RowTiles, RowTiles]:
+    """The row tiles of attention over layers of these numbers of key heads and widths of keys and values.
+
+    Of calls over any multiple of `KEY_QUANTUM` keys, and of those over a multiple of `KEY_BLOCK`.
+    """
+    over_parts, over_blocks = (
+        measure_tiles(
+            [
+                RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
+                for shape in shapes
+                # Else attention goes step by step, in `FIXED_TILES`.
+                if shape[1] == shape[2]
+                for keys in TRIED_KEYS
+                if (keys % KEY_BLOCK == 0) is are_blocks
+            ],
+            dtype=dtype,
+            device=device,
+            most_rows=MOST_ATTENTION_ROWS,
+        )
+        for are_blocks in (False, True)
+    )
+    return RowTiles(tuple(size for size in over_blocks.sizes if size in over_parts.sizes)), over_blocks
 
 
 def _random_pages(
@@ -98,12 +115,52 @@ def _random_pages(
     return found, values
 
 
-def _attention(keys: Tensor, values: Tensor, rows: Tensor) -> Tensor:
-    """Of rows as queries of all key heads, to [rows, heads * width]."""
+def _attention(keys: Tensor, values: Tensor, rows: Tensor, bias_row: Tensor | None = None) -> Tensor:
+    """Of rows as queries of all key heads, to [rows, heads * width]; `bias_row` [keys] hides keys of all."""
     _, heads, count, width = keys.shape
     bias = rows.new_zeros((1, 1, len(rows), count))
+    if bias_row is not None:
+        bias = bias + bias_row
     output = AttentionKernel(width**-0.5)(rows.expand(1, heads, -1, -1), keys, values, bias=bias)
     return output[0].transpose(0, 1).flatten(1)
+
+
+def most_hidden_keys(
+    shapes: Iterable[tuple[int, int, int]], tiles: RowTiles, *, dtype: torch.dtype, device: torch.device
+) -> int:
+    """Up to how many keys of attention over such layers hidden ones change no bit, behind others or between them.
+
+    They stand in whole blocks: a query's last block may be any number of blocks further back. `UNBOUNDED_TOKENS`
+    where there are more than PyTorch's kernel takes at once, for it takes all blocks alike.
+    """
+    if device.type != "cpu":
+        return 0
+    alike = dict.fromkeys((*HIDDEN_KEYS, UNBOUNDED_TOKENS), True)
+    generator = torch.Generator().manual_seed(2)
+    for shape in shapes:
+        if shape[1] != shape[2]:
+            continue
+        for keys in range(7, 2 * KERNEL_KEYS, 23):
+            blocks = -(-keys // KEY_BLOCK)
+            first, moved = (blocks - 1) * KEY_BLOCK, keys % 7 * KEY_BLOCK
+            # The kernel's own blocks stay as they are.
+            if (first + moved) // KERNEL_KEYS != first // KERNEL_KEYS:
+                moved = 0
+            count = max(blocks * KEY_BLOCK + moved, quantum_end(keys))
+            found, values = _random_pages(shape, count, dtype, device)
+            place = torch.cat([torch.arange(first), torch.arange(first, keys) + moved])
+            bias = torch.full((count,), -torch.inf, dtype=dtype)
+            bias[place] = 0
+            rows = torch.randn(tiles.limit, shape[1], generator=generator).to(dtype)
+            alone = quantum_end(keys)
+            padded = torch.cat([place, place[:1].expand(alone - keys)])
+            of_alone = torch.zeros(alone, dtype=dtype)
+            of_alone[keys:] = -torch.inf
+            expected = _attention(found[:, :, padded], values[:, :, padded], rows[:FIXED_ROWS], of_alone)
+            output = _attention(found, values, rows, bias)
+            if not torch.equal(output[:FIXED_ROWS], expected):
+                alike = {limit: holds and limit < count for limit, holds in alike.items()}
+    return max((limit for limit, holds in alike.items() if holds), default=0)
 
 
 def find_row_tiles(model: Any) -> RowTileSet:
@@ -141,9 +198,12 @@ def _measured_tiles(model: Any) -> RowTileSet:
     # What else is computed number by number has the width of a head, or of a router or a gate.
     outputs = [kernel.compute(torch.zeros((1, kernel.width), dtype=dtype, device=device)) for kernel in kernels]
     narrow = {output.shape[1] for output in outputs if output.shape[1] < VECTOR}
+    over_any, over_blocks = attention_tiles(shapes, dtype=dtype, device=device)
     return RowTileSet(
         products=products.in_whole_vectors(narrow | {min(width for _, width, _ in shapes)}),
-        attention=attention_tiles(shapes, dtype=dtype, device=device),
+        attention=over_any,
+        attention_over_blocks=over_blocks,
+        hidden_keys=most_hidden_keys(shapes, over_any, dtype=dtype, device=device),
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
+from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.tree import FedNode, SequenceTree
 
 Feeds = Sequence[tuple[SequenceTree, Row]]
@@ -33,16 +33,13 @@ MAX_PADDED_QUERIES: Final = 16
 KEY_QUANTUM: Final = PAGE_TOKENS
 """In deterministic mode a query has its keys up to such a multiple: a run of slots may be read to the end of its
 page."""
-
-
-PREFIX_QUANTUM: Final = 64
-"""Of what prefixes are multiples where calls are split: smaller ones part a tree more often, larger ones leave more
-keys behind the prefix, of which each path of a tree has a copy."""
-
-
-WHOLE_KEYS: Final = 512
-"""Up to here calls are whole: a copy of so few keys for each of four paths takes no longer than a second call and
-merging, which chains need not have at all."""
+KERNEL_KEYS: Final = 512
+"""So many keys PyTorch's kernel on CPUs takes at once, and merges: a key must stay among those it is alone with."""
+CALL_QUERIES: Final = 64
+"""The most tokens of one path in a call: a longer path has calls that leave out the keys after their tokens."""
+FEW_QUERIES: Final = 16
+"""Of more, the heads are more rows than come out alike unless keys are whole blocks. The end of the last one may be
+another's page: keys are then copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +121,37 @@ def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
     return ancestors, visible
 
 
-def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, AttentionMask]]:
-    """A row that is in its tree, cut into paths: the numbers of the queries in the row, and the mask of each path.
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """Tokens of a row that follow each other: the numbers of these queries in their pass, and their mask.
 
-    A path leads from the beginning of the sequence to a leaf of the row. Its keys are its own tokens in their
-    order, its queries those of the row that no path before has had. It is cut again where keys reach another
-    `KEY_QUANTUM`.
+    Its keys are all tokens from the beginning of the sequence to the last of the queries, in their order.
     """
-    number = {name: i for i, name in enumerate(row.nodes)}
+
+    queries: Integers
+    mask: AttentionMask
+
+    @property
+    def keys(self) -> int:
+        return len(self.mask.key_slots)
+
+
+def quantum_end(keys: int) -> int:
+    """Where a part ends that begins with a query of so many keys: no key more would fit into its quantum."""
+    return -(-keys // KEY_QUANTUM) * KEY_QUANTUM
+
+
+def path_parts(
+    tree: SequenceTree, row: Row, *, first_query: int = 0, end_of: Callable[[int], int] = quantum_end
+) -> list[PathPart]:
+    """A row that is in its tree, cut into parts of paths, in whose order its queries come.
+
+    A path leads from the beginning of the sequence to a leaf of the row. Its queries are the tokens of the row that
+    no path before has had. It is cut where `end_of` says: the most keys of a part whose first query has so many.
+    """
+    number = {name: first_query + i for i, name in enumerate(row.nodes)}
     inner = set(row.parents)
-    found: list[tuple[Integers, AttentionMask]] = []
+    found = []
     for leaf in row.nodes:
         if leaf in inner:
             continue
@@ -144,12 +162,12 @@ def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, Attentio
             name = tree.nodes[name].parent
         queries.reverse()
         path = tree.path(leaf)
-        first = len(path) - len(queries)
+        before = len(path) - len(queries)
+        first = before
         while first < len(path):
-            keys = len(tree.slots) + first
-            last = min(len(path), first + KEY_QUANTUM - keys % KEY_QUANTUM)
-            numbers = np.array(queries[first - len(path) :][: last - first], dtype=np.int64)
-            found.append((numbers, _mask(tree, path[:last], last - first)))
+            last = min(len(path), end_of(len(tree.slots) + first + 1) - len(tree.slots))
+            numbers = np.array(queries[first - before : last - before], dtype=np.int64)
+            found.append(PathPart(numbers, _mask(tree, path[:last], last - first)))
             first = last
     return found
 
@@ -265,15 +283,15 @@ class AttentionCall:
     query must not see a key, [sequences, queries, keys]; None for a single query that sees all.
     """
 
-    __slots__ = ("_biases", "_hidden", "is_contiguous_decode", "is_decode", "queries", "sequences", "slots")
+    __slots__ = ("_biases", "_hidden", "is_one", "is_run_of_one", "queries", "sequences", "slots")
 
     def __init__(self, queries: Indices, slots: Indices, *, sequences: int, hidden: Tensor | None) -> None:
         self.queries = queries
         self.slots = slots
         self.sequences = sequences
-        self.is_decode = hidden is None
-        """True for a single query that sees all its keys, as in plain decoding."""
-        self.is_contiguous_decode = hidden is None and slots.index is None
+        self.is_one = sequences == 1 and queries.count == 1 and queries.index is None
+        """True for a single query, as in plain decoding."""
+        self.is_run_of_one = self.is_one and slots.index is None
         self._hidden = hidden
         self._biases: dict[tuple[torch.dtype, int], Tensor] = {}
 
@@ -319,16 +337,10 @@ class AttentionCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitCall:
-    """The attention of tokens that share a prefix, in two parts that are merged: the prefix, and what follows it.
+class DenseCalls:
+    """Calls, and where each token of the pass is in all their queries; None where that is the pass's own order."""
 
-    All queries of the call `prefix` see all its keys; without it there is no such part. In `tails` the keys of each
-    path follow, a path being a sequence of its call. `order` says where each query is among those of all tails
-    together; None where that is their order.
-    """
-
-    prefix: AttentionCall | None
-    tails: tuple[AttentionCall, ...]
+    calls: tuple[AttentionCall, ...]
     order: Tensor | None
 
 
@@ -363,9 +375,8 @@ class DecoderPlan(Protocol):
         """Where each token is in the queries of all calls together; None where that is the pass's own order."""
         ...
 
-    @property
-    def attention_tiles(self) -> RowTiles | None:
-        """What rows of attention are padded and cut to in deterministic mode; None otherwise."""
+    def attention_tiles(self, keys: int) -> RowTiles | None:
+        """What the rows of a call with so many keys are padded and cut to in deterministic mode; None otherwise."""
         ...
 
     def check(self) -> None:
@@ -376,8 +387,8 @@ class DecoderPlan(Protocol):
         """The calls under a sliding window of that many tokens, or under none."""
         ...
 
-    def splits(self) -> Sequence[SplitCall] | None:
-        """What stands for the calls under no window where a kernel can merge two parts; None where it need not."""
+    def dense_calls(self) -> DenseCalls | None:
+        """What stands for the calls under no window where PyTorch's own kernel runs them; None where they do."""
         ...
 
 
@@ -432,7 +443,11 @@ class RowsPlan(ABC):
             found = self._calls[window] = self._make_calls(window)
         return found
 
-    def splits(self) -> Sequence[SplitCall] | None:
+    def dense_calls(self) -> DenseCalls | None:
+        return None
+
+    def attention_tiles(self, keys: int) -> RowTiles | None:
+        del keys
         return None
 
     @abstractmethod
@@ -464,7 +479,6 @@ class PassPlan(RowsPlan):
             device=device,
             is_abandoned=is_abandoned,
         )
-        self.attention_tiles: RowTiles | None = None
         # Rows by their number in the pass: row i has the tokens from _starts[i] to _starts[i + 1].
         self._starts = np.cumsum([0, *(len(mask.query_indices) for mask in self.masks)])
         short = [i for i, mask in enumerate(self.masks) if len(mask.query_indices) <= MAX_PADDED_QUERIES]
@@ -535,8 +549,8 @@ class PathPlan(RowsPlan):
     Tokens are padded to the row tiles of products by repeating the last one, whose keys are not written then and
     whose attention is the first token's.
 
-    Where calls are split, the paths of a tree share one call over the keys before it, and another over what
-    follows, of which each path has a copy. `prefix_keys` says where.
+    Up to as many keys as `tiles` say hidden ones change nothing, if in whole blocks: there the paths of a tree are
+    keys beside each other in one call.
     """
 
     def __init__(
@@ -560,98 +574,120 @@ class PathPlan(RowsPlan):
             device=device,
             is_abandoned=is_abandoned,
         )
-        self.attention_tiles: RowTiles = tiles.attention
-        # The paths of all rows, each with the numbers of its queries in the pass: by row and prefix, then by the
-        # number of their keys.
-        self._groups: dict[tuple[int, bytes], dict[int, list[tuple[Integers, AttentionMask]]]] = {}
-        start = 0
-        for tree, row in feeds:
-            for queries, mask in masks_by_path(tree, row):
-                keys = _padded_keys(mask)
-                by_keys = self._groups.setdefault((start, mask.key_slots[: prefix_keys(keys)].tobytes()), {})
-                by_keys.setdefault(keys, []).append((start + queries, mask))
+        self._tiles = tiles
+        self._feeds = feeds
+        self._parts = self._cut(self._dense_end)
+        self._dense_calls: DenseCalls | None = None
+
+    def _cut(self, end_of: Callable[[int], int]) -> list[list[PathPart]]:
+        """The parts of the paths of each row."""
+        found, start = [], 0
+        for tree, row in self._feeds:
+            found.append(path_parts(tree, row, first_query=start, end_of=end_of))
             start += len(row.tokens)
-        self._paths = [path for group in self._groups.values() for paths in group.values() for path in paths]
-        self._splits: list[SplitCall] | None = None
+        return found
+
+    def _dense_end(self, keys: int) -> int:
+        """As `quantum_end`, where hidden keys change nothing."""
+        most = self._tiles.hidden_keys
+        return min(keys + CALL_QUERIES - 1, most) if keys <= most else quantum_end(keys)
+
+    def attention_tiles(self, keys: int) -> RowTiles:
+        return self._tiles.attention_of(keys)
 
     @cached_property
     def order(self) -> Tensor | None:
-        queries = np.concatenate([numbers for numbers, _ in self._paths])
-        order = np.zeros(len(queries) + self._padding, dtype=np.int64)
-        order[queries] = np.arange(len(queries))
-        is_own_order = np.array_equal(order, np.arange(len(queries)))
+        return self._order_of([part.queries for parts in self._parts for part in parts])
+
+    def _order_of(self, queries: Sequence[Integers]) -> Tensor | None:
+        joined = np.concatenate(queries)
+        order = np.zeros(len(joined) + self._padding, dtype=np.int64)
+        order[joined] = np.arange(len(joined))
+        is_own_order = np.array_equal(order, np.arange(len(joined)))
         return None if is_own_order else torch.from_numpy(order).to(self.device)
 
-    def splits(self) -> Sequence[SplitCall]:
-        if self._splits is None:
-            self._splits = [self._split(group) for group in self._groups.values()]
-        return self._splits
+    def dense_calls(self) -> DenseCalls | None:
+        if self._dense_calls is None and self._tiles.hidden_keys:
+            joined: list[tuple[Integers, AttentionCall]] = []
+            for parts, (_, row) in zip(self._parts, self._feeds, strict=True):
+                if row.is_chain:
+                    joined += [(part.queries, self._call(part, None)) for part in parts]
+                else:
+                    joined += self._calls_of_tree(parts)
+            order = self._order_of([queries for queries, _ in joined])
+            self._dense_calls = DenseCalls(tuple(call for _, call in joined), order)
+        return self._dense_calls
 
-    def _split(self, group: dict[int, list[tuple[Integers, AttentionMask]]]) -> SplitCall:
-        paths = [path for paths in group.values() for path in paths]
-        _, mask = paths[0]
-        prefix = prefix_keys(_padded_keys(mask))
-        tails = [self._tail(paths, prefix, keys) for keys, paths in group.items()]
-        queries = np.concatenate([numbers for numbers, _ in paths])
-        # Where a query comes again as padding, its first place counts.
-        padded = np.concatenate([numbers for numbers, _ in tails])
-        tokens, first = np.unique(padded, return_index=True)
-        order = first[np.searchsorted(tokens, queries)].astype(np.int64)
-        is_own_order = np.array_equal(order, np.arange(len(padded)))
-        shared = None
-        if prefix:
-            shared = AttentionCall(
-                Indices.of(queries, self.device),
-                Indices.of(mask.key_slots[:prefix], self.device),
-                sequences=1,
-                hidden=None,
+    def _calls_of_tree(self, parts: Sequence[PathPart]) -> list[tuple[Integers, AttentionCall]]:
+        """The calls of parts of paths of a tree with their queries, as many in each as can stand beside others."""
+        shared = _shared_keys([part.mask.key_slots for part in parts]) // KEY_BLOCK
+        joined: list[list[PathPart]] = []
+        end = 0
+        for part in parts:
+            blocks = -(-part.keys // KEY_BLOCK) - shared
+            moved = end - shared
+            # Wherever they stand, the kernel takes its keys together that it takes together alone.
+            stays = all(
+                (block + moved) * KEY_BLOCK // KERNEL_KEYS == block * KEY_BLOCK // KERNEL_KEYS
+                for block in range(shared, shared + blocks)
             )
-        return SplitCall(
-            prefix=shared,
-            tails=tuple(call for _, call in tails),
-            order=None if is_own_order else torch.from_numpy(order).to(self.device),
-        )
+            if joined and stays and (end + blocks) * KEY_BLOCK <= self._tiles.hidden_keys:
+                joined[-1].append(part)
+            else:
+                joined.append([part])
+                end = shared
+            end += blocks
+        return [
+            (beside[0].queries, self._call(beside[0], None))
+            if len(beside) == 1
+            else self._joint_call(beside, shared * KEY_BLOCK)
+            for beside in joined
+        ]
 
-    def _tail(
-        self, paths: Sequence[tuple[Integers, AttentionMask]], prefix: int, keys: int
-    ) -> tuple[Integers, AttentionCall]:
-        """The call over what follows a prefix in equally long paths, and its queries, padded to equally many."""
-        count = max(len(queries) for queries, _ in paths)
-        tokens = np.empty((len(paths), count), dtype=np.int64)
-        slots = np.empty((len(paths), keys - prefix), dtype=np.int64)
-        hidden = np.ones((len(paths), count, keys - prefix), dtype=np.bool_)
-        # What pads the queries is their first one and sees one key: the softmax of what sees none is NaN.
-        hidden[:, :, 0] = False
-        for i, (queries, mask) in enumerate(paths):
-            own = len(mask.key_slots) - prefix
-            tokens[i, : len(queries)], tokens[i, len(queries) :] = queries, queries[0]
-            slots[i, :own], slots[i, own:] = mask.key_slots[prefix:], mask.key_slots[prefix]
-            hidden[i, : len(queries), :own] = False if mask.visible is None else ~mask.visible[:, prefix:]
-        run = self._page_run(paths[0][1].key_slots[prefix:], keys - prefix) if len(paths) == 1 else None
-        call = AttentionCall(
-            Indices.of(tokens.ravel(), self.device),
-            Indices(0, slots.size, torch.from_numpy(slots.ravel()).to(self.device)) if run is None else run,
-            sequences=len(paths),
-            hidden=torch.from_numpy(hidden).to(self.device),
+    def _joint_call(self, parts: Sequence[PathPart], shared: int) -> tuple[Integers, AttentionCall]:
+        """The call of parts that share so many keys: what follows stands beside each other, in whole blocks."""
+        queries = np.concatenate([part.queries for part in parts])
+        widths = [-(-(part.keys - shared) // KEY_BLOCK) * KEY_BLOCK for part in parts]
+        slots = np.full(shared + sum(widths), parts[0].mask.key_slots[0], dtype=np.int64)
+        slots[:shared] = parts[0].mask.key_slots[:shared]
+        hidden = np.ones((len(queries), len(slots)), dtype=np.bool_)
+        first, row = shared, 0
+        for part, width in zip(parts, widths, strict=True):
+            columns = slice(first, first + part.keys - shared)
+            rows = slice(row, row + len(part.queries))
+            slots[columns] = part.mask.key_slots[shared:]
+            hidden[rows, :shared] = False if part.mask.visible is None else ~part.mask.visible[:, :shared]
+            hidden[rows, columns] = False if part.mask.visible is None else ~part.mask.visible[:, shared:]
+            first, row = first + width, rows.stop
+        # In the order of the pass, in which they are a run where one call has the whole tree.
+        order = np.argsort(queries)
+        queries, hidden = queries[order], hidden[order]
+        return queries, AttentionCall(
+            Indices.of(queries, self.device),
+            Indices(0, len(slots), torch.from_numpy(slots).to(self.device)),
+            sequences=1,
+            hidden=torch.from_numpy(hidden)[None].to(self.device),
         )
-        return tokens.ravel(), call
 
     def _page_run(self, slots: Integers, count: int, limit: int | None = None) -> Indices | None:
         """These slots with the rest of their last page, `count` together; None where they are no run of pages."""
         first = int(slots[0])
         limit = self.store.slots if limit is None else limit
         is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
-        fits = first % PAGE_TOKENS == 0 and first + count <= limit
+        fits = first % PAGE_TOKENS == 0 and first + count <= limit and count == quantum_end(len(slots))
         return Indices(first, count) if is_run and fits else None
 
     def _make_calls(self, window: int | None) -> list[AttentionCall]:
-        return [self._call(queries, mask, window) for queries, mask in self._paths]
+        parts = self._cut(quantum_end) if self._tiles.hidden_keys else self._parts
+        return [self._call(part, window) for of_row in parts for part in of_row]
 
-    def _call(self, queries: Integers, mask: AttentionMask, window: int | None) -> AttentionCall:
+    def _call(self, part: PathPart, window: int | None) -> AttentionCall:
+        mask, keys = part.mask, part.keys
         key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
-        keys = len(key_slots)
-        padding = _padded_keys(mask) - keys
-        hidden = np.ones((len(queries), keys + padding), dtype=np.bool_)
+        padding = quantum_end(keys) - keys
+        if len(part.queries) > FEW_QUERIES and window is None and keys <= self._tiles.hidden_keys:
+            padding = -keys % KEY_BLOCK
+        hidden = np.ones((len(part.queries), keys + padding), dtype=np.bool_)
         hidden[:, :keys] = False if mask.visible is None else ~mask.visible
         if window is not None:
             # Keys outside the window are hidden, not left out: the others must stay where they are.
@@ -664,24 +700,18 @@ class PathPlan(RowsPlan):
             padded = np.concatenate([key_slots, np.full(padding, first)])
             slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
         return AttentionCall(
-            Indices.of(queries, self.device),
+            Indices.of(part.queries, self.device),
             slots,
             sequences=1,
             hidden=torch.from_numpy(hidden)[None].to(self.device),
         )
 
 
-def _padded_keys(mask: AttentionMask) -> int:
-    return -(-len(mask.key_slots) // KEY_QUANTUM) * KEY_QUANTUM
-
-
-def prefix_keys(keys: int) -> int:
-    """How many of so many keys, a multiple of `KEY_QUANTUM`, are prefix where a call is split.
-
-    Of each token the same, whatever is fed with it. A tree no deeper than `KEY_QUANTUM` lies behind the prefixes of
-    all its tokens.
-    """
-    return 0 if keys <= WHOLE_KEYS else (keys - 2 * KEY_QUANTUM) // PREFIX_QUANTUM * PREFIX_QUANTUM
+def _shared_keys(slots: Sequence[Integers]) -> int:
+    """The number of leading slots that all have."""
+    first = slots[0][: min(map(len, slots))]
+    is_other = np.logical_or.reduce([each[: len(first)] != first for each in slots])
+    return int(is_other.argmax()) if is_other.any() else len(first)
 
 
 def stale_slots(feeds: Feeds) -> Integers:

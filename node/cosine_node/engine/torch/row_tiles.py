@@ -26,6 +26,10 @@ FIXED_ROWS: Final = 16
 """The number of rows that all others are compared with, and the only one where none is alike: the rows of a tile of
 the matrix units of CPUs, and about the tokens of a request with its draft."""
 
+KEY_BLOCK: Final = 32
+"""So many keys a CPU's matrix units sum at once in 16 bits: where hidden keys change nothing, a key may stand any
+number of such blocks further back."""
+
 VECTOR: Final = 64
 """Numbers of 16 bits in two AVX-512 registers: so many PyTorch's loops take at a time, in float32 half as many."""
 
@@ -86,10 +90,20 @@ FIXED_TILES: Final = RowTiles((FIXED_ROWS,))
 
 @dataclass(frozen=True, slots=True)
 class RowTileSet:
-    """The tiles of a model's products with its weights, and of its attention, where query heads count as rows."""
+    """The tiles of a model's products with its weights, and of its attention, where query heads count as rows.
+
+    `attention_over_blocks` are those of a call over a multiple of `KEY_BLOCK` keys. `hidden_keys` is up to how many
+    keys of a call hidden ones change no bit; 0 if it is not known.
+    """
 
     products: RowTiles
     attention: RowTiles
+    attention_over_blocks: RowTiles
+    hidden_keys: int = 0
+
+    def attention_of(self, keys: int) -> RowTiles:
+        """The tiles of a call over so many keys."""
+        return self.attention if keys % KEY_BLOCK else self.attention_over_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from cosine_node.engine.torch.attention import (
     latent_layers,
     packed_attention,
 )
-from cosine_node.engine.torch.invariance_self_test import attention_tiles
+from cosine_node.engine.torch.invariance_self_test import attention_tiles, most_hidden_keys
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.packed_model import PackedModel
@@ -44,7 +44,7 @@ ROWS = [
 SLOTS = [list(range(9)), [20, 13, 11, 30, 12], [40]]
 
 
-TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)))
+TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)), attention_over_blocks=RowTiles((4, 8)))
 """The passes of 15 tokens get a row more, and the nine queries of the first call are cut into several."""
 
 
@@ -166,11 +166,17 @@ class Attended:
         return torch.randn(1, tokens, heads, 16, generator=generator).to(self.dtype).transpose(1, 2)
 
 
-@pytest.mark.parametrize("prefix", [20, 300, 509, 525, 560])
+@pytest.mark.parametrize("prefix", [20, 300, 380, 470, 509, 560])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_tree_below_a_prefix_is_attended_as_if_each_node_were_alone(prefix: int, dtype: torch.dtype) -> None:
-    attention_rows = attention_tiles({(KEY_HEADS, 16, 16)}, dtype=dtype, device=torch.device("cpu"))
-    tiles = RowTileSet(products=RowTiles(tuple(range(1, 20))), attention=attention_rows)
+    shapes, device = {(KEY_HEADS, 16, 16)}, torch.device("cpu")
+    over_parts, over_blocks = attention_tiles(shapes, dtype=dtype, device=device)
+    tiles = RowTileSet(
+        products=RowTiles(tuple(range(1, 20))),
+        attention=over_parts,
+        attention_over_blocks=over_blocks,
+        hidden_keys=most_hidden_keys(shapes, over_parts, dtype=dtype, device=device),
+    )
 
     def by_path(feeds: list[tuple[SequenceTree, Row]], store: KvStore) -> PathPlan:
         return PathPlan(feeds, store=store, device=torch.device("cpu"), tiles=tiles)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import (
+    KERNEL_KEYS,
     KEY_QUANTUM,
     MAX_PADDED_QUERIES,
-    PREFIX_QUANTUM,
+    AttentionCall,
     AttentionMask,
     BatchShape,
     Indices,
@@ -21,12 +23,11 @@ from cosine_node.engine.torch.pass_plan import (
     PathPlan,
     bucket_of,
     mask_of,
-    masks_by_path,
     pad,
-    prefix_keys,
+    path_parts,
     stale_slots,
 )
-from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
+from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
@@ -89,12 +90,13 @@ def test_each_token_sees_the_prefix_its_ancestors_and_itself(seed: int) -> None:
 def test_paths_hold_every_query_once_and_its_keys_in_the_order_of_their_positions(seed: int) -> None:
     for tree, row in random_rows(seed):
         seen = []
-        for queries, mask in masks_by_path(tree, row):
-            assert mask.key_indices.tolist() == list(range(len(mask.key_slots)))
-            for number, index, slots in zip(queries, mask.query_indices, slots_seen(mask), strict=True):
+        for part in path_parts(tree, row):
+            mask = part.mask
+            assert mask.key_indices.tolist() == list(range(part.keys))
+            for number, index, slots in zip(part.queries, mask.query_indices, slots_seen(mask), strict=True):
                 path = {*tree.slots, *(node.slot for node in tree.path(row.nodes[number]))}
                 assert (slots, int(index)) == (path, len(path) - 1)
-            seen += queries.tolist()
+            seen += part.queries.tolist()
         assert sorted(seen) == list(range(len(row.nodes)))
 
 
@@ -158,9 +160,9 @@ def plan_of(*slots: list[int], pads_rows: bool = False) -> PassPlan:
 
 def test_a_decode_from_one_run_of_slots_needs_neither_mask_nor_index() -> None:
     run, scattered = plan_of([4]).calls(None)[0], plan_of([4, 9, 2]).calls(None)[0]
-    assert run.is_contiguous_decode and run.is_decode
+    assert run.is_run_of_one and run.is_one
     assert run.bias(torch.float32, 2) is None
-    assert not scattered.is_decode
+    assert not scattered.is_one
     assert numbers(scattered.slots) == [4, 9, 2]
 
 
@@ -197,8 +199,13 @@ def test_one_short_row_is_not_padded() -> None:
 FORK = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
 
 
-def path_plan_of(*feeds: tuple[SequenceTree, Row], is_abandoned: bool = False, slots: int = 64) -> PathPlan:
-    tiles = RowTileSet(products=RowTiles((4, 8)), attention=RowTiles((1, 64)))
+def path_plan_of(
+    *feeds: tuple[SequenceTree, Row], is_abandoned: bool = False, slots: int = 64, hidden_keys: int = 0
+) -> PathPlan:
+    rows = RowTiles((1, 64))
+    tiles = RowTileSet(
+        products=RowTiles((4, 8, 256)), attention=rows, attention_over_blocks=rows, hidden_keys=hidden_keys
+    )
     store = KvStore(slots=slots)
     return PathPlan(list(feeds), store=store, device=CPU, tiles=tiles, is_abandoned=lambda: is_abandoned)
 
@@ -233,44 +240,79 @@ def test_each_path_of_a_tree_is_a_call_and_outputs_go_back_in_order() -> None:
 
 def long_tree(prefix: int, row: Row) -> tuple[SequenceTree, Row]:
     """A row below a kept prefix of so many tokens in a run of pages."""
-    tree, before = fed(Row.chain(0, [1] * prefix), list(range(prefix)))
-    tree.keep(before.nodes)
+    tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+    tree.begin([1] * prefix, range(prefix))
     tree.add(row, range(prefix, prefix + len(row.nodes)))
     return tree, row
 
 
-def test_the_paths_of_a_tree_share_the_call_over_the_prefix() -> None:
-    [split] = path_plan_of(long_tree(556, FORK), slots=700).splits()
-    assert split.prefix is not None
-    assert (numbers(split.prefix.slots), split.prefix.queries.count) == (list(range(512)), 4)
-    [tail] = split.tails
-    assert tail.sequences == 2
-    assert numbers(tail.slots) == [
-        *(*range(512, 558), *(512,) * 2),
-        *(*range(512, 557), 558, 559, 512),
+def dense_calls_of(prefix: int, row: Row, *, hidden_keys: int = 1024) -> tuple[list[AttentionCall], Tensor | None]:
+    dense = path_plan_of(long_tree(prefix, row), slots=1100, hidden_keys=hidden_keys).dense_calls()
+    assert dense is not None
+    return list(dense.calls), dense.order
+
+
+def test_where_hidden_keys_may_change_something_each_path_is_a_call() -> None:
+    assert path_plan_of(long_tree(20, FORK)).dense_calls() is None
+
+
+def test_the_paths_of_a_tree_are_keys_beside_each_other_in_whole_blocks() -> None:
+    [call], order = dense_calls_of(70, FORK)
+    assert order is None
+    assert (call.queries.start, call.queries.count, call.sequences) == (0, 4, 1)
+    first, second = [*range(64, 70), 70, 71], [*range(64, 70), 70, 72, 73]
+    assert numbers(call.slots) == [*range(64), *first, *[0] * 24, *second, *[0] * 23]
+    bias = call.bias(torch.float32, 1)
+    assert bias is not None
+    seen = [row.nonzero()[:, 0].tolist() for row in bias[0, 0] == 0]
+    assert seen == [
+        # A token that several paths have is a query of the first.
+        [*range(64), *range(64, 71)],
+        [*range(64), *range(64, 72)],
+        [*range(64), *range(96, 104)],
+        [*range(64), *range(96, 105)],
     ]
-    assert split.order is None
 
 
-def test_a_token_alone_reads_both_parts_where_they_are() -> None:
-    [split] = path_plan_of(long_tree(556, Row.chain(0, [1])), slots=700).splits()
-    assert split.prefix is not None
-    assert (split.prefix.slots.index, split.prefix.slots.count) == (None, 512)
-    assert [(call.slots.start, call.slots.count, call.slots.index) for call in split.tails] == [(512, 48, None)]
+@pytest.mark.parametrize(("prefix", "calls"), [(416, 1), (470, 1), (480, 2), (509, 2), (512, 1), (1000, 2)])
+def test_a_key_stays_with_those_that_the_kernel_takes_it_with_when_alone(prefix: int, calls: int) -> None:
+    found, order = dense_calls_of(prefix, FORK)
+    assert len(found) == calls
+    assert order is None
+    for call in found:
+        bias = call.bias(torch.float32, 1)
+        assert bias is not None
+        slots = np.array(numbers(call.slots))
+        for row in bias[0, 0] == 0:
+            columns = row.nonzero()[:, 0].numpy()
+            places = np.arange(len(columns))
+            assert (columns // KERNEL_KEYS == places // KERNEL_KEYS).all()
+            assert (columns % KEY_BLOCK == places % KEY_BLOCK).all()
+            assert (np.diff(slots[columns]) > 0).all()
 
 
-def test_queries_that_pad_a_path_are_left_out_of_the_order() -> None:
-    [split] = path_plan_of(long_tree(20, Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, PREFIX, 1, 2)))).splits()
-    assert split.prefix is None
-    [tail] = split.tails
-    assert numbers(tail.queries) == [0, 0, 0, 1, 2, 3]
-    assert split.order is not None
-    assert split.order.tolist() == [0, 3, 4, 5]
+def test_a_chain_is_one_call_over_its_pages() -> None:
+    [call], _ = dense_calls_of(12, Row.chain(0, [1] * 8))
+    assert (call.slots.start, call.slots.count, call.slots.index) == (0, 32, None)
 
 
-@pytest.mark.parametrize("keys", range(KEY_QUANTUM, 1200, KEY_QUANTUM))
-def test_a_prefix_depends_on_the_number_of_keys_and_lies_before_a_tree(keys: int) -> None:
-    assert prefix_keys(keys) in range(0, max(1, keys - KEY_QUANTUM), PREFIX_QUANTUM)
+@pytest.mark.parametrize(("tokens", "is_copied"), [(30, False), (40, True)])
+def test_many_tokens_are_attended_over_whole_blocks_and_no_foreign_page(tokens: int, is_copied: bool) -> None:
+    [call], _ = dense_calls_of(0, Row.chain(0, [1] * tokens))
+    assert call.slots.count == -(-tokens // KEY_BLOCK) * KEY_BLOCK
+    assert (call.slots.index is not None) == is_copied
+    if is_copied:
+        assert numbers(call.slots) == [*range(tokens), *[0] * (call.slots.count - tokens)]
+
+
+def test_a_long_chain_has_calls_without_the_keys_after_their_tokens() -> None:
+    calls, _ = dense_calls_of(0, Row.chain(0, [1] * 150))
+    assert [(call.queries.count, call.slots.count) for call in calls] == [(64, 64), (64, 128), (22, 160)]
+
+
+def test_beyond_the_keys_that_are_known_paths_are_cut_at_their_pages() -> None:
+    calls, _ = dense_calls_of(60, Row.chain(0, [1] * 30), hidden_keys=64)
+    assert [(call.queries.count, call.slots.count) for call in calls] == [(4, 64), (16, 80), (10, 96)]
 
 
 def test_a_pass_is_padded_with_its_last_token_which_is_not_written() -> None:
