@@ -56,6 +56,25 @@ def test_known_models_are_flattened_and_stay_exact(make: Any) -> None:
     check_exactness(model)
 
 
+@pytest.mark.parametrize("inner", [96, 128], ids=["back to rows", "columns throughout"])
+@pytest.mark.parametrize("has_biases", [False, True])
+def test_models_in_16_bits_multiply_by_columns_and_stay_exact(inner: int, has_biases: bool) -> None:
+    sizes = {**SIZES, "intermediate_size": inner}
+    model = build(tf.LlamaConfig(**sizes, attention_bias=has_biases, mlp_bias=has_biases)).to(torch.bfloat16)
+    check_exactness(model)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 30, 47, 48, 200])
+def test_a_row_comes_out_as_among_any_number(rows: int) -> None:
+    flat = FlatDecoder.of(build(tf.LlamaConfig(**{**SIZES, "intermediate_size": 128})).to(torch.bfloat16))
+    assert flat is not None
+    for kernel in flat.kernels():
+        noise = torch.randn(200, kernel.width, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+        output = kernel.compute(noise[:rows])
+        assert output.is_contiguous()
+        torch.testing.assert_close(output, kernel.compute(noise)[:rows])
+
+
 @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 def test_other_models_are_left_as_they_are(make: Any) -> None:
     assert FlatDecoder.of(build(make())) is None
@@ -67,8 +86,9 @@ def test_a_replaced_projection_is_no_known_model() -> None:
     assert FlatDecoder.of(model) is None
 
 
-def test_the_model_stays_usable_and_no_weight_is_held_twice() -> None:
-    model, tokens = tiny_llama(), torch.tensor([[3, 5, 8, 13]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_model_stays_usable_and_no_weight_is_held_twice(dtype: torch.dtype) -> None:
+    model, tokens = tiny_llama().to(dtype), torch.tensor([[3, 5, 8, 13]])
     with torch.inference_mode():
         before = model(input_ids=tokens).logits
         assert FlatDecoder.of(model) is not None
