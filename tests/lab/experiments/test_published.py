@@ -68,7 +68,7 @@ def test_one_request_at_a_time() -> None:
     # verifier tells before it asks drafters: never worse than what was published, but for that wait.
     assert again["speedup"] >= 0.999 * row["speedup"]
     assert again["gpu_seconds_per_token"] <= row["gpu_seconds_per_token"]
-    # What is fed is decided by what came true, so that drafts fall otherwise: 577 bytes in place of 570.
+    # Drafters draft until the news of their drafts is back, and a verifier tells more: 577 bytes in place of 570.
     assert again["bytes_per_token"] <= 1.02 * row["bytes_per_token"]
     same = ("tokens", "prompts", "mismatches", "violations")
     assert [again[field] for field in same] == [row[field] for field in same]
