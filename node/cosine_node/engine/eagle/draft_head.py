@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cosine_node.engine.torch.attention import attend
+from cosine_node.engine.torch.flat_decoder import multiplies_columns, multiply_columns
 from cosine_node.engine.torch.pass_plan import DecoderPlan
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
@@ -109,6 +110,18 @@ class HeadShape:
         }
 
 
+class _Linear(nn.Linear):
+    """A product that CPUs in bfloat16 do by columns where a head drafts: its weights are read for each token."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or x.dim() != 2 or not multiplies_columns(self.weight):
+            return super().forward(x)
+        return multiply_columns(self.weight, x)
+
+
 class _Norm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -124,10 +137,10 @@ class _Attention(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-        self.q_proj = nn.Linear(2 * shape.width, queries, bias=False)
-        self.k_proj = nn.Linear(2 * shape.width, keys, bias=False)
-        self.v_proj = nn.Linear(2 * shape.width, keys, bias=False)
-        self.o_proj = nn.Linear(queries, shape.width, bias=False)
+        self.q_proj = _Linear(2 * shape.width, queries, bias=False)
+        self.k_proj = _Linear(2 * shape.width, keys, bias=False)
+        self.v_proj = _Linear(2 * shape.width, keys, bias=False)
+        self.o_proj = _Linear(queries, shape.width, bias=False)
         self._width = shape.head_width
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
@@ -141,9 +154,9 @@ class _Attention(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.feed_forward_width, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.feed_forward_width, bias=False)
-        self.down_proj = nn.Linear(shape.feed_forward_width, shape.width, bias=False)
+        self.gate_proj = _Linear(shape.width, shape.feed_forward_width, bias=False)
+        self.up_proj = _Linear(shape.width, shape.feed_forward_width, bias=False)
+        self.down_proj = _Linear(shape.feed_forward_width, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -173,10 +186,10 @@ class EagleHead(nn.Module):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.fc = nn.Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
+        self.fc = _Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
         self.midlayer = _Layer(shape)
         self.norm = _Norm(shape.width, shape.norm_eps)
-        self.lm_head = nn.Linear(shape.width, shape.draft_tokens, bias=False)
+        self.lm_head = _Linear(shape.width, shape.draft_tokens, bias=False)
         halves = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         self._frequencies = shape.rope_theta**-halves
 

@@ -51,7 +51,7 @@ SLOW_COLUMNS: Final = range(17, 48)
 """So many columns take matrix units longer than the next larger number does (oneDNN with AMX: 1.4 times)."""
 
 
-def _multiplies_columns(weight: Tensor) -> bool:
+def multiplies_columns(weight: Tensor) -> bool:
     """True where weights are multiplied by columns: faster on CPUs in bfloat16, and no sum depends on their number.
 
     The library need not reorder the weights for each product then, but the few columns. Measured with AMX for 1 to
@@ -69,6 +69,11 @@ def _as_columns(rows: Tensor) -> Tensor:
 def _as_rows(columns: Tensor, count: int) -> Tensor:
     """So many of the columns [width, columns] as rows [rows, width]."""
     return columns[:, :count].t().contiguous()
+
+
+def multiply_columns(weight: Tensor, rows: Tensor) -> Tensor:
+    """Rows [rows, inputs] by a weight [outputs, inputs] that lies so in memory, to [rows, outputs]."""
+    return _as_rows(torch.mm(weight, _as_columns(rows)), len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class _Linear:
         matrix = _joined_before(weights)
         if matrix is None:
             sizes = [len(weight) for weight in weights]
-            if _multiplies_columns(weights[0]):
+            if multiplies_columns(weights[0]):
                 joined = torch.cat(weights)
                 matrix, views = joined.t(), list(torch.split_with_sizes(joined, sizes))
             else:
@@ -102,7 +107,7 @@ class _Linear:
         return cls(matrix, torch.cat(biases) if biases else None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if _multiplies_columns(self.matrix):
+        if multiplies_columns(self.matrix):
             return _as_rows(self.columns(_as_columns(x)), len(x))
         return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
 
@@ -121,7 +126,7 @@ class _OutputProjection:
 
     def __call__(self, x: Tensor) -> Tensor:
         # A CPU multiplies so many rows by a large vocabulary faster as columns (measured with MKL).
-        if not _multiplies_columns(self.weight) and (x.is_cuda or not 3 <= len(x) <= 48):
+        if not multiplies_columns(self.weight) and (x.is_cuda or not 3 <= len(x) <= 48):
             return F.linear(x, self.weight, self.bias)
         logits = torch.mm(self.weight, x.t()).t().contiguous()
         return logits if self.bias is None else logits + self.bias
@@ -136,7 +141,7 @@ class _FeedForward:
 
     def __call__(self, x: Tensor) -> Tensor:
         # What lies between two products by columns stays columns, where these fill vectors whatever their number.
-        if _multiplies_columns(self.down.matrix) and len(self.down.matrix) % VECTOR == 0:
+        if multiplies_columns(self.down.matrix) and len(self.down.matrix) % VECTOR == 0:
             gate, up = self.gate_and_up.columns(_as_columns(x)).chunk(2)
             return _as_rows(self.down.columns(F.silu(gate).mul_(up)), len(x))
         gate, up = self.gate_and_up(x).chunk(2, -1)
@@ -304,7 +309,7 @@ class FlatDecoder:
 def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
     """The matrix whose columns weights [outputs, inputs] are since an earlier joining, or None if they are not."""
     first, outputs = weights[0], sum(len(weight) for weight in weights)
-    inputs, by_columns = first.shape[1], _multiplies_columns(first)
+    inputs, by_columns = first.shape[1], multiplies_columns(first)
     # Weights that lie in files are not joined, be it a single one: PyTorch cannot resize their memory.
     if first.device.type == "cpu" and not first.untyped_storage().resizable():
         return None
