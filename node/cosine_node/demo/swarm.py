@@ -32,6 +32,8 @@ MAX_LINE_BYTES: Final = 1 << 20
 """Bounds memory: the longest event a node may print."""
 SEED: Final = 1
 """Any: all lanes have the same, so their texts are equal at every temperature."""
+SHARING_A_CORE: Final = ("general", "code")
+"""Of drafters in a demo by the clock: the general one is ahead of the others, and one question is about code."""
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
 Say = Callable[[str], None]
@@ -182,7 +184,11 @@ class Cast:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        return self.own_drafters or tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
+        """All of a family's, but by the clock only so many as one core can hold: each slows the others down."""
+        known = zoo.names(self.family)[1:]
+        if self.emulation is None:
+            known = tuple(name for name in known if set(zoo.expertise(name)) & set(SHARING_A_CORE))
+        return self.own_drafters or tuple(f"zoo:{name}" for name in known)
 
     @property
     def prompts(self) -> tuple[zoo.Prompt, ...]:
