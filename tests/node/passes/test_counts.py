@@ -73,16 +73,19 @@ async def asked_at_once(swarm: SimulatedSwarm, count: int, *, max_new_tokens: in
 
 
 def test_refusals_are_counted_by_their_reason() -> None:
-    async def run() -> tuple[VerifierCounts, DrafterCounts]:
+    async def run(*, places: int) -> tuple[VerifierCounts, DrafterCounts]:
         async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(target_engine(), max_requests=1)
+            verifier = await swarm.verifier(target_engine(), max_requests=places)
             drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
             await asked_at_once(swarm, 2, max_new_tokens=400)
             return verifying(verifier), drafting(drafter)
 
-    verifier, drafter = run_virtual(run())
+    verifier, drafter = run_virtual(run(places=1))
     assert list(verifier.refused) == [ErrorCode.OVERLOADED]
-    assert (verifier.opened, drafter.busy > 0) == (2, True)
+    # Who has no verifier asks no drafter.
+    assert (verifier.opened, drafter.busy) == (2, 0)
+    verifier, drafter = run_virtual(run(places=2))
+    assert (dict(verifier.refused), verifier.opened, drafter.busy > 0) == ({}, 2, True)
 
 
 def test_pages_that_are_taken_are_counted() -> None:
@@ -123,17 +126,23 @@ class Broken(ScriptedEngine):
 
 
 def test_passes_that_fail_are_counted_and_their_requests_end_in_error() -> None:
-    async def run() -> tuple[VerifierCounts, DrafterCounts]:
+    async def verified() -> VerifierCounts:
         async with SimulatedSwarm() as swarm:
             verifier = await swarm.verifier(Broken(vocab_tokens=VOCAB_TOKENS))
-            drafter = await swarm.drafter(Broken(vocab_tokens=VOCAB_TOKENS))
-            client = await swarm.client(coordination="client")
+            client = await swarm.client()
             with pytest.raises(GenerationFailed):
                 await client.generate(PROMPT, max_new_tokens=4)
-            await asyncio.sleep(1.0)
-            return verifying(verifier), drafting(drafter)
+            return verifying(verifier)
 
-    for counts in run_virtual(run()):
+    async def drafted() -> DrafterCounts:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            drafter = await swarm.drafter(Broken(vocab_tokens=VOCAB_TOKENS))
+            client = await swarm.client(coordination="client")
+            await client.generate(PROMPT, max_new_tokens=TOKENS)
+            return drafting(drafter)
+
+    for counts in (run_virtual(verified()), run_virtual(drafted())):
         assert (counts.passes_failed, dict(counts.ended)) == (1, {"error": 1})
         assert sum(counts.pass_s.counts) == 0
 
