@@ -187,7 +187,7 @@ class Session:
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(None, left_tokens=0)
-        self._knows_path = not job.drafters or not job.trials.ways
+        self._knows_path = self._has_nothing_to_compare
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
         if job.committed:
@@ -267,6 +267,10 @@ class Session:
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
         link.post(m.Open(number, *asked))
         return upstream
+
+    @property
+    def _has_nothing_to_compare(self) -> bool:
+        return not self.job.drafters or not self.job.trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
         """Go on by what was measured on the way to a verifier; on a new way, once it has told its `break_even`."""
@@ -479,7 +483,7 @@ class Session:
     def _forget_path(self) -> None:
         """What was measured is true of the verifier that is lost, or of its way."""
         self._count.end()
-        self._knows_path = not self.job.drafters or not self.job.trials.ways
+        self._knows_path = self._has_nothing_to_compare
 
     def _hang_up(self, upstream: Upstream) -> None:
         upstream.note_pace(self._speeds, _now_s())

@@ -65,6 +65,12 @@ class DraftVocabulary:
         """Tokens of the target as the drafter reads them."""
         return tuple(self._own_ids.get(token, self.reserved_id) for token in tokens)
 
+    def target_choice(self, choice: Choice) -> Choice:
+        """A choice among the drafter's own ids in the target's."""
+        ids = self.target_ids
+        candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
+        return Choice(ids[choice.token], choice.margin, candidates)
+
     @cached_property
     def _own_ids(self) -> dict[int, int]:
         return {token: own for own, token in enumerate(self.target_ids)}
@@ -109,9 +115,4 @@ class ReducedVocabularyEngine(EngineAround):
             # The reserved id is as likely as all that it stands for; each of these alone is less so.
             scored = row.tokens[1:]
             nll += scored.count(self._vocabulary.reserved_id) * self._nats_an_unknown / len(scored)
-        return replace(result, choices=tuple(map(self._choice, result.choices)), nll=nll)
-
-    def _choice(self, choice: Choice) -> Choice:
-        ids = self._vocabulary.target_ids
-        candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
-        return Choice(ids[choice.token], choice.margin, candidates)
+        return replace(result, choices=tuple(map(self._vocabulary.target_choice, result.choices)), nll=nll)

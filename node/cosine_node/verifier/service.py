@@ -285,7 +285,10 @@ class VerifierService:
         self._queue.note_given(channel.peer_id, len(asked.prompt) + asked.max_new_tokens)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self.pass_s), self.break_even))
+        channel.post(self._opened(message.number))
+
+    def _opened(self, number: int) -> m.Opened:
+        return m.Opened(number, round(1e6 * self.pass_s), self.break_even)
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
@@ -331,7 +334,7 @@ class VerifierService:
                 request,
                 message.mandate,
                 attach=self._attach_here,
-                opened=m.Opened(request.number, round(1e6 * self.pass_s), self.break_even),
+                opened=self._opened(request.number),
                 progress=self.progress,
             )
         except PeerError as refusal:

@@ -110,11 +110,8 @@ class HeadShape:
         }
 
 
-class _Linear(nn.Linear):
+class _Projection(nn.Linear):
     """A product that CPUs in bfloat16 do by columns where a head drafts: its weights are read for each token."""
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
-        super().__init__(inputs, outputs, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.dim() != 2 or not multiplies_columns(self.weight):
@@ -137,10 +134,10 @@ class _Attention(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-        self.q_proj = _Linear(2 * shape.width, queries, bias=False)
-        self.k_proj = _Linear(2 * shape.width, keys, bias=False)
-        self.v_proj = _Linear(2 * shape.width, keys, bias=False)
-        self.o_proj = _Linear(queries, shape.width, bias=False)
+        self.q_proj = _Projection(2 * shape.width, queries, bias=False)
+        self.k_proj = _Projection(2 * shape.width, keys, bias=False)
+        self.v_proj = _Projection(2 * shape.width, keys, bias=False)
+        self.o_proj = _Projection(queries, shape.width, bias=False)
         self._width = shape.head_width
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
@@ -154,9 +151,9 @@ class _Attention(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        self.gate_proj = _Linear(shape.width, shape.feed_forward_width, bias=False)
-        self.up_proj = _Linear(shape.width, shape.feed_forward_width, bias=False)
-        self.down_proj = _Linear(shape.feed_forward_width, shape.width, bias=False)
+        self.gate_proj = _Projection(shape.width, shape.feed_forward_width, bias=False)
+        self.up_proj = _Projection(shape.width, shape.feed_forward_width, bias=False)
+        self.down_proj = _Projection(shape.feed_forward_width, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -186,10 +183,10 @@ class EagleHead(nn.Module):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.fc = _Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
+        self.fc = _Projection(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
         self.midlayer = _Layer(shape)
         self.norm = _Norm(shape.width, shape.norm_eps)
-        self.lm_head = _Linear(shape.width, shape.draft_tokens, bias=False)
+        self.lm_head = _Projection(shape.width, shape.draft_tokens, bias=False)
         halves = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         self._frequencies = shape.rope_theta**-halves
 

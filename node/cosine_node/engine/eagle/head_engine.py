@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
+from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import row_results
@@ -89,10 +89,7 @@ class HeadEngine(PagedEngine):
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         if vocabulary is None:
             return results
-        ids = vocabulary.target_ids
-        return [
-            replace(result, choices=tuple(_choice(ids, choice) for choice in result.choices)) for result in results
-        ]
+        return [replace(result, choices=tuple(map(vocabulary.target_choice, result.choices))) for result in results]
 
     def _logits(self, feeds: Feeds, tokens: list[int], wanted: list[int]) -> Tensor:
         plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
@@ -128,9 +125,3 @@ class HeadEngine(PagedEngine):
                 features[unknown] = 0.0
             found.append(features)
         return found[0] if len(found) == 1 else torch.cat(found)
-
-
-def _choice(ids: Sequence[int], choice: Choice) -> Choice:
-    """A choice among a head's own ids in the target's."""
-    candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
-    return Choice(ids[choice.token], choice.margin, candidates)
