@@ -11,14 +11,22 @@ FAST_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 
 def has_fast_bfloat16() -> bool:
     """True if the processor is known to compute fast in bfloat16."""
-    flags = {flag for value in _cpu_values("flags") for flag in value.split()}
-    return not FAST_BFLOAT16.isdisjoint(flags)
+    return not FAST_BFLOAT16.isdisjoint(_flags())
+
+
+def has_matrix_units() -> bool:
+    """True if the processor multiplies tiles of bfloat16."""
+    return "amx_bf16" in _flags()
 
 
 def processor_name() -> str:
     """What the system calls this machine's processor."""
     names = _cpu_values("model name")
     return f"{names[0] if names else os.uname().machine}, {os.cpu_count()} cores"
+
+
+def _flags() -> frozenset[str]:
+    return frozenset(flag for value in _cpu_values("flags") for flag in value.split())
 
 
 def _cpu_values(key: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node.engine import processor
-from cosine_node.engine.processor import has_fast_bfloat16, processor_name
+from cosine_node.engine.processor import has_fast_bfloat16, has_matrix_units, processor_name
 
 
 def test_the_processor_is_named_and_what_it_is_good_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -16,8 +16,13 @@ def test_the_processor_is_named_and_what_it_is_good_at(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert processor_name() == "A Fast One, 2 cores"
     assert has_fast_bfloat16()
+    assert has_matrix_units()
+    info.write_text("model name\t: A Fair One\nflags\t\t: fpu avx512_bf16\n")
+    assert has_fast_bfloat16()
+    assert not has_matrix_units()
     info.write_text("model name\t: An Old One\nflags\t\t: fpu avx2\n")
     assert not has_fast_bfloat16()
+    assert not has_matrix_units()
     monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "none")
     assert processor_name().endswith(", 2 cores")
     assert not has_fast_bfloat16()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosine_node.engine.processor import has_matrix_units
 from cosine_node.engine.torch.attention import attend
 from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
 from cosine_node.engine.torch.pass_plan import DecoderPlan
@@ -49,6 +50,9 @@ class _RmsNorm:
 
 SLOW_COLUMNS: Final = range(17, 48)
 """So many columns take matrix units longer than the next larger number does (oneDNN with AMX: 1.4 times)."""
+LEAST_COLUMNS: Final = 2 if has_matrix_units() else 1
+"""A single column is no work for matrix units, to PyTorch: with AMX it takes 1.4 times as long as two, and has the
+same bits. Without them two take twice as long as one."""
 
 
 def multiplies_columns(weight: Tensor) -> bool:
@@ -63,7 +67,8 @@ def multiplies_columns(weight: Tensor) -> bool:
 def _as_columns(rows: Tensor) -> Tensor:
     """[rows, width] as columns [width, rows or more]."""
     count = len(rows)
-    return F.pad(rows.t(), (0, SLOW_COLUMNS.stop - count)) if count in SLOW_COLUMNS else rows.t()
+    columns = SLOW_COLUMNS.stop if count in SLOW_COLUMNS else max(LEAST_COLUMNS, count)
+    return F.pad(rows.t(), (0, columns - count)) if columns > count else rows.t()
 
 
 def _as_rows(columns: Tensor, count: int) -> Tensor:
@@ -128,7 +133,7 @@ class _OutputProjection:
         # A CPU multiplies so many rows by a large vocabulary faster as columns (measured with MKL).
         if not multiplies_columns(self.weight) and (x.is_cuda or not 3 <= len(x) <= 48):
             return F.linear(x, self.weight, self.bias)
-        logits = torch.mm(self.weight, x.t()).t().contiguous()
+        logits = multiply_columns(self.weight, x)
         return logits if self.bias is None else logits + self.bias
 
 
