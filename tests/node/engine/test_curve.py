@@ -93,6 +93,23 @@ def test_a_budget_bounds_the_time_and_keeps_the_ends_of_the_curve() -> None:
         assert (engine.live_tokens, engine.open_sequences) == (0, 0)
 
 
+def test_what_else_a_machine_does_moves_no_curve() -> None:
+    class Disturbed(TimedEngine):
+        """Two of three passes take up to twice as long."""
+
+        passes = 0
+
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            self.passes += 1
+            self._stopwatch.now_s += (0.0, 0.08, 0.13)[self.passes % 3]
+            return super().forward(rows)
+
+    stopwatch, alone = Stopwatch(), Stopwatch()
+    disturbed = measure_curve(Disturbed(stopwatch), clock=stopwatch)
+    undisturbed = measure_curve(TimedEngine(alone), clock=alone)
+    assert dict(disturbed.points) == pytest.approx(dict(undisturbed.points))
+
+
 def test_longer_prompts_are_measured_until_one_takes_long() -> None:
     class Fast(TimedEngine):
         """A pass takes 50 ms and 0.4 ms for each token."""
