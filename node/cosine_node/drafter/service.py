@@ -27,7 +27,7 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS
+from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS, MAX_TREE_NODES
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
 from cosine_protocol.statements import check_length, check_live, open_mandate
@@ -41,6 +41,12 @@ RETRY_AFTER_S: Final = 2.0
 """When a client may ask a busy drafter again: by then a request has often ended."""
 FIRST_CHOICE_POWER: Final = 0.35
 """A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
+LEAST_WIDTH: Final = 2
+WIDE_PASS: Final = 2.0
+"""A pass over the nodes of one request lasts so many times one over a single node at most, and has two at least,
+whatever width is asked for: news of the text waits for the pass under way. Where each node takes as long as the
+first, the recorded generations are written 1.08 times as fast with two nodes a pass as with eight (passes of 42 ms,
+a drafter of 2.5 ms a node, 1 ms away); where eight take as long as one, eight are the best."""
 HELD_PASSES: Final = 2
 """A third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
@@ -86,6 +92,8 @@ class DrafterService:
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
+        wide_pass_s = WIDE_PASS * self.pass_s
+        self._most_width = max(LEAST_WIDTH, curve.most_tokens(within_s=wide_pass_s, limit=MAX_TREE_NODES))
         self._rows = DraftRows(engine, curve=curve, leave=self._leave)
         self._identity = identity
         self._clock = clock
@@ -320,7 +328,8 @@ class DrafterService:
             return
         match message:
             case m.Assign():
-                place = (message.base, message.depth, message.width, message.window)
+                width = min(message.width, self._most_width)
+                place = (message.base, message.depth, width, message.window)
                 branch = Branch(*place, message.rarity or USUAL_RARITY)
                 self._send(followed, followed.tree.assign(branch))
             case m.Advance():

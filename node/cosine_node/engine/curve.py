@@ -53,6 +53,17 @@ class CostCurve:
         (x0, y0), (x1, y1) = points[right - 1], points[right]
         return max(0.0, y0 + (y1 - y0) * (tokens - x0) / (x1 - x0))
 
+    def most_tokens(self, *, within_s: float, limit: int) -> int:
+        """The most tokens, at most `limit`, of a pass that lasts no longer than `within_s`; costs never fall."""
+        least, most = 0, limit
+        while least < most:
+            middle = (least + most + 1) // 2
+            if self.seconds(middle) <= within_s:
+                least = middle
+            else:
+                most = middle - 1
+        return least
+
 
 LONGEST_CHAIN: Final = 15
 """Drafts of one request in a pass, as most are: what a longer chain adds is next to nothing."""
@@ -145,9 +156,7 @@ def measure_curve(
                 take(count)
     finally:
         engine.release(sequence)
-    return CostCurve(
-        rising([(count, min(seconds[1:] or seconds)) for count, seconds in sorted(measured.items())])
-    )
+    return CostCurve(rising([(count, min(seconds[1:] or seconds)) for count, seconds in sorted(measured.items())]))
 
 
 def _tree(sequence: int, tokens: int) -> Row:

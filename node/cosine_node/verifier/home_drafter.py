@@ -12,7 +12,6 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import Runner, count_tokens
 from cosine_node.verifier.pass_rows import candidate_nodes
 from cosine_node.verifier.request import VerifierRequest
-from cosine_node.verifier.scheduler import most_tokens
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
@@ -87,7 +86,7 @@ class HomeProspect:
 def width_of(drafter_curve: CostCurve) -> int:
     """Nodes that a pass of a drafter with this curve feeds for each request."""
     within_s = WIDE_PASS * drafter_curve.seconds(1)
-    return max(LEAST_WIDTH, most_tokens(drafter_curve, within_s=within_s, limit=MOST_WIDTH))
+    return max(LEAST_WIDTH, drafter_curve.most_tokens(within_s=within_s, limit=MOST_WIDTH))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
-from cosine_node.verifier.scheduler import PassSchedule, most_tokens, schedule_pass
+from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
@@ -235,7 +235,7 @@ class PassRows:
         budget_tokens = self._budget_tokens
         if self._is_ordered:
             within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
-            budget_tokens = most_tokens(self._curve, within_s=within_s, limit=budget_tokens)
+            budget_tokens = self._curve.most_tokens(within_s=within_s, limit=budget_tokens)
         elif in_credit:
             in_credit = self.that_pay(in_credit, schedule.tokens)
         chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]

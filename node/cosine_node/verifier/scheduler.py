@@ -50,7 +50,7 @@ class PassSchedule:
 def pass_budget_tokens(curve: CostCurve) -> int:
     """The most tokens of a pass, from a device's measured cost."""
     longest_s = LONGEST_PASS * curve.seconds(1)
-    return max(MIN_BUDGET_TOKENS, most_tokens(curve, within_s=longest_s, limit=MAX_BUDGET_TOKENS))
+    return max(MIN_BUDGET_TOKENS, curve.most_tokens(within_s=longest_s, limit=MAX_BUDGET_TOKENS))
 
 
 def pass_chunk_tokens(curve: CostCurve) -> int:
@@ -58,7 +58,7 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
     measured = curve.points[-1][0]
     if measured <= MAX_CHUNK_TOKENS:
         return MAX_CHUNK_TOKENS
-    return max(MAX_CHUNK_TOKENS, most_tokens(curve, within_s=LONGEST_PROMPT_PASS_S, limit=measured))
+    return max(MAX_CHUNK_TOKENS, curve.most_tokens(within_s=LONGEST_PROMPT_PASS_S, limit=measured))
 
 
 def schedule_pass(
@@ -86,13 +86,13 @@ def schedule_pass(
     decoding = [index for index in ready if index not in crowd]
     if with_crowd:
         within_s = CROWD * curve.seconds(shares.each)
-        most = most_tokens(curve, within_s=within_s, limit=len(ready))
+        most = curve.most_tokens(within_s=within_s, limit=len(ready))
         decoding += [index for index in ready if index in crowd][: max(0, most - len(decoding))]
     decoding = sorted(decoding[:budget_tokens])
     room = pass_chunk_tokens(curve)
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
-        most = most_tokens(curve, within_s=within_s, limit=len(decoding) + room)
+        most = curve.most_tokens(within_s=within_s, limit=len(decoding) + room)
         room = max(MIN_CHUNK_TOKENS, most - len(decoding))
     unfed = [index for index, request in enumerate(requests) if request.unfed_tokens]
     chunks = _chunks(requests, [index for index in unfed if with_crowd or index not in crowd], room)
@@ -119,15 +119,3 @@ def _chunks(requests: Sequence[ServedRequest], unfed: Sequence[int], room: int) 
             chunks[index] = chunks.get(index, 0) + tokens
             room -= tokens
     return chunks
-
-
-def most_tokens(curve: CostCurve, *, within_s: float, limit: int) -> int:
-    """The most tokens, at most `limit`, of a pass that lasts no longer than `within_s`; costs never fall."""
-    least, most = 0, limit
-    while least < most:
-        middle = (least + most + 1) // 2
-        if curve.seconds(middle) <= within_s:
-            least = middle
-        else:
-            most = middle - 1
-    return least

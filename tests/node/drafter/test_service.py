@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,8 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve
 from cosine_node.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
@@ -55,6 +57,7 @@ LONG = 400
 async def drafting(
     engine: ScriptedEngine | None = None,
     *,
+    curve: CostCurve = FLAT,
     clock: Callable[[], float] = time.time,
     keep_stream: Callable[[VerifiedStream], None] | None = None,
     **config: Any,
@@ -62,8 +65,8 @@ async def drafting(
     engine = engine or ScriptedEngine()
     service = DrafterService(
         engine=engine,
-        runner=InlineRunner(engine, FLAT),
-        curve=FLAT,
+        runner=InlineRunner(engine, curve),
+        curve=curve,
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
         clock=clock,
@@ -210,6 +213,28 @@ async def test_drafting_stops_at_the_window_and_goes_on_with_an_advance(bench: B
     caller.post(m.Advance(1, 0, stream[:2]))
     more = fragments_in(await caller.hear_for(1.0))
     assert sum(len(draft.nodes) for draft in more) == 2
+
+
+@pytest.mark.parametrize(("last_s", "width", "widest"), [(0.01, 8, 8), (0.08, 8, 2), (0.02, 8, 8), (0.08, 1, 1)])
+def test_where_each_node_costs_as_much_as_the_first_passes_stay_short(
+    last_s: float, width: int, widest: int
+) -> None:
+    """Whatever width is asked for; a pass over eight nodes takes `last_s`, over one 10 ms."""
+
+    widths: list[int] = []
+
+    class Noting(ScriptedEngine):
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            widths.extend(len(row.tokens) for row in rows)
+            return super().forward(rows)
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        caller.post(start(request), assign(request_digest(request), width=width, depth=32, window=256))
+        await caller.hear_for(1.0)
+
+    play(scene, Noting(), curve=CostCurve(((1, 0.01), (8, last_s), (64, 8 * last_s))))
+    assert max(widths[1:]) == widest
 
 
 @played(play)

@@ -2,6 +2,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, OutOfMemory, Row, RowResult
@@ -160,3 +162,11 @@ def test_drafts_have_to_come_true_as_often_as_a_chain_of_them_costs(
     points: tuple[tuple[int, float], ...], least: float
 ) -> None:
     assert break_even(CostCurve(points)) == pytest.approx(least, abs=0.02)
+
+
+@given(st.floats(0, 2), st.integers(0, 300))
+def test_the_most_tokens_within_a_time_are_the_last_count_that_fits(within_s: float, limit: int) -> None:
+    curve = CostCurve(((1, 0.1), (32, 0.1), (64, 0.2)))
+    found = curve.most_tokens(within_s=within_s, limit=limit)
+    assert found <= limit and curve.seconds(found) <= within_s
+    assert found == limit or curve.seconds(found + 1) > within_s

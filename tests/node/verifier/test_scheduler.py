@@ -21,7 +21,6 @@ from cosine_node.verifier.scheduler import (
     MIN_CHUNK_TOKENS,
     STALL,
     PassSchedule,
-    most_tokens,
     pass_budget_tokens,
     pass_chunk_tokens,
     schedule_pass,
@@ -187,10 +186,3 @@ def test_the_budget_follows_from_the_measured_curve() -> None:
     assert pass_budget_tokens(FLAT) == MAX_BUDGET_TOKENS
     assert pass_budget_tokens(STEEP) == MIN_BUDGET_TOKENS
     assert pass_budget_tokens(HINGE) == 128
-
-
-@given(st.floats(0, 2), st.integers(0, 300))
-def test_most_tokens_is_the_last_count_within_the_time(within_s: float, limit: int) -> None:
-    found = most_tokens(HINGE, within_s=within_s, limit=limit)
-    assert found <= limit and HINGE.seconds(found) <= within_s
-    assert found == limit or HINGE.seconds(found + 1) > within_s
