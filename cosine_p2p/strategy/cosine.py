@@ -50,6 +50,7 @@ from cosine_p2p.strategy.base import (
     DrafterStarted,
     Event,
     FragmentReceived,
+    NoteNats,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -58,7 +59,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
-from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
+from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round, nats_of
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -196,13 +197,15 @@ TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] =
 class Drafter:
     """One drafter of a request: where it stands, how deep it drafts, and since when it had nothing new to draft.
 
-    `silent_tokens` counts committed tokens in a row where others drafted and it did not. `backoff_tokens` is the
-    length of its last backoff, 0 since it last drafted; it ends when `backs_off_until` tokens are committed.
+    `judged_tokens` counts committed tokens where it had drafted, `silent_tokens` those in a row where others had
+    and it had not. `backoff_tokens` is the length of its last backoff, 0 since it last drafted; it ends when
+    `backs_off_until` tokens are committed.
     """
 
     facts: DrafterFacts
     state: DrafterState = DrafterState.DRAFTING
     depth_tokens: int = 0
+    judged_tokens: int = 0
     silent_tokens: int = 0
     backoff_tokens: int = 0
     backs_off_until: int = 0
@@ -211,6 +214,11 @@ class Drafter:
     def is_active(self) -> bool:
         """True if it is asked to draft."""
         return self.state in (DrafterState.DRAFTING, DrafterState.ON_TRIAL)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if its weight rests on what it drafted, and not on what it said of the prompt alone."""
+        return self.judged_tokens >= JUDGED_TOKENS
 
     def on(self, event: DrafterEvent) -> None:
         """Go to the next state. Raises `LocalProtocolError` for a decision that its state does not allow."""
@@ -233,6 +241,7 @@ class Drafter:
         """A token was committed where somebody had drafted: this drafter, or only others."""
         if has_drafted:
             self.on(DrafterEvent.DRAFTED)
+            self.judged_tokens += 1
             self.silent_tokens = self.backoff_tokens = 0
         elif self.is_active:
             self.silent_tokens += 1
@@ -240,10 +249,10 @@ class Drafter:
 
 SILENT_TOKENS: Final = 8
 """A choice: a drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
-TRIAL_TOKENS: Final = 8
-"""A choice: committed tokens before weights count as evidence."""
+JUDGED_TOKENS: Final = 8
+"""A choice: committed tokens where a drafter had drafted, before its weight is evidence against it."""
 MIN_WEIGHT: Final = 0.03
-"""A choice: a drafter of less weight goes, unless it is on trial."""
+"""A choice: a drafter of less weight goes, unless it is on trial or was not judged yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +360,8 @@ class Cosine:
 
     def _start(self, event: DrafterStarted) -> list[Action]:
         author = event.author
-        facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
+        expected_nll = event.prompt_nll - event.usual_gain
+        facts = DrafterFacts(prompt_nll=expected_nll, token_s=event.token_s, rtt_s=event.rtt_s)
         self._router.join(author, facts)
         away = f"{1e3 * event.rtt_s:.0f} ms away"
         if author in self._drafters:
@@ -376,8 +386,9 @@ class Cosine:
         self._forwarder.prune()
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
+        nats = [NoteNats({author: nats_of(p) for author, p in known.items()}) for known in likelihoods if known]
         # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
+        return [*advances, *nats, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
         """Let those draft whom the router picks, and those on trial.
@@ -403,8 +414,8 @@ class Cosine:
         """The reason why an author that drafts goes, in words that a user knows."""
         if not self._limit:
             words = "no drafters are wanted now"
-        elif self._seen_tokens < TRIAL_TOKENS:
-            words = "others fit the prompt better"
+        elif not self._drafters[author].is_judged:
+            words = "others seem to fit better"
         elif self._router.weights()[author] < MIN_WEIGHT:
             words = "its guesses were seldom right"
         else:
@@ -427,13 +438,13 @@ class Cosine:
             return set()
         picked, trials = self._router.pick(limit), self._router.trials(limit)
         weights = self._router.weights()
-        has_evidence = self._seen_tokens >= TRIAL_TOKENS
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
         # The best of those that have drafted goes only when another that has drafted is better.
         proven = [author for author in self._active() if author not in wanted]
         wanted.update(sorted(proven, key=lambda author: -weights[author])[:1])
         for rank, author in enumerate(picked):
-            if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence:
+            is_good = weights[author] >= MIN_WEIGHT or not self._drafters[author].is_judged
+            if not rank or author in trials or is_good:
                 wanted.add(author)
         return wanted
 
