@@ -48,7 +48,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import PromptEncoder, read_prompt
 from cosine_p2p.text.target import Target
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.earned_credit import Earned
@@ -79,7 +79,7 @@ class Swarm(Protocol):
         """Signs mandates as this client; None for a client without a key."""
         ...
 
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
         ...
 

@@ -19,7 +19,7 @@ from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
@@ -57,7 +57,7 @@ class NetworkSwarm:
         self.mandates = mandates
         self._leaving = leaving
         self._tokenizer_folder = tokenizer_folder
-        self._codecs: dict[bytes, TextCodec] = {}
+        self._codecs: dict[bytes, TextTokenizer] = {}
 
     @classmethod
     async def join(
@@ -89,7 +89,7 @@ class NetworkSwarm:
             mandates = Mandates(identity, time.time)
             return cls(transport, directory, stack.pop_all(), tokenizer_folder, mandates)
 
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         digest = verifiers[0].tokenizer_digest
         codec = self._codecs.get(digest)
         if codec is None:
@@ -97,7 +97,7 @@ class NetworkSwarm:
                 files = _local_files(self._tokenizer_folder, digest)
             else:
                 files = await self._fetch_files(verifiers, digest)
-            codec = await asyncio.to_thread(TextCodec, files.files)
+            codec = await asyncio.to_thread(TextTokenizer, files.files)
             # Of a client's one target; another digest means that it was told of another one.
             self._codecs = {digest: codec}
         return codec

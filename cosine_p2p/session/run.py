@@ -14,7 +14,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.session.warm_spare import WarmSpare
 from cosine_p2p.text.detokenizer import TextAssembler
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
 from cosine_protocol.limits import HOME_AUTHOR
@@ -37,7 +37,7 @@ class Run:
     def __init__(
         self,
         sessions: Iterator[Session],
-        codec: TextCodec,
+        codec: TextTokenizer,
         links: Links,
         *,
         stop: Iterable[str] = (),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.request.options import Prompt
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID
 
@@ -41,7 +41,7 @@ def read_prompt(value: object) -> Prompt:
     return tuple(_token_id(item) for item in items)
 
 
-def encode_prompt(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+def encode_prompt(codec: TextTokenizer, prompt: Prompt) -> tuple[int, ...]:
     """The token ids of a checked prompt, at least one. Raises `PromptRefused` for ids that the target lacks."""
     if isinstance(prompt, str):
         tokens = codec.encode(prompt)
@@ -66,7 +66,7 @@ class PromptEncoder:
         self._offload = offload
         self._offload_long = offload_long
 
-    async def encode(self, codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+    async def encode(self, codec: TextTokenizer, prompt: Prompt) -> tuple[int, ...]:
         """As `encode_prompt`. Raises `PromptRefused` also for one that takes very long."""
         tokens: tuple[int, ...] = ()
 

@@ -27,7 +27,7 @@ def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
         raise error(sentence) from None
 
 
-class TextCodec:
+class TextTokenizer:
     """Text to token ids and back, built from tokenizer files (name -> bytes).
 
     The files may be a stranger's, checked against the target's digest and no more: reading and encoding may take

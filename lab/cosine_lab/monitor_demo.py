@@ -23,7 +23,7 @@ from cosine_node import zoo
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.text.token_effects import REPLACEMENT
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.feed import Feed, ThreadFeed
 from cosine_tui.state.monitor_state import MonitorState
@@ -69,7 +69,7 @@ def demo_scenario(seed: int) -> Scenario:
     )
 
 
-class ReplayCodec(TextCodec):
+class ReplayCodec(TextTokenizer):
     """Stands for a tokenizer in a swarm that replays traces: a prompt is the number of one."""
 
     def __init__(self, traces: TraceSet) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.serving.status_service import StatusService
 from cosine_p2p.directory.directory import Directory, MemoryDirectory
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.protocols import STATUS
@@ -29,7 +29,7 @@ class PlainSwarm:
     def __post_init__(self) -> None:
         self.transport = self.network.join("client")
 
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         raise NotImplementedError
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:

@@ -19,7 +19,7 @@ from cosine_p2p.blocking import Client, LoopThread
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.request.results import Chunk, Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -42,7 +42,7 @@ class InProcess:
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         return min(offered)
 
-    async def text_codec(self, verifiers: object) -> TextCodec:
+    async def text_codec(self, verifiers: object) -> TextTokenizer:
         return self.swarm.codec
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 
 FAMILY: Final = "👩\u200d👩\u200d👧"
 LINES: Final = (
@@ -157,18 +157,18 @@ WHOLE_AT_THE_END: Final = frozenset({"word piece, cleaned as a whole", "words, s
 
 
 @cache
-def codec_of(kind: str) -> TextCodec:
+def codec_of(kind: str) -> TextTokenizer:
     """The codec of one of `KINDS`."""
-    return TextCodec({"tokenizer.json": KINDS[kind]().to_str().encode()})
+    return TextTokenizer({"tokenizer.json": KINDS[kind]().to_str().encode()})
 
 
-def ids(codec: TextCodec, *names: str) -> list[int]:
+def ids(codec: TextTokenizer, *names: str) -> list[int]:
     """Tokens by their names in the vocabulary."""
     vocabulary = codec._tokenizer.get_vocab()
     return [vocabulary[name] for name in names]
 
 
-def random_tokens(codec: TextCodec, rng: random.Random, least: int) -> list[int]:
+def random_tokens(codec: TextTokenizer, rng: random.Random, least: int) -> list[int]:
     """Tokens of parts of texts, cut anywhere, with runs of bytes, special tokens and some of no vocabulary."""
     names = codec._tokenizer.get_vocab()
     tokens: list[int] = []

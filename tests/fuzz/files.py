@@ -27,7 +27,7 @@ from cosine_p2p.text.chat_template import MAX_TEXT_CHARACTERS, ChatTemplate
 from cosine_p2p.text.detokenizer import Detokenizer
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
@@ -167,7 +167,7 @@ def _folder_seeds() -> list[bytes]:
 def check_tokenizer(data: bytes) -> None:
     """A tokenizer.json, and a tokenizer_config.json after a zero byte."""
     tokenizer, _, config = data.partition(b"\0")
-    codec = TextCodec({"tokenizer.json": tokenizer, **({"tokenizer_config.json": config} if config else {})})
+    codec = TextTokenizer({"tokenizer.json": tokenizer, **({"tokenizer_config.json": config} if config else {})})
     tokens = encode_prompt(codec, "Hé 🙂 a b")
     assert tokens and codec.vocab_tokens >= 0
     text = Detokenizer(codec, tokens[:4])
@@ -272,7 +272,7 @@ def check_template(data: bytes) -> None:
     if "**" in text or re.search(r"\d{6}", text):
         return
     with patch("cosine_p2p.text.tokenizer.ChatTemplate", _TemplateHere):
-        codec = TextCodec({"tokenizer.json": KIND, "chat_template.jinja": data})
+        codec = TextTokenizer({"tokenizer.json": KIND, "chat_template.jinja": data})
     codec.encode_chat(CHAT)
 
 

@@ -12,7 +12,7 @@ from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
@@ -39,7 +39,7 @@ def audited(claimed: str, numerics: str, sampling: Sampling) -> Generation:
     """A text of a verifier that computes in some numerics and claims others, audited by two that have those."""
     files = TokenizerFiles.read(zoo.location("target"))
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     [prompt] = random.Random(1).sample(list(zoo.prompts("literature")), 1)
 
     async def run() -> Generation:

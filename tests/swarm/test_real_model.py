@@ -21,7 +21,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.gguf.unfolding import unfold
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.swarm.text_drafter import TextDrafter
@@ -97,7 +97,7 @@ def sampling_of(number: int) -> Sampling:
     return Sampling(temperature=0.8 * (number % 2), seed=number)
 
 
-async def answered(engine: Engine, codec: TextCodec, texts: Sequence[Sequence[int]]) -> list[Generation]:
+async def answered(engine: Engine, codec: TextTokenizer, texts: Sequence[Sequence[int]]) -> list[Generation]:
     """The answers to all questions from a swarm whose drafters know these texts."""
     async with SimulatedSwarm(codec=codec, eos=(END,)) as swarm:
         await swarm.verifier(engine, curve=FLAT, max_requests=AT_ONCE)
@@ -134,7 +134,7 @@ def plain_answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Deco
 def test_sixty_answers_of_a_swarm_are_those_of_the_engine_alone(kind: str, folder: Path) -> None:
     files = TokenizerFiles.read(folder)
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     engine = {"torch": torch_engine, "llama": llama_engine}[kind](folder)
     prompts = [codec.encode(question) for question in questions()]
     assert len(prompts) == ANSWERS

@@ -17,7 +17,7 @@ from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.staged import load_stages, ranges, whole_engine
@@ -42,7 +42,7 @@ def sampling_of(number: int) -> Sampling:
     return Sampling(temperature=0.8 * (number % 2), seed=number)
 
 
-async def answered(engine: Engine, codec: TextCodec, texts: Sequence[Sequence[int]]) -> list[Generation]:
+async def answered(engine: Engine, codec: TextTokenizer, texts: Sequence[Sequence[int]]) -> list[Generation]:
     """The answers to all clients at once, equally long, from a swarm whose drafters know these texts."""
     async with SimulatedSwarm(codec=codec, eos=()) as swarm:
         verifier = await swarm.verifier(engine, max_requests=CLIENTS)
@@ -72,7 +72,7 @@ def plain_answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Deco
 def test_eight_clients_of_a_model_in_parts_read_what_the_whole_model_says(cut: tuple[int, ...]) -> None:
     files = TokenizerFiles.read(TARGET)
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     whole = whole_engine(TARGET, pool_tokens=POOL_TOKENS)
     prompts = [codec.encode(prompt) for prompt in PROMPTS]
     alone = plain_answers(whole, prompts)

@@ -15,7 +15,7 @@ from cosine_node.learning.home import write_about
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.peer_file import PeerFile
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_p2p.trust.mandates import Mandates
@@ -73,7 +73,7 @@ class WeatheredPlace:
     def mandates(self) -> Mandates | None:
         return self.inner.mandates
 
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         return await self.inner.text_codec(verifiers)
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from cosine_p2p.text.token_effects import TokenEffect
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 
 FIRST_LETTER: Final = 48
 """Token 0 is the character 0, so that small vocabularies are printable."""
 
 
-class LetterCodec(TextCodec):
+class LetterCodec(TextTokenizer):
     """One token a character: token t is `chr(48 + t)`."""
 
     vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER

@@ -39,7 +39,7 @@ from cosine_p2p.directory.directory import Directory, MemoryDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.mandates import Mandates
@@ -93,10 +93,10 @@ class Member:
 class _ClientSwarm:
     transport: MemoryTransport
     directory: Directory
-    codec: TextCodec
+    codec: TextTokenizer
     mandates: Mandates
 
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         return self.codec
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
@@ -120,7 +120,7 @@ class SimulatedSwarm:
         network: MemoryNetwork | None = None,
         *,
         one_way_s: float = 0.005,
-        codec: TextCodec | None = None,
+        codec: TextTokenizer | None = None,
         eos: tuple[int, ...] = (),
         directory_of: Callable[[Identity], Directory] | None = None,
         gate_of: Callable[[Identity], PeerGate] | None = None,

@@ -25,7 +25,7 @@ from cosine_node.zoo.family import SCHEME, SMOL_DOMAINS, SMOL_TARGET, Family
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.text.prompt import encode_prompt
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
@@ -88,7 +88,7 @@ def record(target: RecordedModel, drafters: Mapping[str, Recorded], options: arg
     folder = fetch_folder(f"{SCHEME}{SMOL_TARGET}")
     files = TokenizerFiles.read(folder)
     assert files is not None
-    codec, eos = TextCodec(files.files), tuple(read_eos(folder))
+    codec, eos = TextTokenizer(files.files), tuple(read_eos(folder))
     number = 0
     for domain, asked in questions(options.docs).items():
         for place, question in enumerate(asked):

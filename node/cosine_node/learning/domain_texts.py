@@ -7,7 +7,7 @@ from typing import Final
 from cosine_node import zoo
 from cosine_node.engine.base import Engine, Row
 from cosine_p2p.text.prompt import encode_prompt
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
 
@@ -19,7 +19,7 @@ the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 time
 """
 
 
-def domain_nll(drafter: Engine, codec: TextCodec, domains: Iterable[str] = zoo.DOMAINS) -> dict[str, float]:
+def domain_nll(drafter: Engine, codec: TextTokenizer, domains: Iterable[str] = zoo.DOMAINS) -> dict[str, float]:
     """The mean negative log-likelihood of a token of the prompts of each domain, in nats."""
     means = {}
     for domain in domains:
@@ -32,7 +32,7 @@ def domain_nll(drafter: Engine, codec: TextCodec, domains: Iterable[str] = zoo.D
     return means
 
 
-def _tokens(codec: TextCodec, prompt: zoo.Prompt) -> tuple[int, ...]:
+def _tokens(codec: TextTokenizer, prompt: zoo.Prompt) -> tuple[int, ...]:
     try:
         return encode_prompt(codec, prompt.asked)
     except PromptRefused:

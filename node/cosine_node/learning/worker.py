@@ -29,7 +29,7 @@ from cosine_node.learning.stream_store import read_streams
 from cosine_node.learning.versions import Versions
 from cosine_node.models.model import target_sizes
 from cosine_node.training.distilling import drafter_in
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -60,7 +60,7 @@ def _learn(order: RoundOrder) -> RoundOutcome:
     files = TokenizerFiles.read(target)
     if files is None:
         raise UsageError(f"{target} has no tokenizer files.")
-    codec, vocab_tokens = TextCodec(files.files), target_sizes(target)[0]
+    codec, vocab_tokens = TextTokenizer(files.files), target_sizes(target)[0]
     learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
     settings = RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
     versions = Versions(folder)

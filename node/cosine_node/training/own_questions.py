@@ -17,7 +17,7 @@ from typing import Final
 from cosine_node.training.answers import Answer, Say, TargetPrompt
 from cosine_node.training.local_target import LocalTarget
 from cosine_node.training.questions import Message, Question, read_questions
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -41,7 +41,7 @@ FEWEST_WRITTEN: Final = 64
 
 
 def write_own_questions(
-    target: LocalTarget, codec: TextCodec, folder: Path, *, count: int, seed: int, say: Say
+    target: LocalTarget, codec: TextTokenizer, folder: Path, *, count: int, seed: int, say: Say
 ) -> Path:
     """A file of so many of the target's own questions in a folder; what an earlier call has written there counts.
 
@@ -68,7 +68,7 @@ def write_own_questions(
 
 def write_follow_ups(
     target: LocalTarget,
-    codec: TextCodec,
+    codec: TextTokenizer,
     folder: Path,
     questions: Sequence[Question],
     answers: Sequence[Answer],
@@ -131,7 +131,7 @@ class OwnQuestions:
         return True
 
 
-def opening_of(codec: TextCodec, before: Sequence[Message] = ()) -> tuple[int, ...]:
+def opening_of(codec: TextTokenizer, before: Sequence[Message] = ()) -> tuple[int, ...]:
     """A chat's tokens up to where the user speaks, after all `before`. Raises `UsageError`."""
     chats = [codec.encode_chat([*before, {"role": "user", "content": said}]) for said in ("?", "1", "x")]
     shared = next((i for i, tokens in enumerate(zip(*chats, strict=False)) if len(set(tokens)) > 1), 0)
@@ -141,7 +141,7 @@ def opening_of(codec: TextCodec, before: Sequence[Message] = ()) -> tuple[int, .
 
 
 def _written(
-    target: LocalTarget, codec: TextCodec, begun: Mapping[int, _Begun]
+    target: LocalTarget, codec: TextTokenizer, begun: Mapping[int, _Begun]
 ) -> Iterator[tuple[int, str, tuple[Message, ...]]]:
     """What users said, with its number and all before it, as it comes; what does not end is left out."""
     prompts = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_node.training.answers import TargetPrompt
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -85,7 +85,7 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
 
 
 def prompts_of(
-    questions: Sequence[Question], codec: TextCodec, *, answers: int, longest_prompt: int, is_asked_twice: bool
+    questions: Sequence[Question], codec: TextTokenizer, *, answers: int, longest_prompt: int, is_asked_twice: bool
 ) -> list[TargetPrompt]:
     """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
 
@@ -106,7 +106,7 @@ def prompts_of(
 
 
 def readings_of(
-    questions: Sequence[Question], codec: TextCodec, *, readings: int, longest_prompt: int, longest_answer: int
+    questions: Sequence[Question], codec: TextTokenizer, *, readings: int, longest_prompt: int, longest_answer: int
 ) -> list[TargetPrompt]:
     """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
     found: list[TargetPrompt] = []

@@ -26,7 +26,7 @@ from cosine_p2p.client import AsyncClient, Join, Swarm
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -62,11 +62,11 @@ class LocalSource:
         return fetch_folder(self.model)
 
     @cached_property
-    def codec(self) -> TextCodec:
+    def codec(self) -> TextTokenizer:
         files = TokenizerFiles.read(self.folder)
         if files is None:
             raise UsageError(f"The target {self.model!r} has no tokenizer files; train for a model that has them.")
-        return TextCodec(files.files)
+        return TextTokenizer(files.files)
 
     def loaded(self) -> Any:
         """The model itself, loaded anew, in 16 bits where these are fast. Raises `UsageError`."""
@@ -108,10 +108,10 @@ class SwarmSource:
     seed: int
 
     @cached_property
-    def codec(self) -> TextCodec:
+    def codec(self) -> TextTokenizer:
         return asyncio.run(self._find_codec())
 
-    async def _find_codec(self) -> TextCodec:
+    async def _find_codec(self) -> TextTokenizer:
         joined: list[Swarm] = []
 
         async def join() -> Swarm:

@@ -15,7 +15,7 @@ from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.client import Swarm
 from cosine_p2p.huggingface import SwarmModelForCausalLM
 from cosine_p2p.request.generation_config import read_eos
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.test_blocking import InProcess
@@ -27,7 +27,7 @@ async def embedded(published: GenerationDefaults | None = None) -> Swarm:
     """The embedded target and one drafter, in the client's own process; `published` is the target's own config."""
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     eos = read_eos(zoo.folder("target"))
     swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=eos, generation_defaults=published).__aenter__()
     target, draft = (

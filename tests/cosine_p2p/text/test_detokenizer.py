@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_p2p.text.detokenizer import SETTLED_AFTER_TOKENS, Codec, Detokenizer, TextAssembler
 from cosine_p2p.text.token_effects import TokenEffect
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from tests.cosine_p2p.tokenizer_kinds import FAMILY, KINDS, WHOLE_AT_THE_END, codec_of, ids, random_tokens
 
 MANY_TOKENS = 1000
@@ -21,19 +21,19 @@ BYTE_FALLBACK = [kind for kind in KINDS if kind.startswith("byte fallback")]
 STREAMED = [kind for kind in KINDS if kind not in WHOLE_AT_THE_END]
 
 
-def added_text(codec: TextCodec, prompt: Sequence[int], output: Sequence[int]) -> str:
+def added_text(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> str:
     """decode(prompt + output) without what it has in common with decode(prompt)."""
     whole = codec.decode([*prompt, *output])
     return whole[len(path.commonprefix([codec.decode(prompt), whole])) :]  # noqa: RUF071 letter by letter is meant
 
 
-def streamed(codec: TextCodec, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
+def streamed(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
     """What each token gives, and what the end gives."""
     detokenizer = Detokenizer(codec, prompt)
     return [*(detokenizer.add(token) for token in output), detokenizer.finish()]
 
 
-def bytes_of(codec: TextCodec, text: str) -> list[int]:
+def bytes_of(codec: TextTokenizer, text: str) -> list[int]:
     """A text in tokens of bytes."""
     return ids(codec, *(f"<0x{byte:02X}>" for byte in text.encode()))
 
@@ -128,7 +128,7 @@ def test_a_run_of_byte_tokens_is_text_if_all_of_it_is_which_only_its_end_tells(k
 class Counted:
     """A codec that counts the tokens it decodes."""
 
-    def __init__(self, codec: TextCodec) -> None:
+    def __init__(self, codec: TextTokenizer) -> None:
         self._codec = codec
         self.effect = codec.effect
         self.decoded = 0
@@ -152,7 +152,7 @@ def test_the_work_grows_with_the_output(kind: str, are_words: bool) -> None:
     assert codec.decoded <= 3 * MANY_TOKENS + MANY_TOKENS * 2 * SETTLED_AFTER_TOKENS
 
 
-def _no_character(codec: TextCodec) -> list[int]:
+def _no_character(codec: TextTokenizer) -> list[int]:
     """A token of a byte that begins no character, where the tokenizer has such tokens; else a mark."""
     names = codec._tokenizer.get_vocab()
     return [names.get("<0xFF>", names.get("ÿ", names["."]))]

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cosine_node.zoo.family import tokenizer_folder
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import PromptRefused, UsageError
 
@@ -32,7 +32,7 @@ def theirs() -> Any:
 
 
 def test_texts_and_chats_to_tokens_and_back(files: Mapping[str, bytes], theirs: Any) -> None:
-    codec = TextCodec(files)
+    codec = TextTokenizer(files)
     for text in TEXTS:
         tokens = codec.encode(text)
         assert list(tokens) == theirs(text)["input_ids"]
@@ -57,7 +57,7 @@ def test_files_without_a_tokenizer_and_broken_companions_are_refused(files: Mapp
         *({**files, **changed} for changed in others),
     ):
         with pytest.raises(UsageError):
-            TextCodec(broken)
+            TextTokenizer(broken)
 
 
 def word_level(**parts: Any) -> bytes:
@@ -70,13 +70,13 @@ def test_a_tokenizer_whose_library_panics_is_refused_as_any_other() -> None:
     """The panics of pyo3 are no `Exception`, and would end whatever runs."""
     broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     with pytest.raises(UsageError, match="cannot be read"):
-        TextCodec({"tokenizer.json": word_level(normalizer=broken)})
+        TextTokenizer({"tokenizer.json": word_level(normalizer=broken)})
 
 
 def test_a_tokenizer_that_fails_on_a_text_refuses_the_prompt() -> None:
     """The library raises a plain `Exception` where an unknown token is missing."""
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "b"}
-    codec = TextCodec({"tokenizer.json": word_level(model=model)})
+    codec = TextTokenizer({"tokenizer.json": word_level(model=model)})
     with pytest.raises(PromptRefused, match="failed on the prompt"):
         codec.encode("c")
 
@@ -87,13 +87,13 @@ def test_a_prompt_is_neither_cut_nor_padded() -> None:
     fill = {"strategy": {"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": None}
     pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
     words = word_level(truncation=cut, padding=pad, pre_tokenizer={"type": "Whitespace"})
-    assert TextCodec({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
+    assert TextTokenizer({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
 
 
 def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) -> None:
     bare = {name: data for name, data in files.items() if not name.startswith("chat_template")}
     config = json.loads(bare["tokenizer_config.json"])
     config.pop("chat_template", None)
-    codec = TextCodec({**bare, "tokenizer_config.json": json.dumps(config).encode()})
+    codec = TextTokenizer({**bare, "tokenizer_config.json": json.dumps(config).encode()})
     with pytest.raises(UsageError, match="no chat template"):
         codec.encode_chat(CHATS[0])

@@ -17,7 +17,7 @@ from cosine_node.engine.base import BadLogits, Choice, OutOfPages, PassAbandoned
 from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
 from cosine_p2p.request.results import Generation
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.engine.recited import BYTES, CERTAINTY, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
@@ -350,7 +350,7 @@ def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
     """A generation whose target knows the text in its own tokens, helped by a model that knows it in others."""
 
     async def run() -> tuple[Generation, list[int]]:
-        codec = TextCodec({"tokenizer.json": byte_level(400).to_str().encode()})
+        codec = TextTokenizer({"tokenizer.json": byte_level(400).to_str().encode()})
         async with SimulatedSwarm(codec=codec) as swarm:
             target = Reciter(PAIRS, TEXT, vocab_tokens=400)
             await swarm.verifier(target)

@@ -13,7 +13,7 @@ from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
@@ -40,7 +40,7 @@ def engine(folder: Path) -> TorchEngine:
 def prompts(folder: Path) -> list[tuple[int, ...]]:
     files = TokenizerFiles.read(folder)
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     return [codec.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
 
 

@@ -16,7 +16,7 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_node.gguf.tokenizer import tokenizer_files
 from cosine_node.gguf.writing import write_gguf
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
@@ -91,7 +91,7 @@ def test_the_chat_template_and_the_names_of_special_tokens_come_with_it(toy: Ggu
     chat = [{"role": "user", "content": "Hello 12"}]
     stored = TokenizerFiles.read(zoo.tokenizer_folder())
     assert stored is not None
-    assert TextCodec(files).encode_chat(chat) == TextCodec(stored.files).encode_chat(chat)
+    assert TextTokenizer(files).encode_chat(chat) == TextTokenizer(stored.files).encode_chat(chat)
 
 
 def test_tokens_without_texts_have_no_files(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from cosine_node.learning.versions import VERSIONS, Versions
 from cosine_node.learning.worker import carry_out
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.model import ModelSource, fetch_folder, load_weights
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -163,10 +163,12 @@ def test_weights_in_a_folder_or_a_file_that_can_be_written_anew_can_learn(
         check_can_learn("zoo:smol-code", file, engine)
 
 
-def codec(*, has_template: bool = True) -> TextCodec:
+def codec(*, has_template: bool = True) -> TextTokenizer:
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
-    return TextCodec({name: data for name, data in files.files.items() if has_template or name == "tokenizer.json"})
+    return TextTokenizer(
+        {name: data for name, data in files.files.items() if has_template or name == "tokenizer.json"}
+    )
 
 
 @pytest.mark.parametrize(

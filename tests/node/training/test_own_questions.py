@@ -20,7 +20,7 @@ from cosine_node.training.own_questions import (
 from cosine_node.training.questions import Question, read_questions
 from cosine_node.training.target_source import Answering, LocalSource
 from cosine_p2p.request.generation_config import read_eos
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -33,7 +33,7 @@ def source() -> LocalSource:
 
 
 def test_the_opening_is_the_template_up_to_where_the_user_speaks(source: LocalSource) -> None:
-    codec: TextCodec = source.codec
+    codec: TextTokenizer = source.codec
     whole = codec.encode_chat([{"role": "user", "content": "Where is it?"}])
     opening = opening_of(codec)
     assert whole[: len(opening)] == opening
@@ -54,7 +54,7 @@ def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(source: Loc
 class RepeatingTarget:
     """A target that says each of its questions `times` times."""
 
-    def __init__(self, codec: TextCodec, *, times: int) -> None:
+    def __init__(self, codec: TextTokenizer, *, times: int) -> None:
         self._codec = codec
         self._times = times
 

@@ -16,7 +16,7 @@ from cosine_node.training.questions import (
     read_questions,
     readings_of,
 )
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
 
 CHAT = [
@@ -98,7 +98,7 @@ def test_a_folder_without_texts_and_a_damaged_archive_are_refused(tmp_path: Path
         read_questions(tmp_path)
 
 
-class Letters(TextCodec):
+class Letters(TextTokenizer):
     """A token for each letter, and no files."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.zoo.prompt_set import prompts
-from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
@@ -60,7 +60,7 @@ def asked(model: str, count: int) -> Texts:
     folder = unfold(source, cache_folder=Path(_FILES.name)) if source.is_file() else source
     files = TokenizerFiles.read(folder)
     assert files is not None
-    codec = TextCodec(files.files)
+    codec = TextTokenizer(files.files)
     by_domain = [prompts(domain) for domain in zoo.DOMAINS]
     texts = [prompt.render() for row in zip(*by_domain, strict=False) for prompt in row]
     return [list(codec.encode(texts[number % len(texts)])[:PROMPT_TOKENS]) for number in range(count)]
