@@ -35,12 +35,13 @@ if TYPE_CHECKING:
         VerifierReport,
     )
     from cosine_p2p.session.run import Run
+    from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 
 __all__ = [
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
-    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
-    "__version__", "told_origins",
+    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "TextTokenizer", "UsageError",
+    "VerifierReport", "__version__", "load_tokenizer", "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
@@ -53,6 +54,7 @@ HOMES: Final = {
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
     **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
     "Run": "session.run",
+    **dict.fromkeys(("TextTokenizer", "load_tokenizer"), "text.tokenizer"),
 }
 """The modules of names that are imported when first used (PEP 562): a node or a help text needs no client."""
 

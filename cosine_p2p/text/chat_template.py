@@ -1,97 +1,168 @@
-"""Chat templates, rendered in a process of their own that can be ended: one may loop for ever or fill memory."""
+"""Chat templates: which of a tokenizer's is taken, and what it is given, as transformers 5.24 does it."""
 
 import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from threading import Lock, Timer
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import Any, Final
-from weakref import finalize
 
-from cosine_p2p.text import template_worker
+from cosine_p2p.text.special_tokens import CONFIG, read_json_object
+from cosine_p2p.text.template_process import TemplateProcesses
+from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES
 from cosine_protocol.errors import PromptRefused
 
-RENDER_TIMEOUT_S: Final = 10.0
-"""A template takes milliseconds, and the process that renders it tenths of a second to start."""
-MAX_TEXT_CHARACTERS: Final = 8 << 20
-"""More than the prompts of the longest contexts have."""
-MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
-"""Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
+TOOL_USE: Final = "tool_use"
+"""The template taken by itself where a chat has tools; else it is `DEFAULT`."""
+DEFAULT: Final = "default"
+REASONING: Final = ("reasoning_content", "thinking", "reasoning")
+"""The fields of a message that hold reasoning, the standard one first: templates read one of them."""
+_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Stands where the message ends that is continued; transformers' own, since a template may look at its text."""
+_KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
 
 
-class ChatTemplate:
-    """A template of jinja2. Its process starts when it is first needed and ends with the object."""
+class ChatTemplates:
+    """The chat templates of a tokenizer, by name, rendered in processes of their own.
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._turn = Lock()
-        self._worker: _Worker | None = None
+    `now` tells the time of day to templates that write it.
+    """
 
-    def render(self, values: dict[str, Any]) -> str:
-        """The text for some values; waits for its turn. Raises `PromptRefused` if there is none in time."""
-        asked = {"template": self._text, "values": values, "max_characters": MAX_TEXT_CHARACTERS}
-        with self._turn:
-            if self._worker is None or not self._worker.is_ours:
-                self._worker = _Worker()
-            line = self._worker.ask(json.dumps(asked).encode() + b"\n")
-            if not line.endswith(b"\n"):
-                self._worker = None
-                raise PromptRefused("The target's chat template took too long, or too much memory.")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise PromptRefused(f"The target's chat template refused the messages: {answer['error']}.")
-        return str(answer["text"])
+    def __init__(self, named: Mapping[str, str], *, now: Callable[[], datetime] = datetime.now) -> None:
+        self._named = named
+        self._now = now
+        self._processes = TemplateProcesses()
 
+    @classmethod
+    def read(cls, files: Mapping[str, bytes]) -> "ChatTemplates":
+        """Those in a tokenizer's files, in transformers' order: files of their own, then the tokenizer's config.
 
-class _Worker:
-    """The process of `template_worker`. It ends with this object, or once nobody holds its stdin."""
+        Where neither has one it is that in chat_template.json, a file of processors, which read text and more.
+        Raises `ValueError` or `RecursionError` for files that cannot be read.
+        """
+        own = {
+            name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja"): data.decode()
+            for name, data in files.items()
+            if name.startswith(ADDITIONAL_TEMPLATES)
+        }
+        if "chat_template.jinja" in files:
+            own = {DEFAULT: files["chat_template.jinja"].decode(), **own}
+        stated = (read_json_object(files, name).get("chat_template") for name in (CONFIG, "chat_template.json"))
+        return cls(own or next((named for each in stated if (named := _by_name(each))), {}))
 
-    def __init__(self) -> None:
-        jinja2 = find_spec("jinja2")
-        if jinja2 is None or jinja2.origin is None:
-            raise PromptRefused("Chats need jinja2, which is not installed; install it, or send plain text.")
-        # Isolated from the user's environment: nothing of it concerns a template.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", template_worker.__file__, str(Path(jinja2.origin).parents[1])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self._pid = os.getpid()
-        finalize(self, _end, self._process, self._pid)
+    def chosen(self, name: str | None, *, has_tools: bool) -> str:
+        """The text of the template with a name; any other text is one itself. Raises `PromptRefused`."""
+        if name is not None:
+            return self._named.get(name, name)
+        if not self._named:
+            raise PromptRefused("The target has no chat template; send plain text, without --chat or messages.")
+        found = self._named.get(TOOL_USE) if has_tools else None
+        if found is None:
+            found = self._named.get(DEFAULT)
+        if found is None:
+            raise PromptRefused(f"The target has several chat templates; name one of {', '.join(self._named)}.")
+        return found
 
-    @property
-    def is_ours(self) -> bool:
-        """False in a child that was forked, whose parent talks to the process."""
-        return self._pid == os.getpid()
-
-    def ask(self, question: bytes) -> bytes:
-        """The line that answers; part of it, or nothing, if the process failed or was ended for taking too long."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        ending = Timer(RENDER_TIMEOUT_S, self._process.kill)
-        ending.daemon = True
-        ending.start()
+    def render(
+        self,
+        messages: Sequence[Any],
+        *,
+        tools: Sequence[Any] | None,
+        documents: Sequence[Any] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool | str,
+        template: str | None,
+        values: Mapping[str, Any],
+    ) -> str:
+        """The text of a chat. Raises `PromptRefused`, with the template's own sentence where it has one."""
+        text = self.chosen(template, has_tools=tools is not None)
         try:
-            self._process.stdin.write(question)
-            self._process.stdin.flush()
-            return self._process.stdout.readline(MAX_ANSWER_BYTES)
-        except OSError:
-            return b""
-        finally:
-            ending.cancel()
+            chat, given, sources, more = json.loads(
+                json.dumps([list(messages), tools, documents, dict(values)], default=_plain)
+            )
+        except (ValueError, TypeError, RecursionError):
+            raise PromptRefused("The chat has something that is neither text, number, list nor object.") from None
+        if not chat:
+            raise PromptRefused("The chat has no message; give at least one.")
+        for what, listed in (("messages", chat), ("tools", given or []), ("documents", sources or [])):
+            if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+                raise PromptRefused(f"The {what} of a chat must be a list of objects.")
+        chat = [_with_reasoning({key: value for key, value in each.items() if value is not None}) for each in chat]
+        field = continue_final_message if isinstance(continue_final_message, str) else "content"
+        said = _mark(chat[-1], field, text) if continue_final_message else ""
+        rendered = self._processes.render(
+            text,
+            more
+            | {
+                "messages": chat,
+                "tools": given,
+                "documents": sources,
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            },
+            now=self._now().isoformat(),
+        )
+        return _cut(rendered, said) if continue_final_message else rendered
 
 
-def _end(process: "subprocess.Popen[bytes]", pid: int) -> None:
-    if os.getpid() != pid:
-        # In a child that was forked: the process is its parent's.
-        return
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:
-                continue
-    process.wait()
+def knows_developer(template: str) -> bool:
+    """True if a template names the role `developer`, and so says itself what such a message is."""
+    return _KNOWS_DEVELOPER.search(template) is not None
+
+
+def _by_name(stated: Any) -> dict[str, str]:
+    """Templates as a file states them: one, by their names, or a list of `{"name", "template"}`."""
+    if isinstance(stated, str):
+        return {DEFAULT: stated}
+    if isinstance(stated, list):
+        stated = {each.get("name"): each.get("template") for each in stated if isinstance(each, dict)}
+    if not isinstance(stated, dict):
+        return {}
+    return {name: text for name, text in stated.items() if isinstance(name, str) and isinstance(text, str)}
+
+
+def _plain(value: Any) -> Any:
+    """What a template sees of an object that is none of JSON's: its fields, its values, or the name of its type."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    for method in ("model_dump", "item"):  # of pydantic and numpy
+        if callable(found := getattr(value, method, None)):
+            return found()
+    return f"<{type(value).__name__}>"
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with its reasoning under the names that templates read."""
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _mark(message: dict[str, Any], field: str, template: str) -> str:
+    """Mark the end of a message's field; returns its text. Raises `PromptRefused` if there is none to continue."""
+    said = message.get(field)
+    names = [name for name in REASONING if message.get(name) == said] if field in REASONING else [field]
+    if said is None or not any(name in template for name in names):
+        raise PromptRefused(f"The final message cannot be continued: it has no {field} that the template reads.")
+    if isinstance(said, list):
+        part = next((each for each in reversed(said) if isinstance(each, dict) and "text" in each), None)
+        if part is None:
+            raise PromptRefused("The final message cannot be continued: no part of it is text.")
+        said = part["text"]
+        part["text"] = f"{said}{_MARK}"
+    else:
+        message |= dict.fromkeys(names, f"{said}{_MARK}")
+    return str(said)
+
+
+def _cut(rendered: str, said: str) -> str:
+    """A rendered chat up to its mark. Raises `PromptRefused` if the template has changed what stands there."""
+    mark = _MARK.strip()
+    if said.strip() not in rendered or mark not in rendered:
+        raise PromptRefused("The final message cannot be continued: the target's chat template changes its text.")
+    place = rendered.rindex(mark)
+    before = rendered[:place]
+    # Where the template strips a text, it would have stripped the space before the mark as well.
+    return before if rendered.startswith(_MARK, place) else before.rstrip()

@@ -15,7 +15,7 @@ from cosine_p2p.request.generation_config import read_eos, read_generation_confi
 from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.text.gguf_header import read_header
-from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
+from cosine_p2p.text.tokenizer_files import TokenizerFiles, counted_digest, names_in, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import TargetFacts
 
@@ -74,7 +74,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
-    parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    parts = {name: (folder / name).read_bytes() for name in names_in(folder) if (folder / name).is_file()}
     parts["config.json"] = config.read_bytes()
     digest = counted_digest(b"cosine/target/1", [*sorted(parts.items()), ("tensors", _listing(tensors))])
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)

@@ -1,13 +1,16 @@
 """A process that renders chat templates, which are strangers' programs. `chat_template.py` starts and bounds it.
 
 Run by its path, so that it imports nothing of ours: the folder of jinja2 is its argument. It reads one JSON line a
-question from stdin, `{"template", "values", "max_characters"}`, and answers `{"text"}` or `{"error"}`.
+question from stdin, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`. A
+template finds here what transformers 5.24 gives it (`utils/chat_template_utils.py`), and writes the same text.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from datetime import datetime
+from functools import cache, lru_cache
 from typing import Any, Final
 
 MAX_MEMORY_BYTES: Final = 1 << 30
@@ -38,19 +41,89 @@ def allow_more_time() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(used_s) + MAX_CPU_S, most_s))
 
 
-@lru_cache(maxsize=4)
-def compiled(template: str) -> Any:
-    """A template in jinja2's sandbox, with the settings of transformers."""
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+def tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """The filter of this name: jinja2's own writes HTML and sorts keys."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(template)
+
+class Dictionaries:
+    """The global `dict` of templates: makes dictionaries, and is no class by which to reach others."""
+
+    def __call__(self, *values: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*values, **named)
+
+    def fromkeys(self, *values: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*values)
+
+
+@cache
+def environment() -> Any:
+    """jinja2's sandbox with the settings, globals and tags that chat templates are written for."""
+    # Found once `main` has named their folder.
+    from jinja2 import nodes
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.ext import Extension, LoopControlExtension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+
+    class Generation(Extension):
+        """The tag `generation`, by which training finds the assistant's texts: here its body alone."""
+
+        tags = {"generation"}  # noqa: RUF012 -- jinja2 declares it so
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            # A call, and so a scope of its own: what the body sets ends with it, as in transformers.
+            return nodes.CallBlock(self.call_method("written"), [], [], body).set_lineno(line)
+
+        def written(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    class PlainNamespace(Namespace):
+        """A namespace without names that begin with an underscore."""
+
+        def __init__(*given: Any, **named: Any) -> None:
+            # As in jinja2, so that a template may name an attribute `self`.
+            self, values = given[0], dict(*given[1:], **named)
+            for name in values:
+                PlainNamespace.check(name)
+            Namespace.__init__(self, values)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            PlainNamespace.check(name)
+            super().__setitem__(name, value)
+
+        @staticmethod
+        def check(name: Any) -> None:
+            if isinstance(name, str) and name.startswith("_"):
+                raise SecurityError(f"a namespace takes no name that begins with an underscore, as {name!r} does")
+
+    def raise_exception(message: Any) -> None:
+        raise TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, LoopControlExtension]
+    )
+    made.filters["tojson"] = tojson
+    made.globals |= {"raise_exception": raise_exception, "dict": Dictionaries(), "namespace": PlainNamespace}
+    return made
+
+
+@lru_cache(maxsize=8)
+def compiled(template: str) -> Any:
+    """A template, ready to be rendered; a tokenizer has a few."""
+    return environment().from_string(template)
 
 
 def answer(question: dict[str, Any]) -> dict[str, str]:
     """The text of a template, or why there is none."""
     pieces, left = [], question["max_characters"]
+    values = {"strftime_now": datetime.fromisoformat(question["now"]).strftime, **question["values"]}
     try:
-        for piece in compiled(question["template"]).generate(**question["values"]):
+        for piece in compiled(question["template"]).generate(values):
             pieces.append(piece)
             left -= len(piece)
             if left < 0:
@@ -69,6 +142,9 @@ def main() -> None:
     sys.path.append(sys.argv[1])
     compiled("")
     confine()
+    # From here on a template's own time counts.
+    sys.stdout.write("\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         allow_more_time()
         sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")

@@ -1,15 +1,20 @@
-"""The target's tokenizer and chat template, without torch or transformers."""
+"""A model's tokenizer and chat templates, without torch or transformers."""
 
-import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from cosine_p2p.text.chat_template import ChatTemplate
+from cosine_p2p.text.chat_template import ChatTemplates
+from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.text.special_tokens import SpecialTokens
 from cosine_p2p.text.token_effects import TokenEffect, TokenEffects
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, UsageError
 
 
@@ -27,8 +32,19 @@ def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
         raise error(sentence) from None
 
 
+def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
+    """The tokenizer in a model's folder, also one without weights. Raises `UsageError` if there is none."""
+    place = Path(path).expanduser()
+    if place.suffix == GGUF_SUFFIX:
+        raise UsageError(f"{place} is a GGUF file, whose tokenizer cannot be read here; give a folder.")
+    files = TokenizerFiles.read(place)
+    if files is None:
+        raise UsageError(f"{place} is no folder with a tokenizer; it needs a tokenizer.json.")
+    return TextTokenizer(files.files)
+
+
 class TextTokenizer:
-    """Text to token ids and back, built from tokenizer files (name -> bytes).
+    """Text and chats to token ids and back, built from tokenizer files (name -> bytes).
 
     The files may be a stranger's, checked against the target's digest and no more: reading and encoding may take
     long, so that both belong into a thread. Raises `UsageError` if the files hold no usable tokenizer.
@@ -38,28 +54,30 @@ class TextTokenizer:
         if "tokenizer.json" not in files:
             raise UsageError("The target has no tokenizer.json; only fast tokenizers are supported.")
         try:
+            special = SpecialTokens.read(files)
+            self._templates = ChatTemplates.read(files)
             with failures_as(UsageError, "The target's tokenizer.json cannot be read."):
-                self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+                self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"].removeprefix(BOM_UTF8))
                 # A prompt is read as it is, as transformers reads it, whatever length a tokenizer was trained with.
                 self._tokenizer.no_padding()
                 self._tokenizer.no_truncation()
-            self._config: dict[str, Any] = json.loads(files.get("tokenizer_config.json", b"{}"))
-            own_file = files.get("chat_template.jinja", b"").decode()
-        except (ValueError, RecursionError) as error:
+                special.add_to(self._tokenizer)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
-        if not isinstance(self._config, dict):
-            raise UsageError("The target's tokenizer_config.json holds no object.")
-        template = own_file or self._config.get("chat_template")
-        self._chat_template = ChatTemplate(template) if isinstance(template, str) and template else None
+        self._named = special.named
 
     @cached_property
     def vocab_tokens(self) -> int:
         """One more than the highest token id."""
         return 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a plain prompt, with the special tokens the tokenizer adds by default."""
-        return self._encoded(text, add_special_tokens=True)
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text, by default with the special tokens that the tokenizer adds.
+
+        Raises `PromptRefused` if it fails on the text.
+        """
+        with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
+            return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens."""
@@ -71,22 +89,38 @@ class TextTokenizer:
         """The part of the text that is certain once a token has come."""
         return self._effects.of(token)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
-        if self._chat_template is None:
-            raise PromptRefused("The target has no chat template; send plain text, without --chat or messages.")
-        values = {"messages": list(map(dict, messages)), "add_generation_prompt": True, **self._special_tokens()}
-        return self._encoded(self._chat_template.render(values), add_special_tokens=False)
+    def render_chat(
+        self,
+        messages: Sequence[Any],
+        *,
+        tools: Sequence[Any] | None = None,
+        documents: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool | str = False,
+        template: str | None = None,
+        **template_options: Any,
+    ) -> str:
+        """The text of a chat by a template of the tokenizer, character by character what transformers renders.
 
-    def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
-            return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        `tools` are JSON schemas, `documents` objects with title and text. The text ends ready for the assistant's
+        turn, or where the final message does, with `continue_final_message`, which may name another field of it
+        than its content. `template` is the name of one, or the text of any; `template_options` are for it. Raises
+        `PromptRefused`, with the template's own sentence where it refuses the messages.
+        """
+        return self._templates.render(
+            messages,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template=template,
+            values={**self._named, **template_options},
+        )
+
+    def encode_chat(self, messages: Sequence[Any], **options: Any) -> tuple[int, ...]:
+        """Token ids of a chat; takes and raises what `render_chat` does."""
+        return self.encode(self.render_chat(messages, **options), add_special_tokens=False)
 
     @cached_property
     def _effects(self) -> TokenEffects:
         return TokenEffects(self._tokenizer)
-
-    def _special_tokens(self) -> dict[str, str]:
-        named = {name: self._config.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-        texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
-        return {name: text for name, text in texts.items() if text}

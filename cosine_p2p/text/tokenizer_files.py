@@ -31,6 +31,12 @@ NAMES: Final = (
     "vocab.json", "vocab.txt",
 )  # fmt: skip
 """The files that the tokenizers of transformers are saved as."""
+TEMPLATE_FOLDER: Final = "additional_chat_templates"
+"""A folder for chat templates beside the first. As a file it is the list of them, one name a line."""
+ADDITIONAL_TEMPLATES: Final = f"{TEMPLATE_FOLDER}/"
+MAX_TEMPLATES: Final = 16
+"""A model has one for chats, one for tools, one for documents; each is asked for by itself."""
+_TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
 # Any of these alone makes a tokenizer; the others only describe one.
 _VOCABULARIES: Final = frozenset(NAMES) & {
     "sentencepiece.bpe.model", "spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"
@@ -47,17 +53,24 @@ LEAST_BYTES_PER_S: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Name to content, of names in `NAMES` only."""
+    """Name to content, of names in `NAMES` and templates in `TEMPLATE_FOLDER`. An empty file is as good as none."""
 
     files: Mapping[str, bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
+        kept = {name: data for name, data in sorted(self.files.items()) if data}
+        object.__setattr__(self, "files", MappingProxyType(kept))
 
     @property
     def digest(self) -> bytes:
         """The digest of all files in the order of their names."""
         return counted_digest(b"cosine/tokenizer/1", self.files.items())
+
+    def answer(self, name: str) -> bytes:
+        """What is sent to who asks for a name: a file, the list of templates, or nothing."""
+        if name == TEMPLATE_FOLDER:
+            return "\n".join(each for each in self.files if each.startswith(ADDITIONAL_TEMPLATES)).encode()
+        return self.files.get(name, b"")
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
@@ -69,7 +82,7 @@ class TokenizerFiles:
         root, files = folder.resolve(), {}
         # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
         blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
-        for name in NAMES:
+        for name in names_in(root):
             file = (root / name).resolve()
             if not file.is_file():
                 continue
@@ -93,12 +106,19 @@ class TokenizerFiles:
         try:
             draft.mkdir()
             for name, data in self.files.items():
+                (draft / name).parent.mkdir(exist_ok=True)
                 (draft / name).write_bytes(data)
             draft.rename(folder)
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
             if not folder.is_dir():
                 raise
+
+
+def names_in(folder: Path) -> list[str]:
+    """The files of a folder that may belong to its tokenizer, whether they are there or not."""
+    found = sorted(f"{ADDITIONAL_TEMPLATES}{file.name}" for file in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    return [*NAMES, *[name for name in found if _TEMPLATE.fullmatch(name)][:MAX_TEMPLATES]]
 
 
 def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
@@ -175,7 +195,10 @@ class _Fetch:
 
     async def all_files(self) -> TokenizerFiles:
         files = {name: await self._file(name) for name in NAMES}
-        return TokenizerFiles({name: data for name, data in files.items() if data})
+        templates = (await self._file(TEMPLATE_FOLDER)).decode("ascii", "replace").splitlines()
+        if len(templates) > MAX_TEMPLATES or not all(map(_TEMPLATE.fullmatch, templates)):
+            raise RemoteProtocolError(f"{self._channel.peer_id} sent names of chat templates that are none")
+        return TokenizerFiles(files | {name: await self._file(name) for name in templates})
 
     async def _file(self, name: str) -> bytes:
         """A file's content, empty if the peer does not have it."""

@@ -76,7 +76,7 @@ class ReplayCodec(TextTokenizer):
         super().__init__({"tokenizer.json": (zoo.tokenizer_folder() / "tokenizer.json").read_bytes()})
         self._traces = traces
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return self._traces.numbered(int(text)).prompt()
 
     def can_follow(self, prompt: Sequence[int]) -> bool:

@@ -24,7 +24,7 @@ from cosine_protocol.errors import PeerError, PeerLost
 from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord
-from tests.cosine_p2p.text.test_chat_template import ENDLESS
+from tests.cosine_p2p.text.test_template_process import ENDLESS
 from tests.cosine_p2p.text.test_tokenizer import word_level
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import FASTEST, issued

@@ -23,10 +23,10 @@ from cosine_node.gguf.writing import StoredModel
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
-from cosine_p2p.text.chat_template import MAX_TEXT_CHARACTERS, ChatTemplate
 from cosine_p2p.text.detokenizer import Detokenizer
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
+from cosine_p2p.text.template_process import MAX_TEXT_CHARACTERS, TemplateProcesses
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.membership import read_swarm_file
@@ -230,11 +230,11 @@ def _tokenizer_seeds() -> list[bytes]:
     ]
 
 
-class _TemplateHere(ChatTemplate):
-    """A template that is rendered here, with a bound on time and memory as in its own process."""
+class _RenderingHere(TemplateProcesses):
+    """Templates are rendered here, with a bound on time and memory as in their own processes."""
 
-    def render(self, values: dict[str, Any]) -> str:
-        asked = {"template": self._text, "values": values, "max_characters": MAX_TEXT_CHARACTERS}
+    def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
+        asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
         with _confined():
             line = json.dumps(template_worker.answer(json.loads(json.dumps(asked))))
         return self.read(line)
@@ -271,7 +271,7 @@ def check_template(data: bytes) -> None:
     # Single steps of long arithmetic cannot be stopped here; a process of its own can be.
     if "**" in text or re.search(r"\d{6}", text):
         return
-    with patch("cosine_p2p.text.tokenizer.ChatTemplate", _TemplateHere):
+    with patch("cosine_p2p.text.chat_template.TemplateProcesses", _RenderingHere):
         codec = TextTokenizer({"tokenizer.json": KIND, "chat_template.jinja": data})
     codec.encode_chat(CHAT)
 

@@ -19,7 +19,7 @@ class LetterCodec(TextTokenizer):
     def __init__(self) -> None:
         return
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return tuple(ord(letter) - FIRST_LETTER for letter in text)
 
     def decode(self, tokens: Sequence[int]) -> str:

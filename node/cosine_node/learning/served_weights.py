@@ -11,7 +11,7 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
 from cosine_p2p.request import generation_config
 from cosine_p2p.text.target import GGUF_LINK
-from cosine_p2p.text.tokenizer_files import NAMES
+from cosine_p2p.text.tokenizer_files import names_in
 from cosine_protocol.errors import UsageError
 
 GGUF_FOLDER: Final = "gguf"
@@ -45,8 +45,9 @@ def add_what_serves(version: Path, shipped: Path, *, kind: str | None) -> None:
 
     With a `kind` of GGUF weights it gets a file of that kind. Raises `UsageError`.
     """
-    for name in (*NAMES, draft_vocabulary.FILE_NAME, generation_config.FILE_NAME):
+    for name in (*names_in(shipped), draft_vocabulary.FILE_NAME, generation_config.FILE_NAME):
         if (shipped / name).is_file() and not (version / name).exists():
+            (version / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(shipped / name, version / name)
     if kind is not None:
         folder = version / GGUF_FOLDER

@@ -24,7 +24,7 @@ from cosine_p2p.request.generation_config import apply_defaults, read_generation
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.text.target import read_target_facts
-from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles
+from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
@@ -170,7 +170,11 @@ def _download(name: str) -> Path:
     repository, _, file = rest.partition("/")
     try:
         if not name.startswith(HUB_FILE):
-            return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", *NAMES]))
+            return Path(
+                snapshot_download(
+                    name, allow_patterns=["*.json", "*.safetensors", *NAMES, f"{ADDITIONAL_TEMPLATES}*"]
+                )
+            )
         if file.endswith(GGUF_SUFFIX):
             return Path(hf_hub_download(f"{owner}/{repository}", file))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

@@ -77,7 +77,7 @@ class DiscoverService:
     def _file_piece(self, question: m.AskFile) -> m.Message:
         if self._files is None or question.tokenizer_digest != self._digest:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
-        data = self._files.files.get(question.name, b"")
+        data = self._files.answer(question.name)
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
         return m.FilePiece(question.number, len(data), piece)
 

@@ -1,65 +1,210 @@
-"""Chat templates are strangers' programs: what they do costs their target's own requests, and nobody else's."""
+"""Chats are rendered character by character as transformers renders them, by the template that it takes."""
 
-import asyncio
-import os
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
-from cosine_p2p.text import chat_template
-from cosine_p2p.text.chat_template import ChatTemplate
+from cosine_node.zoo.family import tokenizer_folder
+from cosine_p2p.text.chat_template import ChatTemplates, knows_developer
 from cosine_protocol.errors import PromptRefused
 
-CHAT = {"messages": [{"role": "user", "content": "hé 🙂"}]}
-ENDLESS = "{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4
-REFUSED = "The target's chat template refused the messages"
-GROWING = "{% set n = namespace(t='x') %}{% for a in range(60) %}{% set n.t = n.t ~ n.t %}{% endfor %}"
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+TOOL = {
+    "type": "function",
+    "function": {"name": "größe", "description": "a <b> & 'c'", "parameters": {"z": 1, "a": 2}},
+}
+CHAT = [
+    {"role": "user", "content": "Is 1 < 2 & 'é'?"},
+    {"role": "assistant", "content": " yes, ", "reasoning": "hm"},
+]
+TEMPLATES = {
+    "globals": "{{ bos_token }}{% if tools is none %}none{% endif %}{% if documents is defined %}defined{% endif %}"
+    "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}",
+    "json": "{{ messages | tojson }}{{ tools | tojson(indent=2, ensure_ascii=True) }}"
+    "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=True) }}",
+    "loops": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}"
+    "{% if loop.index == 2 %}{% break %}{% endif %}{% endfor %}",
+    "generation": "{% set a = 1 %}{% for m in messages %}{{ m.role }}\n  {% generation %}\n{% set a = 2 %}"
+    "{{ m['content'] }}{{ a }}{%- endgeneration %}\n{{ a }}{% endfor %}",
+    "namespaces": "{% set n = namespace(x=dict(a=1), self=2) %}{% set n.x = dict.fromkeys('ab', 3) %}"
+    "{{ n.x }}{{ n.self }}",
+    "reasoning": "{% for m in messages %}{{ m.thinking }}|{{ m.reasoning_content }}|{{ m.reasoning }};{% endfor %}",
+    "options": "{{ enable_thinking }}{{ add_generation_prompt }}{{ eos_token }}{{ undefined_one }}",
+    "refusal": "{{ raise_exception('No: ' ~ messages[0].content) }}",
+    "stripped": "{% for m in messages %}<{{ m.content | trim }}>{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}go{% endif %}",
+    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+}
+NOON = datetime(2026, 11, 26, 12)
 
 
-def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway answers others meanwhile, and the next chat gets a process of its own."""
-    template = ChatTemplate("{% if messages[0].role == 'user' %}" + ENDLESS + "{% endif %}done")
-    assert template.render({"messages": [{"role": "other"}]}) == "done"
-    monkeypatch.setattr(chat_template, "RENDER_TIMEOUT_S", 0.7)
+class Noon(datetime):
+    """A clock that stands still."""
 
-    async def run() -> int:
-        rendering = asyncio.ensure_future(asyncio.to_thread(template.render, CHAT))
-        turns = 0
-        while not rendering.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        with pytest.raises(PromptRefused, match="too long"):
-            await rendering
-        return turns
+    @classmethod
+    def now(cls, tz: Any = None) -> "Noon":
+        return cls(2026, 11, 26, 12)
 
-    assert asyncio.run(run()) > 5
-    monkeypatch.setattr(chat_template, "RENDER_TIMEOUT_S", 10.0)
-    assert template.render({"messages": [{"role": "other"}]}) == "done"
+
+def ours(named: dict[str, str]) -> ChatTemplates:
+    return ChatTemplates(named, now=lambda: NOON)
+
+
+OURS = ours({"default": TEMPLATES["chatml"], **TEMPLATES})
+
+
+@pytest.fixture(autouse=True)
+def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template_utils, "datetime", Noon)
+
+
+def theirs(stated: Any) -> Any:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_folder() / "tokenizer.json"), **SPECIAL)
+    tokenizer.chat_template = stated
+    return tokenizer
+
+
+THEIRS = theirs({"default": TEMPLATES["chatml"], **TEMPLATES})
+
+
+def rendered(templates: ChatTemplates, messages: Any, *, template: str | None = None, **given: Any) -> str:
+    plan = {"tools": None, "documents": None, "add_generation_prompt": False, "continue_final_message": False}
+    fixed = {name: given.pop(name, value) for name, value in plan.items()}
+    return templates.render(messages, **fixed, template=template, values={**SPECIAL, **given})
+
+
+def both(messages: Any, *, template: str | None = None, **given: Any) -> tuple[str | None, str | None]:
+    """Our text and that of transformers; None for a refusal."""
+    texts: list[str | None] = []
+    for render in (
+        lambda: rendered(OURS, messages, template=template, **given),
+        lambda: THEIRS.apply_chat_template(messages, chat_template=template, tokenize=False, **given),
+    ):
+        try:
+            texts.append(render())
+        except Exception:  # of whatever class there
+            texts.append(None)
+    return texts[0], texts[1]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("tools", [None, [], [TOOL]])
+def test_a_chat_is_rendered_as_transformers_renders_it(name: str, tools: Any) -> None:
+    for more in ({}, {"enable_thinking": False, "documents": [{"title": "a", "text": "b"}], "bos_token": "x"}):
+        one, other = both(CHAT, template=name, tools=tools, **more)
+        assert one == other
+        assert (one is None) == (name == "refusal")
+
+
+PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, st.text()), max_size=3)
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
+    optional={
+        "content": st.one_of(st.none(), st.text(), PARTS),
+        "reasoning_content": st.one_of(st.none(), st.text()),
+        "thinking": st.text(),
+        "tool_calls": st.lists(st.just({"function": {"name": "f", "arguments": {"a": 1.5}}}), max_size=1),
+    },
+)
+
+
+@given(
+    chat=st.lists(MESSAGES, min_size=1, max_size=3),
+    name=st.sampled_from(sorted(TEMPLATES)),
+    continued=st.sampled_from([False, True, "reasoning_content", "thinking"]),
+    is_ready=st.booleans(),
+)
+def test_any_chat_is_rendered_or_refused_alike(chat: Any, name: str, continued: Any, is_ready: bool) -> None:
+    one, other = both(
+        chat, template=name, continue_final_message=continued, add_generation_prompt=is_ready and not continued
+    )
+    assert one == other
+
+
+def test_a_continued_message_ends_the_text_and_nobody_is_asked_to_speak() -> None:
+    assert rendered(OURS, CHAT, continue_final_message=True, add_generation_prompt=True).endswith(
+        "assistant\n yes, "
+    )
+    with pytest.raises(PromptRefused, match="no reasoning_content that the template reads"):
+        rendered(OURS, CHAT[:1], continue_final_message="reasoning_content")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message as an object of a program."""
+
+    role: str
+    content: str
+
+
+def test_objects_are_messages_too_and_values_without_a_form_stand_as_their_type() -> None:
+    assert both([Said("user", "a")]) == ("<|im_start|>user\na<|im_end|>\n",) * 2
+    assert rendered(OURS, [{"role": "user", "content": object()}]) == "<|im_start|>user\n<object><|im_end|>\n"
+
+
+def test_what_is_no_chat_is_refused_in_a_sentence() -> None:
+    for messages, sentence in (([], "no message"), ([1], "messages of a chat must be a list of objects")):
+        with pytest.raises(PromptRefused, match=sentence):
+            rendered(OURS, messages)
+    with pytest.raises(PromptRefused, match="tools of a chat"):
+        rendered(OURS, CHAT, tools=[print])
+
+
+DEFAULT, TOOLS, RAG = "one", "{{ tools | length }} tools", "rag"
+NAMED = [{"name": "default", "template": DEFAULT}, {"name": "tool_use", "template": TOOLS}]
+CONFIG, JSON = "tokenizer_config.json", "chat_template.json"
+
+
+def stated(name: str, templates: Any) -> dict[str, bytes]:
+    return {name: json.dumps({"chat_template": templates}).encode()}
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("files", "plain", "with_tools"),
     [
-        (GROWING + "{{ n.t }}", "memory|took too long"),
-        ("{{ 'x' * 9999999999 }}", "memory|took too long"),
-        ("{% for a in range(99999) %}{{ 'x' * 100 }}\n{% endfor %}", "writes more than"),
-        ("{{ raise('no') }}", REFUSED),
-        ("{% if %}", REFUSED),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", REFUSED),
-        ("{{ 1 / 0 }}", REFUSED),
-        ("{{ '\\ud800' }}", REFUSED),
+        ({"chat_template.jinja": b"own", **stated(CONFIG, "config")}, "own", "own"),
+        (stated(CONFIG, NAMED), DEFAULT, "1 tools"),
+        (stated(CONFIG, {"default": DEFAULT, "tool_use": TOOLS}), DEFAULT, "1 tools"),
+        (stated(CONFIG, NAMED[:1]), DEFAULT, DEFAULT),
+        (stated(CONFIG, NAMED[1:]), None, "1 tools"),
+        (stated(JSON, "processor"), "processor", "processor"),
+        ({**stated(JSON, "processor"), **stated(CONFIG, "config")}, "config", "config"),
+        (
+            {"chat_template.jinja": b"own", "additional_chat_templates/tool_use.jinja": TOOLS.encode()}
+            | stated(CONFIG, "config"),
+            "own",
+            "1 tools",
+        ),
+        ({"additional_chat_templates/default.jinja": b"more", "chat_template.jinja": b"own"}, "more", "more"),
+        ({}, None, None),
+        (stated(CONFIG, 3), None, None),
     ],
 )
-def test_one_that_takes_too_much_fails_or_reaches_out_is_refused_in_a_sentence(source: str, reason: str) -> None:
-    with pytest.raises(PromptRefused, match=reason):
-        ChatTemplate(source).render(CHAT)
+def test_the_template_is_found_wherever_it_may_stand(
+    files: dict[str, bytes], plain: str | None, with_tools: str | None
+) -> None:
+    templates = ChatTemplates.read(files)
+    for expected, tools in ((plain, None), (with_tools, [TOOL])):
+        if expected is None:
+            with pytest.raises(PromptRefused, match=r"no chat template|several chat templates"):
+                rendered(templates, CHAT, tools=tools)
+        else:
+            assert rendered(templates, CHAT, tools=tools) == expected
 
 
-def test_a_template_gives_a_text_again_and_again_and_its_process_ends_with_it() -> None:
-    template = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m['content'] }}{% endfor %}")
-    assert {template.render(CHAT) for _ in range(3)} == {"<user>hé 🙂"}
-    worker = template._worker
-    assert worker is not None
-    pid = worker._process.pid
-    del worker, template
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+def test_a_template_is_named_or_given() -> None:
+    assert rendered(ours({"default": DEFAULT, "rag": RAG}), CHAT, template="rag") == "rag"
+    assert rendered(ours({}), CHAT, template="{{ 1 + 1 }}") == "2"
+
+
+def test_a_template_knows_the_developer_if_it_names_the_role() -> None:
+    assert knows_developer("{% if m.role == 'developer' %}") and knows_developer('{% if m.role == "developer" %}')
+    assert not knows_developer("{{ m.role }}: You are a developer.")

@@ -94,12 +94,12 @@ class HeldCodec(LetterCodec):
     def __init__(self) -> None:
         self.may_go_on = Event()
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         if len(text) > LONG_CHARACTERS:
             assert self.may_go_on.wait(30.0)
         return super().encode(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> tuple[int, ...]:
         return self.encode("".join(message["content"] for message in messages))
 
 

@@ -2,12 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosine_node.zoo.family import tokenizer_folder
+from cosine_p2p import load_tokenizer
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import PromptRefused, UsageError
@@ -97,3 +103,77 @@ def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) ->
     codec = TextTokenizer({**bare, "tokenizer_config.json": json.dumps(config).encode()})
     with pytest.raises(UsageError, match="no chat template"):
         codec.encode_chat(CHATS[0])
+
+
+def test_the_tokenizer_in_a_folder_is_loaded(files: Mapping[str, bytes], theirs: Any, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_folder())
+    chat = [*CHATS[0], {"role": "assistant", "content": "Well"}]
+    given: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+    text = theirs.apply_chat_template(chat, tokenize=False, **given)
+    assert tokenizer.render_chat(chat, **given) == text
+    assert tokenizer.encode_chat(chat, **given) == tokenizer.encode(text, add_special_tokens=False)
+    for place, sentence in ((tmp_path, "no folder with a tokenizer"), (tmp_path / "none", "no folder")):
+        with pytest.raises(UsageError, match=sentence):
+            load_tokenizer(place)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(files: Mapping[str, bytes]) -> None:
+    marked = {name: b"\xef\xbb\xbf" + data if name.endswith(".json") else data for name, data in files.items()}
+    plain, tokenizer = TextTokenizer(files), TextTokenizer(marked)
+    assert tokenizer.encode_chat(CHATS[0]) == plain.encode_chat(CHATS[0])
+    with pytest.raises(UsageError, match="cannot be read"):
+        TextTokenizer({**files, "tokenizer_config.json": "{}".encode("utf-16")})
+
+
+LETTERS = "abcd"
+SPECIAL_NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ boi_token }}"
+NAMES = st.sampled_from(["a", "d", "<x>", "<y>", "<z>", "<in>", "ab"])
+FLAGS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), st.booleans())
+)
+OBJECTS = st.builds(lambda name, flags: {"content": name, **flags}, NAMES, FLAGS)
+MARKED = st.builds(lambda name, flags: {"__type": "AddedToken", "content": name, **flags}, NAMES, FLAGS)
+USES = st.sampled_from(["bos_token", "eos_token", "pad_token", "image_token"])
+CONFIGS = st.builds(
+    lambda uses, more: {"tokenizer_class": "PreTrainedTokenizerFast", **uses, **more},
+    st.dictionaries(USES, NAMES | MARKED, max_size=2),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "added_tokens_decoder": st.dictionaries(st.sampled_from(["3", "4", "5", "9"]), OBJECTS, max_size=3),
+            "extra_special_tokens": st.lists(NAMES, max_size=2) | st.dictionaries(st.just("boi_token"), NAMES),
+            "additional_special_tokens": st.lists(NAMES, max_size=2),
+        },
+    ),
+)
+COMPANIONS = st.fixed_dictionaries(
+    {"tokenizer_config.json": CONFIGS},
+    optional={
+        "special_tokens_map.json": st.dictionaries(USES, NAMES | OBJECTS, max_size=2),
+        "added_tokens.json": st.dictionaries(NAMES, st.integers(0, 9), max_size=3),
+    },
+)
+
+
+@given(companions=COMPANIONS, text=st.lists(NAMES | st.sampled_from([*LETTERS, " "])).map("".join))
+@settings(max_examples=100)
+def test_tokens_that_stand_beside_the_tokenizer_are_those_of_transformers(
+    companions: dict[str, Any], text: str
+) -> None:
+    vocabulary = {letter: number for number, letter in enumerate(LETTERS)}
+    model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": None}
+    tokenizer = Tokenizer.from_str(word_level(model=model).decode())
+    tokenizer.add_tokens([AddedToken("<in>", special=False)])
+    with TemporaryDirectory() as folder:
+        tokenizer.save(f"{folder}/tokenizer.json")
+        for name, value in companions.items():
+            Path(folder, name).write_text(json.dumps(value))
+        try:
+            theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+        except Exception:  # of whatever class there
+            return
+        ours = load_tokenizer(folder)
+        seen = ours.render_chat(CHATS[0], template=SPECIAL_NAMES)
+        assert seen == theirs.apply_chat_template(CHATS[0], chat_template=SPECIAL_NAMES, tokenize=False)
+    assert list(ours.encode(text)) == theirs(text)["input_ids"]
+    assert ours.decode(ours.encode(text)) == theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True)

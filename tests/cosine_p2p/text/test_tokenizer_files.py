@@ -11,7 +11,9 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.text.tokenizer_files import (
     ANSWER_TIMEOUT_S,
     FETCH_S,
+    MAX_TEMPLATES,
     NAMES,
+    TEMPLATE_FOLDER,
     TokenizerCache,
     TokenizerFiles,
     fetch_tokenizer_files,
@@ -60,7 +62,7 @@ def serving_stream(answer: Answer) -> Callable[[Stream], Awaitable[None]]:
 
 def serving(files: TokenizerFiles) -> Answer:
     def answer(question: AskFile) -> m.Message:
-        data = files.files.get(question.name, b"")
+        data = files.answer(question.name)
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
         return FilePiece(question.number, len(data), piece)
 
@@ -87,6 +89,42 @@ def test_files_arrive_whole_and_others_are_refused() -> None:
         fetch(serving(BIG), FILES.digest)
     with pytest.raises(PeerError, match="not here"):
         fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
+
+
+def test_chat_templates_in_a_folder_of_their_own_come_with_the_others(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / TEMPLATE_FOLDER).mkdir(parents=True)
+    (model / "tokenizer.json").write_bytes(b"{}")
+    (model / "vocab.txt").write_bytes(b"")
+    for name in ("tool_use.jinja", "rag.jinja", "notes.txt", ".hidden.jinja"):
+        (model / TEMPLATE_FOLDER / name).write_bytes(name.encode())
+    read = TokenizerFiles.read(model)
+    assert read is not None
+    templates = {f"{TEMPLATE_FOLDER}/{name}": name.encode() for name in ("rag.jinja", "tool_use.jinja")}
+    assert read.files == {"tokenizer.json": b"{}", **templates}
+    cache = TokenizerCache(tmp_path / "cache")
+    assert fetch(serving(read), read.digest, cache) == read == cache.get(read.digest)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        b"../../evil.jinja",
+        b"additional_chat_templates/../evil.jinja",
+        b"additional_chat_templates/a/b.jinja",
+        b"tokenizer.json",
+        "additional_chat_templates/é.jinja".encode(),
+        b"additional_chat_templates/\0.jinja",
+        b"\n".join(b"additional_chat_templates/%d.jinja" % number for number in range(MAX_TEMPLATES + 1)),
+    ],
+)
+def test_no_other_names_are_taken_for_chat_templates(listing: bytes) -> None:
+    def answer(question: AskFile) -> m.Message:
+        data = listing if question.name == TEMPLATE_FOLDER else b""
+        return FilePiece(question.number, len(data), data)
+
+    with pytest.raises(RemoteProtocolError, match="names of chat templates"):
+        fetch(answer, FILES.digest)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +193,7 @@ def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
 
     fetch(answer, FILES.digest, cache)
     assert fetch(answer, FILES.digest, cache).files == FILES.files
-    assert len(asked) == len(NAMES)
+    assert asked == [*NAMES, TEMPLATE_FOLDER]
     assert (cache.folder_of(FILES.digest) / "tokenizer.json").read_bytes() == b"{}"
 
 

@@ -104,7 +104,7 @@ class Letters(TextTokenizer):
     def __init__(self) -> None:
         pass
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return tuple(map(ord, text))
 
 

@@ -1,0 +1,96 @@
+"""The tokens that the files beside a tokenizer.json name: which are special, what for, and which it lacks.
+
+Read as transformers 5.24 reads them (`PreTrainedTokenizerBase._from_pretrained`, `TokenizersBackend.__init__`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tokenizers import AddedToken, Tokenizer
+
+CONFIG: Final = "tokenizer_config.json"
+STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The names that every tokenizer has. Others end in `_token` too, or are named under `extra_special_tokens`."""
+_EXTRA: Final = "extra_special_tokens"
+_NUMBERED: Final = "added_tokens_decoder"
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """The object in a file, empty where there is no such file; a byte order mark is no part of it.
+
+    Raises `ValueError` or `RecursionError`.
+    """
+    value = json.loads(files.get(name, b"{}").decode("utf-8-sig"))
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} holds no object")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """`named` has the texts of tokens by what they are for, as chat templates get them.
+
+    How the `stated` tokens are read is stated here and no longer by the tokenizer; None states nothing. The
+    `missing` ones count where the tokenizer lacks them.
+    """
+
+    named: Mapping[str, str]
+    stated: Sequence[AddedToken] | None
+    missing: Sequence[AddedToken]
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes]) -> "SpecialTokens":
+        """Those of a tokenizer's files. Raises `ValueError`, `TypeError` or `RecursionError` for broken ones."""
+        config = read_json_object(files, CONFIG)
+        extra = config.get(_EXTRA) or {}
+        more = dict(extra) if isinstance(extra, dict) else {}
+        if isinstance(extra, dict):
+            # The older name of the list.
+            config[_EXTRA] = config.get("additional_special_tokens")
+        numbered = {int(number): _token(value) for number, value in config.get(_NUMBERED, {}).items()}
+        texts: dict[str, Any] = {}
+        if _NUMBERED not in config:
+            # Two files of an older form, which that list replaces.
+            config |= read_json_object(files, "special_tokens_map.json")
+            more |= config.pop(_EXTRA) if isinstance(config.get(_EXTRA), dict) else {}
+            texts = read_json_object(files, "added_tokens.json")
+        extra = config.get(_EXTRA) or []
+        names = [*STANDARD, *(name for name in config if name.endswith("_token") and name not in STANDARD)]
+        uses = {name: config[name] for name in names if isinstance(config.get(name), str | dict)} | more
+        named = {name: _token(value, special=True) for name, value in uses.items()}
+        extras = [_token(value, special=True) for value in extra]
+        special = {token.content for token in (*named.values(), *extras)}
+        added = [
+            AddedToken(text, normalized=text not in special, special=text in special)
+            for text in sorted(texts, key=lambda text: int(texts[text]))
+        ]
+        return cls(
+            named={name: token.content for name, token in named.items()},
+            stated=[numbered[number] for number in sorted(numbered)] if _NUMBERED in config else None,
+            missing=[*added, *named.values(), *extras],
+        )
+
+    def add_to(self, tokenizer: Tokenizer) -> None:
+        """Make a tokenizer know them. One that is new gets the next number, whatever a file says of it."""
+        own = tokenizer.get_added_tokens_decoder().values()
+        known = {token.content for token in own}
+        tokens = {token.content: token for token in (own if self.stated is None else self.stated)}
+        for token in self.missing:
+            if token.content not in known:
+                tokens.setdefault(token.content, token)
+        for text in self.named.values():
+            if text in tokens and not tokens[text].special:
+                tokens[text].special = True
+        # Those that are as they were are passed over there.
+        tokenizer.add_tokens(list(tokens.values()))
+
+
+def _token(value: Any, *, special: bool = False) -> AddedToken:
+    """A token as a file states it: its text, or an object with its flags."""
+    if isinstance(value, str):
+        return AddedToken(value, special=special)
+    flags = {name: bool(value[name]) for name in _FLAGS if name in value}
+    return AddedToken(str(value["content"]), **({"special": special} | flags))

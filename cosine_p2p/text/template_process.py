@@ -1,0 +1,173 @@
+"""Processes that render chat templates and can be ended: a template may loop for ever or fill memory."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock, Semaphore, Timer
+from typing import Any, Final
+from weakref import finalize
+
+from cosine_p2p.text import template_worker
+from cosine_protocol.errors import PromptRefused
+
+QUICK_S: Final = 0.5
+"""A template takes milliseconds; one that takes longer than this makes room for others."""
+RENDER_TIMEOUT_S: Final = 10.0
+"""The most for one rendering."""
+START_TIMEOUT_S: Final = 10.0
+"""A process takes tenths of a second to start."""
+QUICK_PLACES: Final = 4
+SLOW_PLACES: Final = 2
+"""Bounds the renderings that go on after `QUICK_S`: a chat waits for quick ones alone, however many never end."""
+KEPT_PROCESSES: Final = 2
+"""Those that stay between renderings, at some ten MiB each."""
+MAX_TEXT_CHARACTERS: Final = 8 << 20
+"""More than the prompts of the longest contexts have."""
+MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
+"""Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
+
+
+class TemplateProcesses:
+    """Renders templates of jinja2, several at a time. Processes start when needed and end with the object."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Process] = []
+        self._quick, self._slow = Semaphore(QUICK_PLACES), Semaphore(SLOW_PLACES)
+
+    def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
+        """The text of a template for some values at a time of day (ISO 8601); waits for its turn.
+
+        Raises `PromptRefused` if there is none in time.
+        """
+        asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
+        question = json.dumps(asked).encode() + b"\n"
+        place = _Place(self._quick, self._slow)
+        try:
+            process = self._process()
+            line = process.ask(question, is_kept_waiting=place.is_given_up)
+        finally:
+            place.leave()
+        if not line.endswith(b"\n"):
+            raise PromptRefused("The target's chat template took too long, or too much memory.")
+        if len(self._idle) < KEPT_PROCESSES:
+            self._idle.append(process)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PromptRefused(f"The target's chat template refused the messages: {answer['error'].rstrip('.')}.")
+        return str(answer["text"])
+
+    def _process(self) -> "_Process":
+        """One that waits for a question, or a new one."""
+        while True:
+            try:
+                process = self._idle.pop()
+            except IndexError:
+                return _Process()
+            if process.is_ours:
+                return process
+
+
+class _Place:
+    """One rendering's place: among the quick ones, later, if there is one, among the slow ones."""
+
+    def __init__(self, quick: Semaphore, slow: Semaphore) -> None:
+        self._slow = slow
+        self._held: Semaphore | None = quick
+        self._changing = Lock()
+        quick.acquire()
+
+    def is_given_up(self) -> bool:
+        """Go over to the slow ones; true if they have no place."""
+        with self._changing:
+            if self._held is None:
+                return False
+            if not self._slow.acquire(blocking=False):
+                return True
+            self._held.release()
+            self._held = self._slow
+            return False
+
+    def leave(self) -> None:
+        with self._changing:
+            held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+
+class _Process:
+    """The process of `template_worker`. It ends with this object, or once nobody holds its stdin."""
+
+    def __init__(self) -> None:
+        jinja2 = find_spec("jinja2")
+        if jinja2 is None or jinja2.origin is None:
+            raise PromptRefused("Chats need jinja2, which is not installed; install it, or send plain text.")
+        # Isolated from the user's environment: nothing of it concerns a template.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", template_worker.__file__, str(Path(jinja2.origin).parents[1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._pid = os.getpid()
+        finalize(self, _end, self._process, self._pid)
+        self._line_within(START_TIMEOUT_S)
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a child that was forked, whose parent talks to the process."""
+        return self._pid == os.getpid()
+
+    def ask(self, question: bytes, *, is_kept_waiting: Callable[[], bool]) -> bytes:
+        """The line that answers; part of it, or nothing, if the process failed or was ended for taking too long.
+
+        After `QUICK_S` without an answer it is ended if `is_kept_waiting` says so.
+        """
+        kill = self._process.kill
+
+        def end_early() -> None:
+            if is_kept_waiting():
+                kill()
+
+        early = _timer(QUICK_S, end_early)
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(question)
+            self._process.stdin.flush()
+            return self._line_within(RENDER_TIMEOUT_S)
+        except OSError:
+            return b""
+        finally:
+            early.cancel()
+
+    def _line_within(self, seconds: float) -> bytes:
+        assert self._process.stdout is not None
+        ending = _timer(seconds, self._process.kill)
+        try:
+            return self._process.stdout.readline(MAX_ANSWER_BYTES)
+        finally:
+            ending.cancel()
+
+
+def _timer(seconds: float, call: Callable[[], None]) -> Timer:
+    timer = Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _end(process: "subprocess.Popen[bytes]", pid: int) -> None:
+    if os.getpid() != pid:
+        # In a child that was forked: the process is its parent's.
+        return
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                continue
+    process.wait()
