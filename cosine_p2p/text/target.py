@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir, user_data_dir
 
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import read_header
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
-from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.text.gguf_header import read_header
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, counted_digest, names_in, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import TargetFacts
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
     {
         "zoo:target": bytes.fromhex("2ac1e884f445d6cc8a91fc5079b734efb3f1666fc4883e3b0ef60a108da940aa"),
-        "zoo:smol-target": bytes.fromhex("f657f66b2cee7319bbe66551d7d7d3a502571e9686f470d7fa09e10b551e2ec6"),
+        "zoo:smol-target": bytes.fromhex("df57ac09180467b512b5f6357b8db62542b14e870f471a11e7f00ed8dccc5611"),
     }
 )
 """The targets of the families at hand, so that nobody can stand for them under their names."""

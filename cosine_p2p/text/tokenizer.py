@@ -10,8 +10,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.text.chat_template import ChatTemplates
-from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.text.special_tokens import SpecialTokens
 from cosine_p2p.text.token_effects import TokenEffect, TokenEffects
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -33,10 +34,10 @@ def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
 
 
 def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
-    """The tokenizer in a model's folder, also one without weights. Raises `UsageError` if there is none."""
+    """The tokenizer in a model's folder or GGUF file, with or without weights. Raises `UsageError`."""
     place = Path(path).expanduser()
     if place.suffix == GGUF_SUFFIX:
-        raise UsageError(f"{place} is a GGUF file, whose tokenizer cannot be read here; give a folder.")
+        return TextTokenizer(tokenizer_files(place))
     files = TokenizerFiles.read(place)
     if files is None:
         raise UsageError(f"{place} is no folder with a tokenizer; it needs a tokenizer.json.")

@@ -23,20 +23,24 @@ def write_sample(
     *,
     weights: str = "Q8_0",
     vector: str = "output_norm.weight",
+    has_weights: bool = True,
 ) -> Path:
-    """A file of one matrix and one vector; what `metadata` has as None is left out."""
+    """A file of one matrix and one vector, or of neither; what `metadata` has as None is left out."""
     writer = GGUFWriter(str(file), (metadata or {}).get("general.architecture", "llama"))
     for key, value in {**SIZES, **(metadata or {})}.items():
         if isinstance(value, list):
             writer.add_array(key, value)
         elif isinstance(value, str) and key != "general.architecture":
             writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
     kind = GGMLQuantizationType[weights]
     assert EMBEDDING.shape[1] % GGML_QUANT_SIZES[kind][0] == 0
-    writer.add_tensor("token_embd.weight", quantize(EMBEDDING, kind), raw_dtype=kind)
-    writer.add_tensor(vector, np.ones(32, dtype=np.float32))
+    if has_weights:
+        writer.add_tensor("token_embd.weight", quantize(EMBEDDING, kind), raw_dtype=kind)
+        writer.add_tensor(vector, np.ones(32, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,4 +1,4 @@
-"""A GGUF file as a model: its sizes, its end-of-sequence tokens, its weights."""
+"""A GGUF file as a model: its sizes, its weights."""
 
 import math
 from collections import Counter
@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_p2p.text.gguf_header import GgufTensor, read_header
+from cosine_p2p.gguf.header import GgufTensor, read_header
 from cosine_p2p.text.target import GGUF_LINK, gguf_digest
 from cosine_protocol.errors import UsageError
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
 """The key of a drafter with fewer tokens than its target: the target's token of each of its own."""
-EOS_KEYS: Final = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-"""The keys of tokens at which llama.cpp ends a text: of a sequence, a turn, a message."""
 PLAIN: Final[Mapping[str, str]] = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 """The types of weights that numpy has itself, by its names."""
 
@@ -43,9 +41,6 @@ class GgufFile:
             or "token_embd.weight" not in found.tensors
         ):
             raise UsageError(f"{path} is a GGUF file, but holds no language model.")
-        for key in EOS_KEYS:
-            if not isinstance(header.metadata.get(key, 0), int):
-                raise UsageError(f"{path} is a damaged GGUF file ({key} is no token); fetch it again.")
         # All that can be wrong is found now, in one place.
         _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
         return found
@@ -78,11 +73,6 @@ class GgufFile:
     @property
     def context_tokens(self) -> int:
         return self.size("context_length")
-
-    @property
-    def eos(self) -> tuple[int, ...]:
-        """The tokens that end a text, in the order in which the file names them, without repetition."""
-        return tuple(dict.fromkeys(self.metadata[key] for key in EOS_KEYS if key in self.metadata))
 
     @property
     def weights(self) -> str:

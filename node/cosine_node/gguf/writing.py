@@ -28,7 +28,7 @@ from gguf import (
 
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import DRAFT_VOCABULARY
-from cosine_node.gguf.pre_tokenizers import name_of
+from cosine_p2p.gguf.pre_tokenizers import CONTRACTIONS, PRE_TOKENIZERS, WORDS
 from cosine_protocol.errors import UsageError
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
@@ -44,6 +44,9 @@ FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
 """The types that weights can be written in, as `general.file_type` says them; the package `gguf` has no others."""
 ARCHITECTURE: Final = "llama"
 """The only kind that is written: that of the models that ship with the node."""
+
+ANY_CASE: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+"""`CONTRACTIONS` as the tokenizers of transformers have them."""
 
 
 def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | None = None) -> None:
@@ -121,7 +124,7 @@ def _add_sizes(writer: GGUFWriter, model: "StoredModel") -> None:
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_tokens: int) -> None:
     """Byte-level BPE; raises `UsageError` for others."""
     bpe = tokenizer["model"]
-    pre_tokenizer = name_of(tokenizer.get("pre_tokenizer"))
+    pre_tokenizer = pre_tokenizer_name(tokenizer)
     if bpe.get("type") != "BPE" or pre_tokenizer is None or tokenizer.get("normalizer") is not None:
         raise UsageError(
             "Only byte-level BPE with a pre-tokenizer that llama.cpp knows can be written as GGUF here."
@@ -143,6 +146,29 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_token
     writer.add_token_merges(merges)
     writer.add_add_bos_token("SpecialToken" in next(iter(processor.get("single") or [{}])))
     writer.add_add_space_prefix(False)
+
+
+def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str | None:
+    """llama.cpp's name for how a tokenizer.json of byte-level BPE finds words; None if it has none."""
+    given = tokenizer.get("pre_tokenizer") or {}
+    expressions = []
+    for step in given.get("pretokenizers", [given]):
+        if step.get("type") == "Split" and step.get("behavior") == "Isolated":
+            pattern = str((step.get("pattern") or {}).get("Regex"))
+            expressions.append(pattern.replace(ANY_CASE, f"(?:{CONTRACTIONS})"))
+        elif step.get("type") == "Digits" and step.get("individual_digits"):
+            expressions.append(r"\p{N}")
+        elif step.get("type") == "ByteLevel" and step.get("use_regex", True):
+            expressions.append(WORDS)
+        elif step.get("type") != "ByteLevel":
+            return None
+    takes_whole_words = bool(tokenizer["model"].get("ignore_merges"))
+    known = (
+        name
+        for name, one in PRE_TOKENIZERS.items()
+        if one.expressions == tuple(expressions) and one.takes_whole_words == takes_whole_words
+    )
+    return next((name for name in known if not PRE_TOKENIZERS[name].has_pieces), None)
 
 
 def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:

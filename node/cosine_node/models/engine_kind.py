@@ -8,7 +8,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_protocol.errors import UsageError
 
 

@@ -20,9 +20,9 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.request.generation_config import apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
-from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.text.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_protocol.errors import UsageError
 
 

@@ -120,8 +120,8 @@ def test_a_damaged_cache_is_no_obstacle(folder: Path) -> None:
 
 
 def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_path: Path) -> None:
-    def identity(name: str, metadata: dict[str, Any], **other: str) -> TargetIdentity:
-        file = write_sample(tmp_path / f"{name}.gguf", metadata, **other)
+    def identity(name: str, metadata: dict[str, Any], weights: str = "Q8_0") -> TargetIdentity:
+        file = write_sample(tmp_path / f"{name}.gguf", metadata, weights=weights)
         return identify_target(file, name="n", cache_folder=tmp_path / "cache")
 
     first = identity("a", {"general.name": "one"})

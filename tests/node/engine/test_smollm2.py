@@ -12,6 +12,7 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
+from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -86,6 +87,7 @@ def test_greedy_texts_are_those_of_transformers(
 ) -> None:
     file = GgufFile.in_folder(folder)
     assert file is not None
+    eos = read_eos(folder)[0]
     model = load_gguf_model(file, read_config(str(folder)), dtype=torch.float32)
     for prompt in prompts:
         generated = model.generate(
@@ -93,7 +95,7 @@ def test_greedy_texts_are_those_of_transformers(
         )
         # `min_new_tokens` keeps the end of the text away, which the engine does not.
         said = plain_text(engine, prompt, Sampling())
-        end = said.index(file.eos[0]) if file.eos[0] in said else TOKENS
+        end = said.index(eos) if eos in said else TOKENS
         assert said[:end] == generated[0, len(prompt) :].tolist()[:end]
         assert end > 4
 

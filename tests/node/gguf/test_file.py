@@ -24,14 +24,9 @@ HEAD_SIZE = 8
 
 
 def test_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
-    ends = {
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.eot_token_id": 3,
-        "tokenizer.ggml.eom_token_id": 2,
-    }
-    model = GgufFile.open(write_sample(tmp_path / "small.gguf", ends))
+    model = GgufFile.open(write_sample(tmp_path / "small.gguf"))
     assert (model.architecture, model.name, model.weights) == ("llama", "small", "Q8_0")
-    assert (model.vocab_tokens, model.context_tokens, model.eos) == (4, 64, (2, 3))
+    assert (model.vocab_tokens, model.context_tokens) == (4, 64)
     assert model.kv_bytes_per_token(2) == 2 * 2 * 2 * HEAD_SIZE * 2
     assert model.draft_vocabulary is None
 
@@ -68,7 +63,6 @@ def test_weights_are_dequantised(weights: str, error: float, tmp_path: Path) -> 
         ({"llama.context_length": None}, "does not say its llama.context_length"),
         ({"llama.attention.head_count": 0}, "does not say its llama.attention.head_count"),
         ({"split.count": 3}, "one part of a model in several files"),
-        ({"tokenizer.ggml.eos_token_id": [1, 2]}, "tokenizer.ggml.eos_token_id is no token"),
     ],
 )
 def test_a_file_that_is_no_whole_model_is_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_sizes_ends_tokenizer_and_template_are_the_models(tmp_path: Path) -> Non
     folder = zoo.folder("target")
     write_gguf(folder, tmp_path / "a.gguf")
     model = GgufFile.open(tmp_path / "a.gguf")
-    assert (model.vocab_tokens, model.context_tokens, model.eos, model.weights) == (4096, 1024, (0,), "Q8_0")
+    assert (model.vocab_tokens, model.context_tokens, model.weights) == (4096, 1024, "Q8_0")
     assert model.kv_bytes_per_token(2) == 8 * 4 * 64 * 2 * 2
     assert model.metadata["tokenizer.chat_template"] == (folder / "chat_template.jinja").read_text("utf-8")
     assert model.metadata["tokenizer.ggml.pre"] == "smollm"

@@ -7,7 +7,7 @@ from gguf import GGML_QUANT_SIZES, GGUFReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.text.gguf_header import BLOCKS, read_header
+from cosine_p2p.gguf.header import BLOCKS, read_header
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 

@@ -1,0 +1,63 @@
+"""A GGUF file as a model's folder: what others read there, made of the file's metadata."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from platformdirs import user_cache_dir
+
+from cosine_p2p.gguf.header import read_header
+from cosine_p2p.gguf.tokenizer import files_of
+from cosine_p2p.gguf.vocabulary import Vocabulary, named_ends
+from cosine_p2p.request import generation_config
+from cosine_p2p.text.target import GGUF_LINK, gguf_digest
+
+SAMPLING: Final[Mapping[str, str]] = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""llama.cpp's names below `general.sampling` for what a generation config recommends, and transformers' names."""
+
+
+def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None = None) -> Path:
+    """The folder of a GGUF file's model: tokenizer, chat template, generation config, a link to the file, and more.
+
+    The folder is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
+    """
+    metadata = read_header(file).metadata
+    vocabulary = Vocabulary.read(str(file), metadata)
+    ends = named_ends(metadata) if vocabulary is None else vocabulary.ends
+    files = {
+        **({} if vocabulary is None else files_of(vocabulary)),
+        generation_config.FILE_NAME: json.dumps(_generation_config(metadata, ends), indent=2).encode(),
+        **more,
+    }
+    digest = gguf_digest(file)
+    folder = (cache_folder or Path(user_cache_dir("cosine-p2p")) / "gguf") / digest.hex()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        # Another node may be reading the folder: a file is always there, and whole.
+        if not (folder / name).is_file() or (folder / name).read_bytes() != content:
+            draft = folder / f".{name}.{secrets.token_hex(8)}"
+            draft.write_bytes(content)
+            os.replace(draft, folder / name)
+    draft = folder / f".{GGUF_LINK}.{secrets.token_hex(8)}"
+    draft.symlink_to(file.resolve())
+    os.replace(draft, folder / GGUF_LINK)
+    return folder
+
+
+def _generation_config(metadata: Mapping[str, Any], ends: tuple[int, ...]) -> dict[str, Any]:
+    advised = {
+        name: metadata[f"general.sampling.{key}"]
+        for key, name in SAMPLING.items()
+        if f"general.sampling.{key}" in metadata
+    }
+    stops = {"eos_token_id": list(ends)} if ends else {}
+    return {**stops, **advised, **({"do_sample": True} if advised else {})}

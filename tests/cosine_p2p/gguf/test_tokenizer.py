@@ -1,0 +1,252 @@
+"""Tokenizers of GGUF files: byte-level BPE and SentencePiece BPE, as llama.cpp would split texts."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from cosine_node import zoo
+from cosine_node.gguf.writing import write_gguf
+from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
+from cosine_p2p.gguf.tokenizer import files_of, tokenizer_files
+from cosine_p2p.gguf.vocabulary import Vocabulary
+from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import write_sample
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+WORDS = ["▁", "a", "b", "c", "▁a", "ab", "▁ab", "bc", "<tool>"]
+SCORES = [-9.0, -9.0, -9.0, -9.0, -2.0, -3.0, -4.0, -1.0, 0.0]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("toy") / "toy.gguf"
+    write_gguf(zoo.folder("target"), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def read(toy: Path) -> Tokenizer:
+    return Tokenizer.from_buffer(tokenizer_files(toy)["tokenizer.json"])
+
+
+@cache
+def own_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
+
+
+def keys_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"tokenizer.ggml.{name}": value for name, value in metadata.items() if value is not None}
+
+
+def vocabulary_of(metadata: Mapping[str, Any], **others: Any) -> Vocabulary:
+    found = Vocabulary.read("a.gguf", keys_of(metadata) | {f"general.{key}": one for key, one in others.items()})
+    assert found is not None
+    return found
+
+
+def tokenizer_of(metadata: Mapping[str, Any], **others: Any) -> Tokenizer:
+    return Tokenizer.from_buffer(files_of(vocabulary_of(metadata, **others))["tokenizer.json"])
+
+
+def byte_level(**changed: Any) -> dict[str, Any]:
+    tokens = ["<end>", "a", "b", "1", "2", "Ġ", "ab", "Ġa", "12", "aab"]
+    given: dict[str, Any] = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": [CONTROL] + [NORMAL] * (len(tokens) - 1),
+        "merges": ["Ġ a", "a b", "1 2"],
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return given | changed
+
+
+def sentence_piece(**changed: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "model": "llama",
+        "tokens": ["<unk>", "<s>", "</s>", *BYTES, *WORDS],
+        "scores": [0.0] * (3 + len(BYTES)) + SCORES,
+        "token_type": [UNKNOWN, CONTROL, CONTROL, *[BYTE] * len(BYTES), *[NORMAL] * 8, USER_DEFINED],
+        "unknown_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return given | changed
+
+
+@given(text=st.text() | st.sampled_from(["<|user|>12 Größe\n\n", "it's 3½ 日本  x"]))
+def test_a_models_own_tokenizer_comes_back(text: str, read: Tokenizer) -> None:
+    assert read.encode(text).ids == own_tokenizer().encode(text).ids
+    assert read.decode(read.encode(text).ids) == own_tokenizer().decode(own_tokenizer().encode(text).ids)
+
+
+def test_the_chat_template_and_the_names_of_special_tokens_come_with_it(toy: Path) -> None:
+    files = tokenizer_files(toy)
+    config = json.loads(files["tokenizer_config.json"])
+    assert {config[name] for name in ("bos_token", "eos_token", "pad_token")} == {"<|endoftext|>"}
+    chat = [{"role": "user", "content": "Hello 12"}]
+    stored = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert stored is not None
+    assert TextTokenizer(files).encode_chat(chat) == TextTokenizer(stored.files).encode_chat(chat)
+
+
+def test_tokens_without_texts_have_no_files(tmp_path: Path) -> None:
+    write_gguf(zoo.folder("draft-code"), tmp_path / "a.gguf")
+    assert tokenizer_files(tmp_path / "a.gguf") == {}
+
+
+def test_a_file_without_weights_is_enough(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf", keys_of(byte_level()), has_weights=False)
+    assert load_tokenizer(file).encode("ab") == (6,)
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_every_pre_tokenizer_can_be_read(name: str) -> None:
+    assert "".join(tokenizer_of(byte_level(pre=name)).encode("ab", add_special_tokens=False).tokens) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("gpt-2", ["12", "1"]),
+        ("qwen2", ["1", "2", "1"]),
+        ("llama-bpe", ["12", "1"]),
+        # From the end, in groups of three.
+        ("afmoe", ["1", "2", "1"]),
+    ],
+)
+def test_numbers_are_split_as_the_pre_tokenizer_says(name: str, tokens: list[str]) -> None:
+    longer = byte_level(pre=name)
+    if name == "afmoe":
+        assert tokenizer_of(longer).encode("1212", add_special_tokens=False).tokens == ["1", "2", "12"]
+    else:
+        assert tokenizer_of(longer).encode("121", add_special_tokens=False).tokens == tokens
+
+
+def test_letters_are_not_composed_and_capitals_begin_words_where_llama_cpp_has_it_so() -> None:
+    letters = ["e", "\u00cc", "\u0123", "A", "aA"]
+    tokens = {"tokens": [*byte_level()["tokens"], *letters], "merges": ["a A"], "token_type": None}
+    # U+0301 is the bytes CC 81, as letters \u00cc and \u0123.
+    composed = tokenizer_of(byte_level(pre="qwen2", **tokens)).encode("e\u0301")
+    assert composed.tokens == ["e", "\u00cc", "\u0123"]
+    assert tokenizer_of(byte_level(pre="gpt-4o", **tokens)).encode("aA").tokens == ["a", "A"]
+    assert tokenizer_of(byte_level(pre="gpt-2", **tokens)).encode("aA").tokens == ["aA"]
+
+
+def test_llama_3_takes_whole_words_first_and_begins_texts() -> None:
+    assert tokenizer_of(byte_level(pre="llama-bpe")).encode("aab").tokens == ["<end>", "aab"]
+    assert tokenizer_of(byte_level()).encode("aab").tokens == ["a", "ab"]
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(False, False), (True, False), (False, True), (True, True)])
+def test_texts_begin_and_end_as_the_file_says(begins: bool, ends: bool) -> None:
+    added = {"add_bos_token": int(begins), "add_eos_token": int(ends)}
+    tokens = tokenizer_of(byte_level(**added)).encode("b").tokens
+    assert tokens == ["<end>"] * begins + ["b"] + ["<end>"] * ends
+
+
+def test_pieces_merge_by_score_and_other_letters_are_bytes() -> None:
+    read = tokenizer_of(sentence_piece())
+    # The highest score first: "bc" before "ab", where both could be.
+    assert read.encode("abc").tokens == ["<s>", "▁a", "bc"]
+    assert read.encode("ab").tokens == ["<s>", "▁ab"]
+    assert read.encode("é<tool>a").tokens == ["<s>", "▁", "<0xC3>", "<0xA9>", "<tool>", "▁a"]
+    assert read.decode(read.encode("ab c é").ids) == "ab c é"
+
+
+def test_phi_3_takes_white_space_after_control_tokens_away() -> None:
+    def tokens(**others: Any) -> list[str | None]:
+        read = tokenizer_of(sentence_piece(), **others)
+        return [read.id_to_token(token) for token in read.encode("a</s> \n b").ids]
+
+    assert tokens(name="Phi-3 mini") == ["<s>", "▁a", "</s>", "▁", "b"]
+    assert tokens() == ["<s>", "▁a", "</s>", "▁", "▁", "<0x0A>", "▁", "b"]
+
+
+def test_pieces_with_merges_have_a_letter_for_spaces_and_tokens_for_bytes() -> None:
+    tokens = ["<bos>", *BYTES, "a", "▁", "▁a", "\n", "\n\n"]
+    kinds = [CONTROL, *[BYTE] * len(BYTES), *[NORMAL] * 5]
+    changed = {"model": "gemma4", "tokens": tokens, "merges": ["▁ a", "\n \n"], "token_type": kinds}
+    read = tokenizer_of(byte_level(**changed))
+    found = read.encode("a a\n\n\né")
+    assert found.tokens == ["<bos>", "a", "▁a", "\n\n", "\n", "<0xC3>", "<0xA9>"]
+    assert read.decode(found.ids) == "a a\n\n\né"
+
+
+def test_a_space_before_texts_can_be_switched_off() -> None:
+    read = tokenizer_of(sentence_piece(add_space_prefix=0))
+    assert read.encode("ab a").tokens == ["<s>", "ab", "▁a"]
+    assert read.decode(read.encode("ab a").ids) == "ab a"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"model": "bert"}, "tokenizer of the kind 'bert'"),
+        ({"pre": "other"}, "splits texts in the way 'other'"),
+        ({"tokens": None}, "has no list of its tokens"),
+        ({"merges": None}, "has no list of its merges"),
+        ({"merges": ["a x"]}, "a tokenizer that makes no sense"),
+        ({"merges": ["ab"]}, "a tokenizer that makes no sense"),
+        ({"model": "llama"}, "has no list of its scores"),
+        ({"token_type": [1, 1]}, "has no list of its token_type"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(metadata: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        tokenizer_of(byte_level(**metadata))
+
+
+def rendered(template: str, **keys: Any) -> str:
+    metadata = keys_of(byte_level(**keys)) | {"tokenizer.chat_template": template}
+    vocabulary = Vocabulary.read("a.gguf", metadata)
+    assert vocabulary is not None
+    return TextTokenizer(files_of(vocabulary)).render_chat([{"role": "user", "content": "x"}])
+
+
+LINES = "  {% for message in messages %}\n  {{ message.content }}\n{% endfor %}\n  \n\n"
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages[0].content }}", LINES, "\n" + LINES, "a", "a\n", "{% if true %}\n"]
+)
+def test_a_chat_begins_as_every_text_does(template: str) -> None:
+    ended = template + "{% endif %}" * ("if true" in template)
+    plain = rendered(ended, add_bos_token=False)
+    assert rendered(ended, add_bos_token=True) == "<end>" + plain
+    assert rendered(ended, add_bos_token=True, add_eos_token=True) == "<end>" + plain + "<end>"
+    assert rendered("{{ bos_token }}" + ended, add_bos_token=True) == rendered("{{ bos_token }}" + ended)
+
+
+def test_a_token_of_plain_texts_is_none_that_stands_apart() -> None:
+    # llama.cpp takes token 11 where a file of this kind names none.
+    words = {"tokens": [*byte_level()["tokens"], "c", "d"], "bos_token_id": None, "eos_token_id": None}
+    files = files_of(vocabulary_of(byte_level(**words, token_type=None)))
+    assert "bos_token" not in json.loads(files["tokenizer_config.json"])
+
+
+ANYTHING = st.one_of(
+    st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st.text(max_size=3)), st.lists(st.integers(0, 9))
+)
+
+
+@given(key=st.sampled_from(sorted(byte_level())), value=ANYTHING, is_spm=st.booleans())
+def test_no_metadata_raise_anything_else(key: str, value: Any, is_spm: bool) -> None:
+    metadata = (sentence_piece() if is_spm else byte_level()) | {key: value}
+    try:
+        vocabulary = Vocabulary.read("a.gguf", keys_of(metadata))
+        if vocabulary is not None:
+            files_of(vocabulary)
+    except UsageError as error:
+        assert "a.gguf" in str(error)
