@@ -57,17 +57,18 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 def read_eos(folder: Path) -> tuple[int, ...]:
     """The end-of-sequence ids of a model: of its generation config, else of its config.
 
-    Raises `UsageError` if one of them cannot be read.
+    Raises `UsageError` if one of them cannot be read, also where the other says it: no engine could load the model.
     """
+    found: tuple[int, ...] | None = None
     for name in (FILE_NAME, "config.json"):
         file = folder / name
         try:
             ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
-            if ids is not None:
-                return read_argument("eos_token_id", ids if isinstance(ids, list) else [ids], TOKEN_IDS)
+            if ids is not None and found is None:
+                found = read_argument("eos_token_id", ids if isinstance(ids, list) else [ids], TOKEN_IDS)
         except (OSError, ValueError, AttributeError, RecursionError, UsageError) as error:
             raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
-    return ()
+    return found or ()
 
 
 def read_generation_config(folder: Path) -> GenerationDefaults | None:

@@ -17,6 +17,7 @@ TOOL_USE: Final = "tool_use"
 DEFAULT: Final = "default"
 REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """The fields of a message that hold reasoning, the standard one first: templates read one of them."""
+_OWN_FILE: Final = "chat_template.jinja"
 _MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands where the message ends that is continued; transformers' own, since a template may look at its text."""
 _KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
@@ -40,13 +41,11 @@ class ChatTemplates:
         Where neither has one it is that in chat_template.json, a file of processors, which read text and more.
         Raises `ValueError` or `RecursionError` for files that cannot be read.
         """
-        own = {
-            name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja"): data.decode()
-            for name, data in files.items()
-            if name.startswith(ADDITIONAL_TEMPLATES)
-        }
-        if "chat_template.jinja" in files:
-            own = {DEFAULT: files["chat_template.jinja"].decode(), **own}
+        own: dict[str, str] = {}
+        for name in (_OWN_FILE, *(name for name in files if name.startswith(ADDITIONAL_TEMPLATES))):
+            plain = name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja")
+            if name in files:
+                own[DEFAULT if name == _OWN_FILE else plain] = _text(files, name)
         stated = (read_json_object(files, name).get("chat_template") for name in (CONFIG, "chat_template.json"))
         return cls(own or next((named for each in stated if (named := _by_name(each))), {}))
 
@@ -107,6 +106,13 @@ class ChatTemplates:
 def knows_developer(template: str) -> bool:
     """True if a template names the role `developer`, and so says itself what such a message is."""
     return _KNOWS_DEVELOPER.search(template) is not None
+
+
+def _text(files: Mapping[str, bytes], name: str) -> str:
+    try:
+        return files[name].decode()
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _by_name(stated: Any) -> dict[str, str]:

@@ -19,6 +19,8 @@ class Codec(Protocol):
 
     def effect(self, token: int) -> TokenEffect: ...
 
+    def special_text(self, token: int) -> str: ...
+
 
 class Detokenizer:
     """Text is decode(prompt + output) without what it has in common with the beginning of decode(prompt).
@@ -55,6 +57,10 @@ class Detokenizer:
             self._passed = self._certain(effect)
         return new
 
+    def pending(self) -> str:
+        """The text held back so far, as it is if no token follows."""
+        return self._beyond_passed(self._codec.decode(self._window))
+
     def finish(self) -> str:
         """The text held back so far: no token follows."""
         return self._pass(self._codec.decode(self._window))
@@ -65,14 +71,17 @@ class Detokenizer:
         return text.removesuffix(REPLACEMENT) if effect is TokenEffect.BYTES else text
 
     def _pass(self, text: str) -> str:
+        new = self._beyond_passed(text)
+        if new:
+            self._passed = text
+        return new
+
+    def _beyond_passed(self, text: str) -> str:
         common = len(self._passed)
         if not text.startswith(self._passed):
             # The output has completed half a character of the prompt; or it has not, and there is nothing yet.
             pairs = zip(text, self._passed, strict=False)
             common = next((index for index, (one, other) in enumerate(pairs) if one != other), len(text))
-        if common == len(text):
-            return ""
-        self._passed = text
         return text[common:]
 
     def _context(self, tokens: list[int]) -> list[int]:
@@ -94,39 +103,102 @@ class Piece:
     is_stopped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Character:
+    """A character of the output; one of a special token is looked at, and never given."""
+
+    text: str
+    is_special: bool
+
+
 class TextAssembler:
     """The text of a `Detokenizer`, cut where the first stop string begins.
 
     It is cut at the first token with which a stop string is certain to occur: before the one that begins first, if
-    there are several by then. `add` holds back whatever could begin a stop string; `finish` gives the rest.
+    there are several by then. `add` holds back whatever could begin a stop string; `finish` gives the rest. A stop
+    string in which a special token stands is looked for in the text with special tokens.
     """
 
     def __init__(self, codec: Codec, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+        self._codec = codec
         self._detokenizer = Detokenizer(codec, prompt)
         self._stop = tuple(stop)
-        self._longest = max(map(len, stop), default=0)
-        self._held = ""
+        self._special_stop: set[str] = set()  # of those, the ones with a special token that has come
+        self._held: list[_Character] = []
+        # Special tokens that came after text which is not certain yet, by the characters before them.
+        self._waiting: list[tuple[int, str]] = []
 
     def add(self, token: int) -> Piece:
         """One more token; a stopped piece is the last."""
         new = self._detokenizer.add(token)
+        special = self._codec.special_text(token) if self._stop else ""
+        stops = {stop for stop in self._stop if special and special in stop}
+        if stops:
+            self._special_stop |= stops
+            pending = self._detokenizer.pending()
+            piece = self._cut([*self._held, *self._characters(pending), *_special(special)])
+            if piece is None:
+                self._waiting.append((len(pending), special))
+            return piece or Piece("")
         if not new:
             return Piece("")
-        text = self._held + new
-        if (end := self._stop_in(text)) is not None:
-            return Piece(text[:end], is_stopped=True)
-        # A stop string may have begun in the last characters.
-        starts = range(max(0, len(text) - self._longest + 1), len(text))
-        certain = next((s for s in starts if any(stop.startswith(text[s:]) for stop in self._stop)), len(text))
-        self._held = text[certain:]
-        return Piece(text[:certain])
+        self._held += self._characters(new)
+        self._waiting = [(count - len(new), text) for count, text in self._waiting if count > len(new)]
+        piece = self._cut(self._held)
+        if piece is not None:
+            return piece
+        certain = self._certain()
+        text = _given(self._held[:certain])
+        del self._held[:certain]
+        return Piece(text)
 
     def finish(self) -> Piece:
         """The text held back so far: the output has ended. A stop string may be in what was not certain before."""
-        text = self._held + self._detokenizer.finish()
-        end = self._stop_in(text)
-        return Piece(text[:end], is_stopped=end is not None)
+        self._held += self._characters(self._detokenizer.finish())
+        return self._cut(self._held) or Piece(_given(self._held))
 
-    def _stop_in(self, text: str) -> int | None:
-        """The place where the first stop string in a text begins."""
-        return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)
+    def _characters(self, new: str) -> list[_Character]:
+        """New text, with the special tokens that belong into it."""
+        characters, begun = [], 0
+        for count, special in self._waiting:
+            if count <= len(new):
+                characters += [*_plain(new[begun:count]), *_special(special)]
+                begun = count
+        return [*characters, *_plain(new[begun:])]
+
+    def _cut(self, characters: Sequence[_Character]) -> Piece | None:
+        """The text before the first stop string; None if there is none."""
+        plain = _given(characters)
+        ends = [place for stop in self._stop if (place := plain.find(stop)) >= 0]
+        shown = "".join(each.text for each in characters)
+        places = [place for stop in self._special_stop if (place := shown.find(stop)) >= 0]
+        ends += [len(_given(characters[:place])) for place in places]
+        return Piece(plain[: min(ends)], is_stopped=True) if ends else None
+
+    def _certain(self) -> int:
+        """The number of characters before anything that could begin a stop string."""
+        places = [index for index, each in enumerate(self._held) if not each.is_special]
+        starts = [(self._stop, _given(self._held), places)]
+        if self._special_stop:
+            everything = "".join(each.text for each in self._held)
+            starts.append((tuple(self._special_stop), everything, list(range(len(everything)))))
+        certain = len(self._held)
+        for stops, text, place_of in starts:
+            longest = max(map(len, stops), default=0)
+            for start in range(max(0, len(text) - longest + 1), len(text)):
+                if any(stop.startswith(text[start:]) for stop in stops):
+                    certain = min(certain, place_of[start])
+                    break
+        return certain
+
+
+def _plain(text: str) -> list[_Character]:
+    return [_Character(letter, is_special=False) for letter in text]
+
+
+def _special(text: str) -> list[_Character]:
+    return [_Character(letter, is_special=True) for letter in text]
+
+
+def _given(characters: Sequence[_Character]) -> str:
+    return "".join(each.text for each in characters if not each.is_special)

@@ -23,7 +23,10 @@ def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 
     Raises `ValueError` or `RecursionError`.
     """
-    value = json.loads(files.get(name, b"{}").decode("utf-8-sig"))
+    try:
+        value = json.loads(files.get(name, b"{}").decode("utf-8-sig"))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{name} holds no object")
     return value

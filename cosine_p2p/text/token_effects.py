@@ -53,6 +53,11 @@ class TokenEffects:
             effect = self._known[token] = self._read(self._tokenizer.id_to_token(token))
         return effect
 
+    def special_text(self, token: int) -> str:
+        """The text of a special token, which is decoded to none; empty for any other."""
+        name = self._tokenizer.id_to_token(token)
+        return name if name in self._special else ""
+
     def _read(self, name: str | None) -> TokenEffect:
         if name is None or name in self._special:
             return TokenEffect.SILENT

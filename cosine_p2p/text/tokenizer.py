@@ -72,6 +72,11 @@ class TextTokenizer:
         """One more than the highest token id."""
         return 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
+    @property
+    def library(self) -> Tokenizer:
+        """The tokenizer as an object of the library `tokenizers`."""
+        return self._tokenizer
+
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text, by default with the special tokens that the tokenizer adds.
 
@@ -89,6 +94,10 @@ class TextTokenizer:
     def effect(self, token: int) -> TokenEffect:
         """The part of the text that is certain once a token has come."""
         return self._effects.of(token)
+
+    def special_text(self, token: int) -> str:
+        """The text of a special token, which `decode` leaves away; empty for any other."""
+        return self._effects.special_text(token)
 
     def render_chat(
         self,

@@ -27,3 +27,6 @@ class LetterCodec(TextTokenizer):
 
     def effect(self, token: int) -> TokenEffect:
         return TokenEffect.WHOLE
+
+    def special_text(self, token: int) -> str:
+        return ""

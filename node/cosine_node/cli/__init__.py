@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Final
 
 from cosine_node.terminal.interrupts import leave_on_interrupt
@@ -25,6 +26,10 @@ importing PyTorch and transformers went there. More objects than these gain noth
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that is not UTF-8 shows a mark for what it lacks.
+            stream.reconfigure(errors="replace")
     if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:
         # The imports below take long enough to be noticed, and to be interrupted.
         leave_on_interrupt()

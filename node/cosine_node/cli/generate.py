@@ -1,6 +1,7 @@
 """`cosine-node generate`: text from the swarm."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -58,10 +59,28 @@ def _read_prompt(given: str, line: WaitingLine, *, is_chat: bool) -> Prompt:
     """The prompt given, or for - the text on stdin; as a chat if it is one. Raises `UsageError` if it is empty."""
     if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
-    text = sys.stdin.read() if given == "-" else given
+    text = _read_stdin() if given == "-" else _argument_text(given)
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
     return [{"role": "user", "content": text}] if is_chat else text
+
+
+def _read_stdin() -> str:
+    """The text on stdin: UTF-8, with a byte order mark or without, or what the terminal writes."""
+    data = sys.stdin.buffer.read()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode(sys.stdin.encoding, "surrogateescape")
+    return text.replace("\r\n", "\n")
+
+
+def _argument_text(given: str) -> str:
+    """An argument as it was written; where the locale is not UTF-8, Python has not decoded it."""
+    try:
+        return os.fsencode(given).decode()
+    except UnicodeError:
+        return given
 
 
 async def _generate(

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tokenizers import Tokenizer
-
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
@@ -21,9 +19,10 @@ from cosine_node.models.engine_kind import EngineChoice, check_engine_options, l
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.request.generation_config import apply_defaults, read_generation_config
+from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
@@ -75,6 +74,12 @@ def load_served(
         folder = fetch(source.target if source.model == NGRAM else source.model, emit)
     target_folder = fetch(source.target, emit) if has_own_folder else folder
     generation_defaults = read_generation_config(target_folder)
+    read_eos(target_folder)
+    files = TokenizerFiles.read(target_folder)
+    if files is None:
+        raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
+    # What no client could read is not announced.
+    TextTokenizer(files.files)
     if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))
     emit("loading", {"model": source.model})
@@ -86,9 +91,6 @@ def load_served(
     emit("measuring", {"model": source.model})
     prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
     curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
-    files = TokenizerFiles.read(target_folder)
-    if files is None:
-        raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
     if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, own, files, target_folder)
@@ -222,14 +224,15 @@ def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | N
     own = TokenizerFiles.read(folder)
     if own is None or own.digest == target.digest:
         return None
-    return own if _tokenizer(own).get_vocab() != _tokenizer(target).get_vocab() else None
+    vocabularies = [TextTokenizer(files.files).library.get_vocab() for files in (own, target)]
+    return own if vocabularies[0] != vocabularies[1] else None
 
 
 def _retokenized(
     engine: Engine, curve: CostCurve, own: TokenizerFiles, target: TokenizerFiles, target_folder: Path
 ) -> tuple[Engine, CostCurve]:
     """A drafter of other tokens, in the target's, with the cost of a pass by those."""
-    own_tokens, target_tokens = PlainTokens(_tokenizer(own)), PlainTokens(_tokenizer(target))
+    own_tokens, target_tokens = (PlainTokens(TextTokenizer(files.files).library) for files in (own, target))
     retokenized = RetokenizedEngine(
         engine,
         own=own_tokens,
@@ -241,14 +244,3 @@ def _retokenized(
     passes = typical_own_per_target(own_tokens, target_tokens)
     points = tuple((tokens, seconds * passes) for tokens, seconds in curve.points)
     return retokenized, CostCurve(points)
-
-
-def _tokenizer(files: TokenizerFiles) -> Tokenizer:
-    """Raises `UsageError` for files that hold none to compare with."""
-    data = files.files.get("tokenizer.json")
-    if data is None:
-        raise UsageError("A drafter and its target need a tokenizer.json to be compared.")
-    try:
-        return Tokenizer.from_buffer(data)
-    except ValueError as error:
-        raise UsageError(f"A tokenizer.json cannot be read: {error}.") from None

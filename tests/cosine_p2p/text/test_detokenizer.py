@@ -131,6 +131,7 @@ class Counted:
     def __init__(self, codec: TextTokenizer) -> None:
         self._codec = codec
         self.effect = codec.effect
+        self.special_text = codec.special_text
         self.decoded = 0
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -234,6 +235,48 @@ def test_a_stop_string_of_emoji_is_found(kind: str, end: str) -> None:
     output = codec.encode(f"ok 🙂👍🏽🙂🙂{end}")[len(prompt) :]
     given_text, is_stopped = pieces(codec, prompt, output, ["👍🏽🙂"])
     assert ("".join(given_text), is_stopped) == (" 🙂", True)
+
+
+class SpecialLetters(LetterCodec):
+    """Capitals are special tokens: they are decoded to nothing."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return _small(super().decode(tokens))
+
+    def effect(self, token: int) -> TokenEffect:
+        return TokenEffect.SILENT if self.special_text(token) else TokenEffect.WHOLE
+
+    def special_text(self, token: int) -> str:
+        letter = super().decode([token])
+        return letter if letter.isupper() else ""
+
+
+def _small(text: str) -> str:
+    return "".join(letter for letter in text if not letter.isupper())
+
+
+@given(st.text("abXY", max_size=20), st.lists(st.text("abXY", min_size=1, max_size=4), max_size=3))
+def test_a_stop_string_with_a_special_token_is_found_in_the_text_with_special_tokens(
+    text: str, stop: list[str]
+) -> None:
+    codec = SpecialLetters()
+    given_text, is_stopped = pieces(codec, codec.encode(">"), codec.encode(text), stop)
+    for end in range(len(text) + 1):
+        whole, plain = text[:end], _small(text[:end])
+        ends = [plain.find(one) for one in stop if one in plain]
+        ends += [len(_small(whole[: whole.find(one)])) for one in stop if one in whole and one != _small(one)]
+        if ends:
+            assert ("".join(given_text), is_stopped) == (plain[: min(ends)], True)
+            return
+    assert ("".join(given_text), is_stopped) == (_small(text), False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_special_token_stops_any_tokenizers_text(kind: str) -> None:
+    codec = codec_of(kind)
+    prompt, ok = codec.encode("ok"), codec.encode("ok")
+    given_text, is_stopped = pieces(codec, prompt, [*ok, *ids(codec, SPECIAL), *ok], [SPECIAL])
+    assert is_stopped and "".join(given_text) == "".join(pieces(codec, prompt, ok, [])[0])
 
 
 @pytest.mark.thorough
