@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
+from cosine_protocol.limits import MAX_TOKEN_ID
+
 CONFIG: Final = "tokenizer_config.json"
 STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The names that every tokenizer has. Others end in `_token` too, or are named under `extra_special_tokens`."""
@@ -89,6 +91,20 @@ class SpecialTokens:
                 tokens[text].special = True
         # Those that are as they were are passed over there.
         tokenizer.add_tokens(list(tokens.values()))
+
+
+def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:
+    """The token that a tokenizer's files call its EOS token; none where they name none, or cannot be read."""
+    try:
+        text = SpecialTokens.read(files).named.get("eos_token")
+        tokenizer = read_json_object(files, "tokenizer.json")
+        added = {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+        vocabulary = tokenizer.get("model", {}).get("vocab", {})
+        found = added.get(text, vocabulary.get(text) if isinstance(vocabulary, dict) else None)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # Whoever makes a tokenizer of them says what is wrong.
+        return ()
+    return (found,) if isinstance(found, int) and 0 <= found <= MAX_TOKEN_ID else ()
 
 
 def _token(value: Any, *, special: bool = False) -> AddedToken:

@@ -15,8 +15,10 @@ from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
+from cosine_p2p.text.special_tokens import tokenizer_eos
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, counted_digest, names_in, parse_digest
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import TargetFacts
 
 LOG = logging.getLogger(__name__)
@@ -91,9 +93,20 @@ def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
     return TargetFacts(
         content_digest=identity.content_digest,
         tokenizer_digest=identity.tokenizer_digest,
-        eos=read_eos(folder),
+        eos=read_ends(folder),
         generation_defaults=read_generation_config(folder),
     )
+
+
+def read_ends(folder: Path) -> tuple[int, ...]:
+    """The tokens that end a text: those of `read_eos`, then the tokenizer's own EOS token.
+
+    Both do in vLLM: chat models are published whose generation config leaves the end of a turn out. Raises
+    `UsageError`.
+    """
+    tokenizer = TokenizerFiles.read(folder)
+    ends = (*read_eos(folder), *(() if tokenizer is None else tokenizer_eos(tokenizer.files)))
+    return tuple(dict.fromkeys(ends))[:MAX_EOS_TOKENS]
 
 
 def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:

@@ -23,9 +23,9 @@ from cosine_node.training.loop import computes_in_bfloat16
 from cosine_node.training.new_drafter import Shape, drafter_of, new_model
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import AsyncClient, Join, Swarm
-from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.request.results import Generation
+from cosine_p2p.text.target import read_ends
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -78,7 +78,7 @@ class LocalSource:
         """The target, which answers. Raises `UsageError`."""
         return LocalTarget(
             self.loaded(),
-            eos=read_eos(self.folder),
+            eos=read_ends(self.folder),
             slots=self.answering.slots,
             new_tokens=self.answering.new_tokens,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text import target
 from cosine_p2p.text.target import (
     KNOWN_TARGETS,
@@ -15,6 +16,8 @@ from cosine_p2p.text.target import (
     choose_digest,
     identify_target,
     parse_target,
+    read_ends,
+    read_target_facts,
 )
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -93,6 +96,31 @@ def test_the_tokenizer_digest_ignores_weights_and_config(folder: Path) -> None:
 def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     assert identify_target(folder, name="n", cache_folder=folder / "c").tokenizer_digest is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "eos_token", "ends"),
+    [
+        (7, "<end>", (7, 3)),
+        ([7, 3], "<end>", (7, 3)),
+        (7, {"content": "word"}, (7, 5)),
+        (7, "unknown", (7,)),
+        (7, 8, (7,)),
+        (None, "<end>", (3,)),
+    ],
+)
+def test_a_text_ends_at_the_tokenizers_own_end_too(
+    stated: object, eos_token: object, ends: tuple[int, ...], folder: Path
+) -> None:
+    tokenizer = {"added_tokens": [{"id": 3, "content": "<end>"}], "model": {"vocab": {"word": 5}}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stated}))
+    assert read_ends(folder) == ends
+    facts = read_target_facts(folder, name="n")
+    assert facts is not None and facts.eos == ends
+    (folder / "tokenizer.json").write_text("[]")
+    assert read_ends(folder) == (() if stated is None else tuple(read_eos(folder)))
 
 
 def test_hashes_are_cached_until_the_file_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
