@@ -1,10 +1,11 @@
-"""The header of a GGUF file: its metadata, and where each tensor lies.
+"""The header of a GGUF file, or of several that are one model: its metadata, and where each tensor lies.
 
 The format is llama.cpp's: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the package
 `gguf` is not used: it takes seconds for the vocabulary of a real model, and never ends on a damaged count.
 """
 
 import mmap
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ ALIGNMENT_BYTES: Final = 32
 """From the format: the alignment of tensors where the metadata name none."""
 MAX_DIMENSIONS: Final = 4
 """From the format."""
+PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
+"""The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
+PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
 BLOCKS: Final[Mapping[int, tuple[str, int, int]]] = {
     0: ("F32", 1, 4),
@@ -78,6 +82,7 @@ class GgufTensor:
     name: str
     kind: str
     shape: tuple[int, ...]
+    file: Path
     start: int
     """Where its bytes begin in the file."""
     size_bytes: int
@@ -85,20 +90,69 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The metadata by their keys, and the tensors in the order of their names."""
+    """The metadata by their keys, the tensors in the order of their names, and the files, the first one first."""
 
     metadata: Mapping[str, Any]
     tensors: tuple[GgufTensor, ...]
+    parts: tuple[Path, ...]
 
 
 def read_header(file: Path) -> GgufHeader:
-    """Read a file's header, and check that all of its tensors are there. Raises `UsageError`."""
+    """Read the header of a model, of all its parts if the file is the first of several.
+
+    Checks that all tensors are there. Raises `UsageError`.
+    """
+    first = read_part(file)
+    count = first.metadata.get(PART_COUNT, 1)
+    if not isinstance(count, int) or count <= 1:
+        return first
+    names = part_names(file.name)
+    # The link in a model's folder has another name than the file.
+    while len(names) != count and file.is_symlink():
+        file = file.parent / file.readlink()
+        names = part_names(file.name)
+    number = first.metadata.get(PART_NUMBER)
+    if number != 0:
+        raise UsageError(f"{file} is no model by itself but part of one; name the first of its {count} parts.")
+    if len(names) != count:
+        raise UsageError(f"{file} is the first of {count} parts; its name must end in {_part(1, count)}.")
+    parts = tuple(file.with_name(name) for name in names)
+    missing = next((part for part in parts if not part.is_file()), None)
+    if missing is not None:
+        raise UsageError(f"{missing} is missing, one of the {count} parts of {file.name}; fetch it too.")
+    tensors = list(first.tensors)
+    for number, part in enumerate(parts[1:], 1):
+        other = read_part(part)
+        if (other.metadata.get(PART_NUMBER), other.metadata.get(PART_COUNT)) != (number, count):
+            raise UsageError(f"{part} is not part {number + 1} of {file.name}; fetch it again.")
+        tensors += other.tensors
+    if len({tensor.name for tensor in tensors}) != first.metadata.get(PART_TENSORS, len(tensors)):
+        raise UsageError(f"The parts of {file.name} are not of one model; fetch them again.")
+    return GgufHeader(first.metadata, tuple(sorted(tensors, key=lambda tensor: tensor.name)), parts)
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all parts of a model by that of the first; any other name stands alone. Paths are names too."""
+    found = PART_NAME.fullmatch(name)
+    if found is None or int(found["number"]) != 1:
+        return (name,)
+    count = int(found["count"])
+    return tuple(found["stem"] + _part(number, count) for number in range(1, count + 1)) or (name,)
+
+
+def _part(number: int, count: int) -> str:
+    """The end of the name of a part, counted from one, as llama.cpp writes it."""
+    return f"-{number:05}-of-{count:05}{SUFFIX}"
+
+
+def read_part(file: Path) -> GgufHeader:
+    """The header of one file, whatever parts it belongs to. Raises `UsageError`."""
     try:
         with file.open("rb") as handle:
             if handle.read(len(MAGIC)) != MAGIC:
                 raise UsageError(f"{file} is no GGUF file: it does not begin with the letters GGUF.")
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reading(data).header()
+                return _Reading(file, data).header()
     except (ValueError, struct.error, OverflowError) as error:
         raise UsageError(f"{file} is a damaged GGUF file ({error}); fetch it again.") from None
     except OSError as error:
@@ -108,7 +162,8 @@ def read_header(file: Path) -> GgufHeader:
 class _Reading:
     """One pass over a header, from its first byte after the magic. Every method raises `ValueError`."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, file: Path, data: mmap.mmap) -> None:
+        self._file = file
         self._data = data
         self._at = len(MAGIC)
 
@@ -129,7 +184,7 @@ class _Reading:
         tensors = [self._tensor(data_start, *info) for info in infos]
         if len({tensor.name for tensor in tensors}) != len(tensors):
             raise ValueError("two tensors have one name")
-        return GgufHeader(metadata, tuple(sorted(tensors, key=lambda tensor: tensor.name)))
+        return GgufHeader(metadata, tuple(sorted(tensors, key=lambda tensor: tensor.name)), (self._file,))
 
     def _unpack(self, layout: str) -> tuple[Any, ...]:
         size_bytes = struct.calcsize(f"<{layout}")
@@ -185,4 +240,4 @@ class _Reading:
         start, size_bytes = data_start + offset, weights // block_weights * block_bytes
         if start + size_bytes > len(self._data):
             raise ValueError(f"tensor {name} ends after the file: it was not fetched whole")
-        return GgufTensor(name, kind_name, shape, start, size_bytes)
+        return GgufTensor(name, kind_name, shape, self._file, start, size_bytes)

@@ -13,8 +13,10 @@ from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.tokenizer import files_of
 from cosine_p2p.gguf.vocabulary import Vocabulary, named_ends
 from cosine_p2p.request import generation_config
-from cosine_p2p.text.target import GGUF_LINK, gguf_digest
+from cosine_p2p.text.tensor_hashes import gguf_digest
 
+GGUF_LINK: Final = "model.gguf"
+"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
 SAMPLING: Final[Mapping[str, str]] = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -48,7 +50,8 @@ def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None =
             draft.write_bytes(content)
             os.replace(draft, folder / name)
     draft = folder / f".{GGUF_LINK}.{secrets.token_hex(8)}"
-    draft.symlink_to(file.resolve())
+    # Not to where links lead: the parts of a model are found by the name of the first.
+    draft.symlink_to(file.absolute())
     os.replace(draft, folder / GGUF_LINK)
     return folder
 

@@ -1,21 +1,21 @@
 """The identity of a model: the digests of its folder, and the digest a name stands for on this machine."""
 
-import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
-from platformdirs import user_cache_dir, user_data_dir
+from platformdirs import user_data_dir
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import read_header
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
+from cosine_p2p.text.gguf_folder import GGUF_LINK, unfold
 from cosine_p2p.text.special_tokens import tokenizer_eos
+from cosine_p2p.text.tensor_hashes import HashCache, gguf_digest, listing
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, counted_digest, names_in, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EOS_TOKENS
@@ -32,9 +32,6 @@ KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
 """The targets of the families at hand, so that nobody can stand for them under their names."""
 QUORUM: Final = 2 / 3
 """Of the verifiers of a name that was never used here; one liar among three changes nothing."""
-GGUF_LINK: Final = "model.gguf"
-"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
-_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +41,6 @@ class TargetIdentity:
     name: str
     content_digest: bytes
     tokenizer_digest: bytes | None
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Tensor:
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
 
 
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
@@ -72,13 +61,13 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     config = folder / "config.json"
     if not config.is_file() or not weights:
         raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
-    cache = _HashCache(cache_folder)
+    cache = HashCache(cache_folder)
     tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
     parts = {name: (folder / name).read_bytes() for name in names_in(folder) if (folder / name).is_file()}
     parts["config.json"] = config.read_bytes()
-    digest = counted_digest(b"cosine/target/1", [*sorted(parts.items()), ("tensors", _listing(tensors))])
+    digest = counted_digest(b"cosine/target/1", [*sorted(parts.items()), ("tensors", listing(tensors))])
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
 
 
@@ -109,96 +98,6 @@ def read_ends(folder: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ends))[:MAX_EOS_TOKENS]
 
 
-def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
-    """A SHA-256 over what decides about the text of a GGUF file's model.
-
-    That is: the metadata without what only describes the file, and (name, type, shape, SHA-256 of the raw bytes) of
-    all tensors in the order of their names. Tensor hashes are cached as in `identify_target`. Raises `UsageError`.
-    """
-    decisive = {
-        key: value
-        for key, value in sorted(read_header(file).metadata.items())
-        if key == "general.architecture" or not key.startswith(_DESCRIBING)
-    }
-    tensors = _HashCache(cache_folder).tensors(file)
-    parts = [("metadata", json.dumps(decisive, separators=(",", ":")).encode()), ("tensors", _listing(tensors))]
-    return counted_digest(b"cosine/gguf/1", parts)
-
-
-def _listing(tensors: Sequence[_Tensor]) -> bytes:
-    rows = [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors]
-    return json.dumps(rows, separators=(",", ":")).encode()
-
-
-def read_tensors(file: Path) -> list[_Tensor]:
-    """Hash every tensor of a safetensors or GGUF file. Raises `UsageError` if it is damaged."""
-    header = read_header(file) if file.suffix == GGUF_SUFFIX else None
-    try:
-        with file.open("rb") as handle:
-            if header is None:
-                return list(_hashed(handle, file.stat().st_size))
-            return [
-                _Tensor(one.name, one.kind, one.shape, _hash_range(handle, one.start, one.size_bytes))
-                for one in header.tensors
-            ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
-
-
-def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
-    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
-    header_bytes = int.from_bytes(handle.read(8), "little")
-    data_start = 8 + header_bytes
-    # About safetensors' own limit, 100 MB.
-    if not 2 <= header_bytes <= min(100 << 20, size_bytes - 8):
-        raise ValueError("the header length is wrong")
-    header: dict[str, Any] = json.loads(handle.read(header_bytes))
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = map(int, entry["data_offsets"])
-        if not 0 <= begin <= end <= size_bytes - data_start:
-            raise ValueError(f"tensor {name} lies outside the file")
-        digest = _hash_range(handle, data_start + begin, end - begin)
-        yield _Tensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
-
-
-def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
-    total = hashlib.sha256()
-    handle.seek(start)
-    while length:
-        # Bounded, so that hashing takes little memory.
-        piece = handle.read(min(length, 1 << 20))
-        if not piece:
-            raise ValueError("it ends too early")
-        total.update(piece)
-        length -= len(piece)
-    return total.hexdigest()
-
-
-class _HashCache:
-    """Tensor hashes on disk, one small JSON file per weight file, keyed by path, size and mtime."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes"
-
-    def tensors(self, file: Path) -> list[_Tensor]:
-        status = file.stat()
-        key = f"{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
-        entry = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        try:
-            return [_Tensor(name, dtype, tuple(shape), digest) for name, dtype, shape, digest in _read_json(entry)]
-        except (TypeError, ValueError):
-            tensors = read_tensors(file)
-        try:
-            replace_text(entry, json.dumps([[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors], indent=0))
-        except OSError as error:
-            LOG.warning("%s: what was computed of %s is not kept there", error, file)
-        return tensors
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A target as a user names it: under which name to look it up, its digest if known, its folder if local."""
@@ -209,10 +108,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
+        """A folder or a GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
         path = Path(text).expanduser()
         if path.suffix == GGUF_SUFFIX and path.is_file():
-            raise UsageError(f"{text} is a file; name the target as its verifiers announce it, by name or digest.")
+            path = unfold(path, {})
         if path.is_dir():
             facts = read_target_facts(path, name=text)
             if facts is None:

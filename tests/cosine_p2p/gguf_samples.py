@@ -24,9 +24,14 @@ def write_sample(
     weights: str = "Q8_0",
     vector: str = "output_norm.weight",
     has_weights: bool = True,
+    part_tensors: int = 0,
 ) -> Path:
-    """A file of one matrix and one vector, or of neither; what `metadata` has as None is left out."""
-    writer = GGUFWriter(str(file), (metadata or {}).get("general.architecture", "llama"))
+    """A file of one matrix and one vector, or of neither; what `metadata` has as None is left out.
+
+    With `part_tensors` a file for so many of them, of which the first is returned.
+    """
+    architecture = (metadata or {}).get("general.architecture", "llama")
+    writer = GGUFWriter(str(file), architecture, split_max_tensors=part_tensors)
     for key, value in {**SIZES, **(metadata or {})}.items():
         if isinstance(value, list):
             writer.add_array(key, value)
@@ -45,4 +50,4 @@ def write_sample(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
+    return file.with_name(f"{file.stem}-00001-of-00002{file.suffix}") if part_tensors else file

@@ -14,6 +14,7 @@ from cosine_node.doctor.machine import EngineFacts
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options
 from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -76,11 +77,12 @@ def read_gguf(source: str, file: Path) -> ModelFiles:
 
     try:
         folder = unfold(file)
-        parameters = GgufFile.open(file).parameters
+        model = GgufFile.open(file)
     except UsageError as error:
         return ModelFiles(source=source, folder=file.parent, problem=str(error))
     read = read_folder(source, folder)
-    return replace(read, weight_bytes=file.stat().st_size, parameters=parameters)
+    weight_bytes = sum(part.stat().st_size for part in model.parts)
+    return replace(read, weight_bytes=weight_bytes, parameters=model.parameters)
 
 
 def read_folder(source: str, folder: Path) -> ModelFiles:
@@ -165,9 +167,10 @@ def _read_hub(source: str) -> ModelFiles:
         if source.startswith(HUB_FILE):
             owner, name, wanted = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
             repository = f"{owner}/{name}"
-        known = try_to_load_from_cache(repository, wanted or "config.json")
-        if isinstance(known, str):
-            return read_gguf(source, Path(known)) if wanted else read_folder(source, Path(known).parent)
+        names = part_names(wanted) if wanted else ("config.json",)
+        known = [try_to_load_from_cache(repository, name) for name in names]
+        if isinstance(known[0], str) and all(isinstance(one, str) for one in known):
+            return read_gguf(source, Path(known[0])) if wanted else read_folder(source, Path(known[0]).parent)
         siblings = HfApi().model_info(repository, timeout=4.0, files_metadata=True).siblings or ()
     except HFValidationError:
         return ModelFiles(source=source, problem="it is no folder here, no zoo:NAME and no Hugging Face id")
@@ -175,7 +178,8 @@ def _read_hub(source: str) -> ModelFiles:
         # Broad, because which errors there are depends on the HTTP library of each version of huggingface_hub.
         LOG.debug("the hub does not tell of %s", source, exc_info=True)
         return ModelFiles(source=source, hub_error=next(iter(str(error).splitlines()), type(error).__name__))
-    sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(wanted or ".safetensors")]
+    ends = part_names(wanted) if wanted else (".safetensors",)
+    sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(ends)]
     return ModelFiles(source=source, remote_bytes=sum(sizes))
 
 

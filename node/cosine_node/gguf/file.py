@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_p2p.gguf.header import GgufTensor, read_header
-from cosine_p2p.text.target import GGUF_LINK, gguf_digest
+from cosine_p2p.text.gguf_folder import GGUF_LINK
+from cosine_p2p.text.tensor_hashes import gguf_digest
 from cosine_protocol.errors import UsageError
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
@@ -28,14 +29,17 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, Any] = field(repr=False)
     tensors: Mapping[str, GgufTensor] = field(repr=False)
+    parts: tuple[Path, ...]
+    """All its files, the first one first."""
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
-        """Raises `UsageError` for a file that is damaged, incomplete, or no language model."""
+        """Read a model by its file, or by the first of its parts.
+
+        Raises `UsageError` for one that is damaged, incomplete, or no language model.
+        """
         header = read_header(path)
-        found = cls(path, header.metadata, {tensor.name: tensor for tensor in header.tensors})
-        if "split.count" in header.metadata and header.metadata["split.count"] != 1:
-            raise UsageError(f"{path} is one part of a model in several files; merge them with llama-gguf-split.")
+        found = cls(path, header.metadata, {tensor.name: tensor for tensor in header.tensors}, header.parts)
         if (
             not isinstance(header.metadata.get("general.architecture"), str)
             or "token_embd.weight" not in found.tensors
@@ -127,7 +131,7 @@ class GgufFile:
             raise UsageError(
                 f"{self.path} has no tensor {name}, which a model of the kind {self.architecture} has."
             )
-        raw = np.memmap(self.path, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
+        raw = np.memmap(tensor.file, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
         shape = tensor.shape[::-1]
         if tensor.kind in PLAIN:
             return np.array(raw.view(PLAIN[tensor.kind]).reshape(shape), dtype=np.float32)

@@ -19,6 +19,7 @@ from cosine_node.models.engine_kind import EngineChoice, check_engine_options, l
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
@@ -178,7 +179,8 @@ def _download(name: str) -> Path:
                 )
             )
         if file.endswith(GGUF_SUFFIX):
-            return Path(hf_hub_download(f"{owner}/{repository}", file))
+            parts = [hf_hub_download(f"{owner}/{repository}", name) for name in part_names(file)]
+            return Path(parts[0])
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(

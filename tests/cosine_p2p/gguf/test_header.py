@@ -7,7 +7,8 @@ from gguf import GGML_QUANT_SIZES, GGUFReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.gguf.header import BLOCKS, read_header
+from cosine_p2p.gguf.header import BLOCKS, part_names, read_header
+from cosine_p2p.text.tensor_hashes import gguf_digest
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 
@@ -64,3 +65,45 @@ def test_damage_gives_a_sentence_or_another_file(data: st.DataObject, whole: Pat
         read_header(damaged)
     except UsageError as error:
         assert str(damaged) in str(error)
+
+
+def test_the_first_part_of_a_model_stands_for_all(tmp_path: Path) -> None:
+    metadata = {"general.name": "a", "list": [1, 2]}
+    whole, first = (
+        write_sample(tmp_path / "whole.gguf", metadata),
+        write_sample(tmp_path / "parted.gguf", metadata, part_tensors=1),
+    )
+    found = read_header(first)
+    assert [part.name for part in found.parts] == ["parted-00001-of-00002.gguf", "parted-00002-of-00002.gguf"]
+    assert {tensor.name: tensor.file for tensor in found.tensors} == {
+        "token_embd.weight": found.parts[0],
+        "output_norm.weight": found.parts[1],
+    }
+    assert {key: found.metadata[key] for key in metadata} == metadata
+    assert gguf_digest(first, cache_folder=tmp_path) == gguf_digest(whole, cache_folder=tmp_path)
+    link = tmp_path / "model.gguf"
+    link.symlink_to(first)
+    assert read_header(link).parts == found.parts
+
+
+def test_parts_that_are_no_whole_model_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    first = write_sample(tmp_path / "a.gguf", part_tensors=1)
+    second = first.with_name("a-00002-of-00002.gguf")
+    with pytest.raises(UsageError, match=r"00002-of-00002\.gguf is no model by itself .* name the first of its 2"):
+        read_header(second)
+    with pytest.raises(UsageError, match=r"its name must end in -00001-of-00002\.gguf"):
+        read_header(first.rename(tmp_path / "b.gguf"))
+    (tmp_path / "b.gguf").rename(first)
+    other = write_sample(tmp_path / "other.gguf")
+    with pytest.raises(UsageError, match="is not part 2 of a-00001-of-00002"):
+        read_header(other.rename(second).with_name(first.name))
+    second.unlink()
+    with pytest.raises(UsageError, match=r"a-00002-of-00002\.gguf is missing, one of the 2 parts"):
+        read_header(first)
+
+
+def test_names_of_parts() -> None:
+    assert part_names("q4/a-00001-of-00003.gguf") == tuple(f"q4/a-0000{n}-of-00003.gguf" for n in (1, 2, 3))
+    assert [part_names(name) for name in ("a.gguf", "a-00002-of-00003.gguf", "a-00001-of-00000.gguf")] == [
+        ("a.gguf",), ("a-00002-of-00003.gguf",), ("a-00001-of-00000.gguf",)
+    ]  # fmt: skip

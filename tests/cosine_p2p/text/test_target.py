@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_p2p.request.generation_config import read_eos
-from cosine_p2p.text import target
+from cosine_p2p.text import tensor_hashes
 from cosine_p2p.text.target import (
     KNOWN_TARGETS,
     Target,
@@ -125,13 +125,13 @@ def test_a_text_ends_at_the_tokenizers_own_end_too(
 
 def test_hashes_are_cached_until_the_file_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    real = target.read_tensors
+    real = tensor_hashes.read_tensors
 
     def counted(file: Path) -> object:
         read.append(file)
         return real(file)
 
-    monkeypatch.setattr(target, "read_tensors", counted)
+    monkeypatch.setattr(tensor_hashes, "read_tensors", counted)
     first = digest_of(folder)
     assert digest_of(folder) == first
     assert len(read) == 1
@@ -159,11 +159,18 @@ def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_pat
     assert len({first.content_digest, *(other.content_digest for other in others)}) == 3
 
 
-def test_a_gguf_file_is_no_name_of_a_target(tmp_path: Path) -> None:
-    """Its tokenizer and EOS ids are read by a node only, and so is the digest of the target."""
-    file = write_sample(tmp_path / "a.gguf")
-    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
-        Target.parse(str(file))
+def test_a_gguf_file_names_the_target_that_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.merges": ["a b"]}
+    whole = {**words, "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.eos_token_id": 1}
+    found = Target.parse(str(write_sample(tmp_path / "a.gguf", whole)))
+    assert found.folder is not None and found.name == (found.digest or b"").hex()
+    facts = read_target_facts(found.folder, name="n")
+    assert facts is not None and (facts.digest(), facts.eos) == (found.digest, (1,))
+    with pytest.raises(UsageError, match="makes no sense"):
+        Target.parse(str(write_sample(tmp_path / "b.gguf", words)))
+    with pytest.raises(UsageError, match="holds no tokenizer"):
+        Target.parse(str(write_sample(tmp_path / "c.gguf")))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +232,7 @@ def test_pins_that_cannot_be_written_are_an_error_and_stay_as_they_were(tmp_path
 def test_a_model_is_known_where_the_disk_has_no_room_for_its_hashes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(target, "user_cache_dir", lambda name: folder.parent / "cache")
+    monkeypatch.setattr(tensor_hashes, "user_cache_dir", lambda name: folder.parent / "cache")
     with full_disk(file_bytes=1):
         known = identify_target(folder, name="m")
     assert "is not kept there" in caplog.text

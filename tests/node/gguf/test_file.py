@@ -57,12 +57,20 @@ def test_weights_are_dequantised(weights: str, error: float, tmp_path: Path) -> 
         model.weight("other")
 
 
+def test_weights_are_read_from_the_part_that_has_them(tmp_path: Path) -> None:
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"llama.feed_forward_length": 8}, part_tensors=1))
+    assert np.abs(model.weight("token_embd.weight") - EMBEDDING).max() <= 0.6
+    assert model.weight("output_norm.weight").tolist() == [1.0] * 32
+    unfolded = GgufFile.in_folder(unfold(model.path, cache_folder=tmp_path / "cache"))
+    assert unfolded is not None and (unfolded.parts, unfolded.digest) == (model.parts, model.digest)
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"llama.context_length": None}, "does not say its llama.context_length"),
         ({"llama.attention.head_count": 0}, "does not say its llama.attention.head_count"),
-        ({"split.count": 3}, "one part of a model in several files"),
+        ({"split.count": 3, "split.no": 1}, "name the first of its 3 parts"),
     ],
 )
 def test_a_file_that_is_no_whole_model_is_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:

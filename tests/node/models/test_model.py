@@ -26,6 +26,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
 from cosine_protocol.request import Sampling
+from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
 WORDS = {f"w{index}": index for index in range(VOCAB)}
@@ -107,8 +108,7 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     assert made.facts.content_digest == GgufFile.open(file).digest
     assert made.target_name == made.facts.digest().hex()
     assert (made.model_name, made.engine.numerics, made.facts.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
-    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
-        Target.parse(str(file))
+    assert Target.parse(str(file)).digest == made.facts.digest()
     files = TokenizerFiles.read(made.tokenizer_folder)
     assert files is not None and made.facts.tokenizer_digest == files.digest
     assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
@@ -143,6 +143,20 @@ def test_a_file_of_the_hub_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.
     folder = fetch_folder("hf:owner/name-GGUF/part/model.gguf")
     assert asked == [("owner/name-GGUF", "part/model.gguf")]
     assert (folder / "model.gguf").resolve() == tmp_path / "fetched.gguf"
+
+
+def test_all_parts_of_a_model_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_sample(tmp_path / "a.gguf", {"llama.feed_forward_length": 8}, part_tensors=1)
+    asked: list[str] = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append(file)
+        return str(tmp_path / Path(file).name)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    folder = fetch_folder(f"hf:owner/name-GGUF/Q8/{first.name}")
+    assert asked == ["Q8/a-00001-of-00002.gguf", "Q8/a-00002-of-00002.gguf"]
+    assert (folder / "model.gguf").readlink() == first
 
 
 @pytest.mark.parametrize("name", ["hf:owner/name", "hf:model.gguf", "hf:owner/name/model.safetensors"])

@@ -64,7 +64,7 @@ class LlamaModel:
         params.devices = addressof(devices)
         params.n_gpu_layers = -1 if self.on_card else 0
         library.errors.clear()
-        self.handle: int | None = c.llama_model_load_from_file(str(file.path).encode(), params)
+        self.handle: int | None = c.llama_model_load_from_file(str(file.parts[0]).encode(), params)
         if self.handle is None:
             raise UsageError(f"{file.path.name} cannot be loaded by llama.cpp: {_reason(library.errors)}.")
         self.vocab_tokens: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self.handle))
