@@ -23,6 +23,7 @@ from cosine_protocol.errors import (
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
+    from cosine_p2p.request.chat import Chat
     from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
     from cosine_p2p.request.origins import Origin, told_origins
     from cosine_p2p.request.results import (
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 
 __all__ = [
-    "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
+    "AppliedConfig", "AsyncClient", "Chat", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
     "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "TextTokenizer", "UsageError",
     "VerifierReport", "__version__", "load_tokenizer", "told_origins",
@@ -53,6 +54,7 @@ HOMES: Final = {
     ),
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
     **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
+    "Chat": "request.chat",
     "Run": "session.run",
     **dict.fromkeys(("TextTokenizer", "load_tokenizer"), "text.tokenizer"),
 }

@@ -48,6 +48,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import PromptEncoder, read_prompt
 from cosine_p2p.text.target import Target
+from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
@@ -161,8 +162,9 @@ class AsyncClient:
         self._place: _Place | None = None
         self._numbers = count(1)
         self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
-        self._offload, encoders, long_encoders = (offload or threads for threads in self._threads)
-        self._encoder = PromptEncoder(encoders, long_encoders)
+        self._threads.append(Threads("chats", QUICK_PLACES + SLOW_PLACES))
+        self._offload, *encoders = (offload or threads for threads in self._threads)
+        self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
         self._kept = (self._failures, self._speeds, self._gains, self._distances, self._shown.credit)
@@ -236,7 +238,7 @@ class AsyncClient:
         bytes: then no user's times show how another's prompts begin. Raises `UsageError` for what cannot be served
         and `GenerationFailed` if nobody serves the target.
         """
-        prompt = read_prompt(prompt)
+        checked = read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
             raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
         asked = merge_options(self._options, options, GenerationOptions)
@@ -264,7 +266,7 @@ class AsyncClient:
             requests = requests_of(
                 verifiers,
                 {**otherwise, **applied.options, **asked},
-                tokens=await self._encoder.encode(codec, prompt),
+                tokens=await self._encoder.encode(codec, checked),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),

@@ -29,6 +29,7 @@ from cosine_p2p.request.arguments import (
     texts,
     whole,
 )
+from cosine_p2p.request.chat import Chat, Message
 from cosine_p2p.request.results import Observer
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.trust.mandates import Coordination
@@ -37,8 +38,8 @@ from cosine_protocol.fields import Real, Whole, fields_of
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
 from cosine_protocol.request import Sampling
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Plain text, the target's token ids, or a chat as `{"role", "content"}` messages."""
+Prompt = str | Sequence[int] | Sequence[Message] | Chat
+"""Plain text, the target's token ids, or a chat: its messages, or they and how the template shall be used."""
 
 AUTO: Final = "auto"
 NONE: Final = "none"

@@ -1,25 +1,37 @@
 """A prompt as a program gives it: text, token ids or a chat; checked before anybody is asked, then encoded."""
 
 import asyncio
+import json
 import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cosine_p2p.request.arguments import TOKEN_ID
+from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.offload import Offload
-from cosine_p2p.request.options import Prompt
+from cosine_p2p.text.chat_template import knows_developer
+from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID
 
 LONG_CHARACTERS: Final = 100_000
 """Reading so many takes some tenths of a second."""
+TEXT_PARTS: Final = ("text", "input_text", "output_text")
+"""The types of a message's parts that are text, in OpenAI's chats and responses."""
+DEVELOPER: Final = "developer"
+"""The role that newer clients write where most models were trained on `system`."""
 ENCODE_TIMEOUT_S: Final = 60.0
 """The longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
 
 
-def read_prompt(value: object) -> Prompt:
+def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
     """The prompt that a value is; arrays become lists. Raises `PromptRefused` saying what to give instead."""
+    if isinstance(value, Chat):
+        if taken := RESERVED & value.template_options.keys():
+            raise PromptRefused(f"{min(taken)} is no option of a template; give it to the Chat itself.")
+        return replace(value, messages=_messages(value.messages))
     if isinstance(value, str):
         _refuse_half_characters(value, "The prompt")
         items: Sequence[Any] = value
@@ -30,9 +42,7 @@ def read_prompt(value: object) -> Prompt:
     if isinstance(items, str):
         return items
     if all(isinstance(item, Mapping) for item in items):
-        for number, message in enumerate(items, start=1):
-            _check_message(number, message)
-        return items
+        return Chat(_messages(items))
     if any(isinstance(item, str | Sequence) for item in items):
         raise PromptRefused(
             "A call takes one prompt, not several; call it for each, or run them at the same time with "
@@ -41,53 +51,135 @@ def read_prompt(value: object) -> Prompt:
     return tuple(_token_id(item) for item in items)
 
 
-def encode_prompt(codec: TextTokenizer, prompt: Prompt) -> tuple[int, ...]:
+def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> tuple[int, ...]:
     """The token ids of a checked prompt, at least one. Raises `PromptRefused` for ids that the target lacks."""
+    if isinstance(prompt, Chat):
+        return _some(codec.encode(render(codec, prompt), add_special_tokens=False))
     if isinstance(prompt, str):
-        tokens = codec.encode(prompt)
-    elif isinstance(prompt[0], int):
-        tokens = tuple(token for token in prompt if isinstance(token, int))
-        highest = codec.vocab_tokens - 1
-        if max(tokens) > highest:
-            raise PromptRefused(
-                f"Token ids of a prompt must be whole numbers from 0 to {highest}, not {max(tokens)}."
-            )
-    else:
-        tokens = codec.encode_chat([message for message in prompt if isinstance(message, Mapping)])
-    if not tokens:
-        raise PromptRefused("The prompt is empty; give at least one character.")
-    return tokens
+        return _some(_encode_text(codec, prompt))
+    highest = codec.vocab_tokens - 1
+    if max(prompt) > highest:
+        raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {highest}, not {max(prompt)}.")
+    return prompt
+
+
+def render(codec: TextTokenizer, chat: Chat) -> str:
+    """The text of a checked chat, as programs mean it that were written for other models or servers.
+
+    A message of a developer is the system's where the template does not know that role. Arguments of tool calls are
+    objects, and where the template refuses them the text that they were. What the assistant said last is continued
+    where the chat does not say otherwise, if there is text and the template leaves it as it is. Raises
+    `PromptRefused`.
+    """
+    given: dict[str, Any] = {
+        "tools": chat.tools,
+        "documents": chat.documents,
+        "add_generation_prompt": chat.add_generation_prompt,
+        "template": chat.template,
+        **chat.template_options,
+    }
+    messages: list[dict[str, Any]] = [dict(message) for message in chat.messages]
+    if any(message["role"] == DEVELOPER for message in messages):
+        template = codec.chat_template(given["template"], has_tools=given["tools"] is not None)
+        if not knows_developer(template):
+            messages = [
+                message | {"role": "system"} if message["role"] == DEVELOPER else message for message in messages
+            ]
+    is_continued = chat.continue_final_message
+    last = messages[-1] if messages else {}
+    is_begun = last.get("role") == "assistant" and bool(last["content"]) and not last.get("tool_calls")
+    ways: list[dict[str, Any]] = [{"continue_final_message": bool(is_continued)}]
+    if is_continued is None and is_begun and chat.add_generation_prompt:
+        ways.insert(0, {"continue_final_message": True})
+    forms = [messages]
+    if any("tool_calls" in message for message in messages):
+        forms.insert(0, [_with_objects(message) for message in messages])
+    refusals: list[PromptRefused] = []
+    for way in ways:
+        for form in forms:
+            try:
+                return codec.render_chat(form, **way, **given)
+            except TemplateStopped:
+                raise
+            except PromptRefused as refused:
+                refusals.append(refused)
+    raise refusals[-1]
 
 
 class PromptEncoder:
-    """Encodes prompts away from the event loop, long ones apart: they take seconds, and others would wait."""
+    """Encodes prompts away from the event loop, long ones apart: they take seconds, and others would wait.
 
-    def __init__(self, offload: Offload, offload_long: Offload) -> None:
+    Chats are rendered apart from both, several at a time: their template may have no end.
+    """
+
+    def __init__(self, offload: Offload, offload_long: Offload, offload_chats: Offload) -> None:
         self._offload = offload
         self._offload_long = offload_long
+        self._offload_chats = offload_chats
 
-    async def encode(self, codec: TextTokenizer, prompt: Prompt) -> tuple[int, ...]:
+    async def encode(self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> tuple[int, ...]:
         """As `encode_prompt`. Raises `PromptRefused` also for one that takes very long."""
+        text = ""
         tokens: tuple[int, ...] = ()
+
+        def render_chat() -> None:
+            nonlocal text
+            assert isinstance(prompt, Chat)
+            text = render(codec, prompt)
 
         def encode() -> None:
             nonlocal tokens
-            tokens = encode_prompt(codec, prompt)
+            if isinstance(prompt, Chat):
+                tokens = _some(codec.encode(text, add_special_tokens=False))
+            else:
+                tokens = encode_prompt(codec, prompt)
 
-        is_long = _length(prompt) > LONG_CHARACTERS
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
-                await (self._offload_long if is_long else self._offload)(encode)
+                if isinstance(prompt, Chat):
+                    await self._offload_chats(render_chat)
+                length = len(text if isinstance(prompt, Chat) else prompt)
+                await (self._offload_long if length > LONG_CHARACTERS else self._offload)(encode)
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
         return tokens
 
 
-def _length(prompt: Prompt) -> int:
-    """Characters or tokens."""
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(str(part.get("content"))) if isinstance(part, Mapping) else 1 for part in prompt)
+def _encode_text(codec: TextTokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text to go on with. One that begins with BOS itself gets no second one."""
+    tokens = codec.encode(text)
+    if len(tokens) > 1 and tokens[0] == tokens[1]:
+        own = codec.encode(text, add_special_tokens=False)
+        if tokens[1 : 1 + len(own)] == own:
+            return tokens[1:]
+    return tokens
+
+
+def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    if not tokens:
+        raise PromptRefused("The prompt is empty; give at least one character.")
+    return tokens
+
+
+def _with_objects(message: Message) -> dict[str, Any]:
+    """A message whose tool calls have their arguments as objects, which most templates are written for."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    match call:
+        case {"function": {"arguments": str(text)} as function}:
+            try:
+                arguments = json.loads(text or "{}")
+            except (ValueError, RecursionError):
+                return call
+            return (
+                {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
+            )
+    return call
 
 
 def _items(value: object) -> Sequence[Any]:
@@ -103,14 +195,51 @@ def _items(value: object) -> Sequence[Any]:
     return items
 
 
-def _check_message(number: int, message: Mapping[Any, Any]) -> None:
-    for field in ("role", "content"):
-        said = message.get(field)
-        if not isinstance(said, str):
-            raise PromptRefused(
-                f"Message {number} of the chat must have a {field} that is text, not {reprlib.repr(said)}."
-            )
-        _refuse_half_characters(said, f"The {field} of message {number}")
+def _messages(items: Sequence[Any]) -> list[Message]:
+    if not items:
+        raise PromptRefused("The prompt is empty; give at least one character.")
+    return [_message(number, item) for number, item in enumerate(items, start=1)]
+
+
+def _message(number: int, message: Any) -> Message:
+    """A message whose content is text: none is empty, and parts that are all text are joined by line breaks."""
+    if not isinstance(message, Mapping):
+        raise PromptRefused(f"Message {number} of the chat must have a role and a content.")
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise PromptRefused(
+            f"Message {number} of the chat must have a role that is text, not {reprlib.repr(role)}."
+        )
+    try:
+        said = text_of(message.get("content"))
+    except ValueError:
+        given = reprlib.repr(message.get("content"))
+        raise PromptRefused(
+            f"Message {number} of the chat must have a content that is text, not {given}."
+        ) from None
+    for field, text in (("role", role), ("content", said)):
+        _refuse_half_characters(text, f"The {field} of message {number}")
+    return {**message, "content": said}
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content; vLLM joins parts so. Raises `ValueError` for what is not all text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise ValueError
+    return "\n".join(map(_text_of_part, content))
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case str():
+            return part
+        case {"type": kind, "text": str(text)} if kind in TEXT_PARTS:
+            return text
+    raise ValueError
 
 
 def _refuse_half_characters(text: str, what: str) -> None:

@@ -31,6 +31,10 @@ MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
 """Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
 
 
+class TemplateStopped(PromptRefused):
+    """A template was ended, and asking it again takes as long."""
+
+
 class TemplateProcesses:
     """Renders templates of jinja2, several at a time. Processes start when needed and end with the object."""
 
@@ -41,7 +45,7 @@ class TemplateProcesses:
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
         """The text of a template for some values at a time of day (ISO 8601); waits for its turn.
 
-        Raises `PromptRefused` if there is none in time.
+        Raises `TemplateStopped` if there is none in time, and `PromptRefused` for what the template refuses.
         """
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
         question = json.dumps(asked).encode() + b"\n"
@@ -52,7 +56,7 @@ class TemplateProcesses:
         finally:
             place.leave()
         if not line.endswith(b"\n"):
-            raise PromptRefused("The target's chat template took too long, or too much memory.")
+            raise TemplateStopped("The target's chat template took too long, or too much memory.")
         if len(self._idle) < KEPT_PROCESSES:
             self._idle.append(process)
         answer = json.loads(line)

@@ -99,6 +99,10 @@ class TextTokenizer:
         """The text of a special token, which `decode` leaves away; empty for any other."""
         return self._effects.special_text(token)
 
+    def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
+        """The text of the chat template that is taken. Raises `PromptRefused` if there is none."""
+        return self._templates.chosen(name, has_tools=has_tools)
+
     def render_chat(
         self,
         messages: Sequence[Any],

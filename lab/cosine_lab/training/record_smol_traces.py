@@ -24,7 +24,7 @@ from cosine_node.models.model import fetch_folder
 from cosine_node.zoo.family import SCHEME, SMOL_DOMAINS, SMOL_TARGET, Family
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.options import Prompt
-from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
@@ -92,7 +92,7 @@ def record(target: RecordedModel, drafters: Mapping[str, Recorded], options: arg
     number = 0
     for domain, asked in questions(options.docs).items():
         for place, question in enumerate(asked):
-            prompt = encode_prompt(codec, question)
+            prompt = encode_prompt(codec, read_prompt(question))
             split = "tune" if place < options.tune_prompts else "test"
             for temperature in TEMPERATURES:
                 sampling = Sampling(temperature=temperature, seed=number)

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 from starlette.requests import Request
 
 from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
+from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.options import (
     OPTIONS,
     TEXT_DEFAULTS,
@@ -18,6 +19,8 @@ from cosine_p2p.request.options import (
     choice_seed,
     read_option,
 )
+from cosine_p2p.text.chat_template import REASONING
+from cosine_p2p.text.prompt import TEXT_PARTS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_TOKEN_ID
 from cosine_protocol.request import MAX_SEED
@@ -41,7 +44,7 @@ NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
 ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(("audio", "bad_words", "functions", "ignore_eos", "logit_bias", "stop_token_ids"), NOTHING),
     **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), NOTHING),
-    **dict.fromkeys(("structured_outputs", "suffix", "tools", "use_beam_search"), NOTHING),
+    **dict.fromkeys(("chat_template", "structured_outputs", "suffix", "tools", "use_beam_search"), NOTHING),
     **dict.fromkeys(("frequency_penalty", "min_tokens", "presence_penalty", "top_logprobs"), (None, 0)),
     **dict.fromkeys(("function_call", "tool_choice"), (None, "none", "auto")),
     **dict.fromkeys(("logprobs", "prompt_logprobs"), (None, False)),
@@ -58,6 +61,7 @@ REASONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("logprobs", "top_logprobs", "prompt_logprobs"), "verifiers send tokens, not their probabilities"
     ),
+    "chat_template": "chats are written by the target's own template",
     "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
 }
 """What is said of them; without a reason of its own, a parameter is refused as no such processor."""
@@ -129,10 +133,13 @@ def real(body: Body, name: str, default: float) -> float:
 
 def flag(body: Body, name: str) -> bool:
     """True or false, the default."""
+    return bool(stated_flag(body, name))
+
+
+def stated_flag(body: Body, name: str) -> bool | None:
+    """True, false, or None where the body does not say."""
     value = body.get(name)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
+    if not (value is None or isinstance(value, bool)):
         raise bad_value(name, f"{name} must be true or false.")
     return value
 
@@ -212,7 +219,7 @@ def parse_chat(body: Body) -> TextRequest:
     messages = required(body, "messages")
     if not isinstance(messages, list) or not messages:
         raise bad_value("messages", "messages must be a list of at least one message.")
-    chat = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    chat = _chat(body, [_message(message, f"messages[{index}]") for index, message in enumerate(messages)])
     limit_field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     return _text_request(
         body, prompt_field="messages", prompts=(chat,), limit_field=limit_field, otherwise=CHAT_DEFAULTS
@@ -305,32 +312,69 @@ def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
     return values
 
 
-def _message(message: Any, path: str) -> dict[str, str]:
-    """Role, content and name; what a role means is up to the target's chat template."""
+def _chat(body: Body, messages: Sequence[Message]) -> Chat:
+    """A chat and how its template is used, by vLLM's names for it. Raises `ApiError`."""
+    begins, continues = (stated_flag(body, name) for name in ("add_generation_prompt", "continue_final_message"))
+    if begins and continues:
+        raise bad_value(
+            "continue_final_message",
+            "continue_final_message goes on with the last message, add_generation_prompt begins one; set one.",
+        )
+    options = body.get("chat_template_kwargs")
+    if not isinstance(options, dict | None) or not RESERVED.isdisjoint(options or {}):
+        taken = ", ".join(sorted(RESERVED))
+        raise bad_value("chat_template_kwargs", f"chat_template_kwargs must be an object without {taken}.")
+    effort = body.get("reasoning_effort")
+    if effort is not None:
+        options = {"reasoning_effort": text(effort, "reasoning_effort"), **(options or {})}
+    documents = body.get("documents")
+    if not isinstance(documents, list | None) or not all(isinstance(each, dict) for each in documents or []):
+        raise bad_value("documents", "documents must be a list of objects.")
+    return Chat(
+        messages,
+        documents=documents,
+        add_generation_prompt=begins is not False,
+        continue_final_message=False if begins else continues,
+        template_options=options or {},
+    )
+
+
+def _message(message: Any, path: str) -> Message:
+    """The fields that templates read; what a role means is up to the target's."""
     if not isinstance(message, dict):
         raise bad_value(path, f"{path} must be an object with role and content.")
-    for field in ("tool_calls", "function_call", "audio"):
+    for field in ("function_call", "audio"):
         if message.get(field):
             raise unsupported(f"{path}.{field}", f"{path}.{field} is not supported here.")
-    role = required(message, "role", path=f"{path}.role")
-    content = required(message, "content", path=f"{path}.content")
-    fields = {"role": text(role, f"{path}.role"), "content": _content(content, f"{path}.content")}
-    if message.get("name") is not None:
-        fields["name"] = text(message["name"], f"{path}.name")
-    return fields
+    role = text(required(message, "role", path=f"{path}.role"), f"{path}.role")
+    if role != "assistant" and "content" not in message:
+        raise bad_value(f"{path}.content", f"{path}.content is required.")
+    fields: dict[str, Any] = {"role": role, "content": _content(message.get("content"), f"{path}.content")}
+    for field in ("name", "tool_call_id", *REASONING):
+        if message.get(field) is not None:
+            fields[field] = text(message[field], f"{path}.{field}")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise bad_value(f"{path}.tool_calls", f"{path}.tool_calls must be a list of objects.")
+    return fields | ({"tool_calls": calls} if calls else {})
 
 
 def _content(content: Any, path: str) -> str:
-    """Text, or parts that are all text, joined by line breaks as vLLM does."""
+    """Text; none is empty, and parts that are all text are joined by line breaks as vLLM does."""
+    if content is None:
+        return ""
     if not isinstance(content, list):
         return text(content, path)
     texts = []
     for index, part in enumerate(content):
         part_path = f"{path}[{index}]"
+        if isinstance(part, str):
+            texts.append(text(part, part_path))
+            continue
         if not isinstance(part, dict):
             raise bad_value(part_path, f"{part_path} must be an object with type and text.")
         kind = part.get("type")
-        if kind != "text":
+        if kind not in TEXT_PARTS:
             shown = kind if isinstance(kind, str) and is_unicode(kind) else "that"
             raise unsupported(f"{part_path}.type", f"{part_path} is of type {shown}; the target reads text alone.")
         texts.append(text(part.get("text"), f"{part_path}.text"))

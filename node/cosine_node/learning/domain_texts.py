@@ -6,7 +6,7 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine, Row
-from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
@@ -34,7 +34,7 @@ def domain_nll(drafter: Engine, codec: TextTokenizer, domains: Iterable[str] = z
 
 def _tokens(codec: TextTokenizer, prompt: zoo.Prompt) -> tuple[int, ...]:
     try:
-        return encode_prompt(codec, prompt.asked)
+        return encode_prompt(codec, read_prompt(prompt.asked))
     except PromptRefused:
         # A target without a template for chats reads what is said in them.
         return codec.encode("\n\n".join(message.content for message in prompt.messages))

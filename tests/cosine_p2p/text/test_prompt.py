@@ -1,7 +1,8 @@
 """A prompt is text, token ids or a chat; anything else is answered with what to give instead."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.offload import Threads
-from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt
+from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt, render
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from tests.scenes import in_real_time
 
@@ -61,7 +64,7 @@ def test_what_is_no_prompt_is_refused_in_a_sentence(prompt: Any, sentence: str) 
 
 def test_each_kind_of_prompt_is_taken_as_it_is() -> None:
     assert read_prompt("Once") == "Once"
-    assert read_prompt(CHAT) == CHAT
+    assert read_prompt(CHAT) == read_prompt(Chat(CHAT)) == Chat(CHAT)
     assert read_prompt([1, 2]) == read_prompt(range(1, 3)) == read_prompt(np.array([1, 2])) == (1, 2)
 
 
@@ -77,7 +80,7 @@ def test_ids_of_the_target_are_its_text() -> None:
     tokens = CODEC.encode("abc")
     assert encode_prompt(CODEC, "abc") == encode_prompt(CODEC, tokens) == tokens
     with pytest.raises(PromptRefused, match=f"from 0 to {CODEC.vocab_tokens - 1}, not {CODEC.vocab_tokens}"):
-        encode_prompt(CODEC, [CODEC.vocab_tokens])
+        encode_prompt(CODEC, (CODEC.vocab_tokens,))
 
 
 def test_a_prompt_that_takes_for_ever_to_read_is_refused() -> None:
@@ -85,7 +88,7 @@ def test_a_prompt_that_takes_for_ever_to_read_is_refused() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(PromptRefused, match="could not be read within 60 s"):
-        run_virtual(PromptEncoder(never, never).encode(CODEC, "abc"))
+        run_virtual(PromptEncoder(never, never, never).encode(CODEC, "abc"))
 
 
 class HeldCodec(LetterCodec):
@@ -99,8 +102,8 @@ class HeldCodec(LetterCodec):
             assert self.may_go_on.wait(30.0)
         return super().encode(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> tuple[int, ...]:
-        return self.encode("".join(message["content"] for message in messages))
+    def render_chat(self, messages: Sequence[Any], **options: Any) -> str:
+        return "".join(message["content"] for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +111,123 @@ class HeldCodec(LetterCodec):
 )
 @in_real_time
 async def test_long_prompts_hold_up_neither_the_loop_nor_short_ones(prompt: Any) -> None:
-    codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long")]
+    codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long", "chats")]
     encoder = PromptEncoder(*threads)
-    long = [asyncio.ensure_future(encoder.encode(codec, prompt)) for _ in range(3)]
+    long = [asyncio.ensure_future(encoder.encode(codec, read_prompt(prompt))) for _ in range(3)]
     assert await encoder.encode(codec, "abc") == CODEC.encode("abc")
     assert not any(each.done() for each in long)
     codec.may_go_on.set()
     assert [len(tokens) for tokens in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
     for each in threads:
         each.close()
+
+
+@in_real_time
+async def test_a_chat_without_an_end_holds_up_neither_texts_nor_other_chats() -> None:
+    released = Event()
+
+    class Endless(LetterCodec):
+        def render_chat(self, messages: Sequence[Any], **options: Any) -> str:
+            if messages[0]["content"] == "endless":
+                assert released.wait(30.0)
+            return "abc"
+
+    codec, threads = Endless(), [Threads("texts", 1), Threads("long", 1), Threads("chats", 2)]
+    encoder = PromptEncoder(*threads)
+    held = asyncio.ensure_future(encoder.encode(codec, Chat([{"role": "user", "content": "endless"}])))
+    for prompt in ("abc", Chat(CHAT)):
+        assert await encoder.encode(codec, prompt) == CODEC.encode("abc")
+    assert not held.done()
+    released.set()
+    assert await held == CODEC.encode("abc")
+    for each in threads:
+        each.close()
+
+
+TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+CHATML = TURNS + "{% if add_generation_prompt %}<go>{% endif %}"
+BOS = {"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}]} | {
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+}
+
+
+def tokenizer_with(template: str, **parts: Any) -> TextTokenizer:
+    model = {"type": "WordLevel", "vocab": {"a": 0, "<s>": 1}, "unk_token": "a"}
+    own = json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts})
+    config = json.dumps({"bos_token": "<s>", "chat_template": template})
+    return TextTokenizer({"tokenizer.json": own.encode(), "tokenizer_config.json": config.encode()})
+
+
+def text_of(template: str, chat: Any) -> str:
+    prompt = read_prompt(chat)
+    assert isinstance(prompt, Chat)
+    return render(tokenizer_with(template), prompt)
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def test_a_text_that_begins_with_bos_gets_no_second_one() -> None:
+    tokenizer = tokenizer_with("", post_processor=BOS, pre_tokenizer={"type": "WhitespaceSplit"})
+    assert encode_prompt(tokenizer, "a") == encode_prompt(tokenizer, "<s> a") == (1, 0)
+    # What is written twice stays so.
+    assert encode_prompt(tokenizer, "<s> <s> a") == (1, 1, 0)
+    without = tokenizer_with("", pre_tokenizer={"type": "WhitespaceSplit"})
+    assert encode_prompt(without, "<s> <s> a") == (1, 1, 0) and encode_prompt(without, "a a") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ([], ""),
+        ("a", "a"),
+        ([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "a"),
+        ([{"type": "input_text", "text": "a"}, "b"], "a\nb"),
+    ],
+)
+def test_content_is_text_in_whatever_form(content: Any, text: str) -> None:
+    assert text_of(CHATML, [said("user", content)]) == f"<user>{text}</><go>"
+    with pytest.raises(PromptRefused, match="content that is text"):
+        read_prompt([said("user", [{"type": "image_url"}])])
+
+
+def test_a_developer_is_the_system_where_the_template_does_not_know_the_role() -> None:
+    chat = [said("developer", "a"), said("user", "b")]
+    assert text_of(CHATML, chat) == "<system>a</><user>b</><go>"
+    knowing = CHATML + "{% if messages[0].role == 'developer' %}!{% endif %}"
+    assert text_of(knowing, chat) == "<developer>a</><user>b</><go>!"
+
+
+def test_what_the_assistant_said_last_is_continued_unless_the_chat_says_otherwise() -> None:
+    chat = [said("user", "a"), said("assistant", "b")]
+    new = "<user>a</><assistant>b</><go>"
+    assert (
+        text_of(CHATML, chat)
+        == text_of(CHATML, Chat(chat, continue_final_message=True))
+        == "<user>a</><assistant>b"
+    )
+    assert text_of(CHATML, Chat(chat, continue_final_message=False)) == new
+    assert text_of(CHATML, Chat(chat, add_generation_prompt=False)) == new.removesuffix("<go>")
+    # Where there is nothing to go on with, or the template writes something else.
+    for last in (said("assistant", ""), said("assistant", "b", tool_calls=[])):
+        assert text_of(CHATML, [*chat[:1], last | {"tool_calls": [{}]}]).endswith("<go>")
+    assert text_of(CHATML.replace("m.content", "m.content | upper"), chat) == "<user>A</><assistant>B</><go>"
+    with pytest.raises(PromptRefused, match="cannot be continued"):
+        text_of("{{ messages[0].content }}", Chat(chat, continue_final_message=True))
+
+
+def test_arguments_of_calls_are_objects_and_texts_where_the_template_wants_them() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"city": "Rome"}'}}
+    chat = [said("assistant", None, tool_calls=[call]), said("user", "a")]
+    function = "{% set f = messages[0].tool_calls[0].function %}"
+    assert text_of(function + "{{ f.arguments.city }}{{ f.arguments | tojson }}", chat) == 'Rome{"city": "Rome"}'
+    assert text_of(function + "{{ f.name + f.arguments }}", chat) == 'f{"city": "Rome"}'
+
+
+def test_a_templates_options_reach_it() -> None:
+    template = "{{ enable_thinking }}{{ documents[0].title }}{{ tools | length }}"
+    options = {"enable_thinking": False, "documents": [{"title": "b"}]}
+    assert text_of(template, Chat([said("user", "a")], tools=[{}], template_options=options)) == "Falseb1"

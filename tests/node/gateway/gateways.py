@@ -36,10 +36,10 @@ TIMEOUT_S: Final = 30.0
 class ChatLetters(LetterCodec):
     """A chat is its messages' contents one after the other; there is no role but user and assistant."""
 
-    def encode_chat(self, messages: Sequence[Any], **options: Any) -> tuple[int, ...]:
+    def render_chat(self, messages: Sequence[Any], **options: Any) -> str:
         if any(message["role"] not in ("user", "assistant") for message in messages):
             raise PromptRefused("The target's chat template refused the messages: no such role.")
-        return self.encode("".join(message["content"] for message in messages))
+        return "".join(message["content"] for message in messages)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from cosine_node.gateway.text_request import (
     MAX_BODY_BYTES,
     MAX_CHOICES,
     MAX_STOP_CHARACTERS,
+    Body,
     Parse,
     TextRequest,
     parse_chat,
@@ -23,6 +24,7 @@ from cosine_node.gateway.text_request import (
     parse_object,
     read_object,
 )
+from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import choice_seed
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.request import MAX_SEED, Sampling
@@ -140,15 +142,57 @@ def test_messages_keep_role_content_and_name_and_text_parts_are_joined() -> None
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": ""},
         {"role": "any", "content": "b", "name": "c", "weight": 1},
-        {"role": "user", "content": parts},
+        {"role": "user", "content": [*parts, "c", {"type": "input_text", "text": "d"}]},
+        {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm"},
+        {"role": "tool", "content": None, "tool_call_id": "1"},
     ]
-    assert parse_chat({"model": "m", "messages": messages}).prompts == (
+    (chat,) = parse_chat({"model": "m", "messages": messages}).prompts
+    assert chat == Chat(
         [
             {"role": "system", "content": ""},
             {"role": "any", "content": "b", "name": "c"},
-            {"role": "user", "content": "a\nb"},
-        ],
+            {"role": "user", "content": "a\nb\nc\nd"},
+            {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning_content": "hm"},
+            {"role": "tool", "content": "", "tool_call_id": "1"},
+        ]
     )
+
+
+CALL: Final = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {}),
+        ({"continue_final_message": True, "add_generation_prompt": False}, {"continue_final_message": True}),
+        ({"continue_final_message": False}, {"continue_final_message": False}),
+        ({"add_generation_prompt": True}, {"continue_final_message": False}),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, {"template_options": {"enable_thinking": False}}),
+        ({"reasoning_effort": "low"}, {"template_options": {"reasoning_effort": "low"}}),
+        ({"documents": [{"title": "a"}]}, {"documents": [{"title": "a"}]}),
+    ],
+)
+def test_a_chat_says_how_its_template_is_used(fields: Body, expected: Any) -> None:
+    (chat,) = parse_chat(CHAT | dict(fields)).prompts
+    more = {"add_generation_prompt": fields.get("add_generation_prompt") is not False}
+    assert chat == Chat(CHAT["messages"], **(more | expected))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"continue_final_message": 1}, "continue_final_message"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"reasoning_effort": 1}, "reasoning_effort"),
+        ({"documents": ["a"]}, "documents"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ],
+)
+def test_other_ways_to_use_a_template_are_refused_by_name(fields: Body, param: str) -> None:
+    assert refusal(parse_chat, CHAT | dict(fields)).param == param
 
 
 @pytest.mark.parametrize(
@@ -160,11 +204,12 @@ def test_messages_keep_role_content_and_name_and_text_parts_are_joined() -> None
         ({"role": 1, "content": "a"}, ".role", "invalid_value"),
         ({"role": "user", "content": 5}, ".content", "invalid_value"),
         ({"role": "user", "content": "\udfff"}, ".content", "invalid_value"),
-        ({"role": "user", "content": ["a"]}, ".content[0]", "invalid_value"),
+        ({"role": "user", "content": [5]}, ".content[0]", "invalid_value"),
         ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "invalid_value"),
         ({"role": "user", "content": [{"type": "image_url"}]}, ".content[0].type", "unsupported_parameter"),
         ({"role": "user", "content": [{"type": "\udfff"}]}, ".content[0].type", "unsupported_parameter"),
-        ({"role": "assistant", "content": "", "tool_calls": [{}]}, ".tool_calls", "unsupported_parameter"),
+        ({"role": "assistant", "content": "", "tool_calls": [1]}, ".tool_calls", "invalid_value"),
+        ({"role": "assistant", "content": "", "audio": {"id": "1"}}, ".audio", "unsupported_parameter"),
     ],
 )
 def test_a_message_that_cannot_be_is_refused_by_place(message: Any, param: str, code: str) -> None:
