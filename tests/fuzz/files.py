@@ -20,6 +20,7 @@ from cosine_node.gateway.text_request import parse_chat, parse_completion, parse
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel
+from cosine_node.terminal.printing import json_safe
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
@@ -210,8 +211,10 @@ def _tokenizer_seeds() -> list[bytes]:
     pairs = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "byte_fallback": True}
     replace = {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}
     config = b'\0{"bos_token": "a", "eos_token": {"content": "b"}, "chat_template": "{{ messages }}"}'
+    numbered = {"3": {"content": "<n>", "special": True}, "2": {"content": "b", "lstrip": True}}
     return [
         KIND + config,
+        KIND + b"\0" + json.dumps({"added_tokens_decoder": numbered, "extra_special_tokens": ["<x>"]}).encode(),
         _tokenizer_json(
             WORDS, padding=fixed | {"pad_token": "a"}, truncation=cut, pre_tokenizer={"type": "Whitespace"}
         ),
@@ -282,6 +285,9 @@ def _template_seeds() -> list[bytes]:
         shipped,
         b"{% for m in messages %}<{{ m.role }}>{{ m['content'] | upper }}{% endfor %}{{ bos_token }}",
         b"{% set n = namespace(t='x') %}{% for a in range(9) %}{% set n.t = n.t ~ a %}{% endfor %}{{ n | tojson }}",
+        b"{% for m in messages %}{% generation %}{{ m | tojson(indent=1) }}{% endgeneration %}{% break %}"
+        b"{% endfor %}"
+        b"{{ strftime_now('%Y') }}{{ raise_exception(dict(a=1)) }}",
         b"{% macro f(x) %}{{ x.y.z[1:] }}{% endmacro %}{% if messages %}{{ f(1) }}{% else %}{{ no() }}{% endif %}",
     ]
 
@@ -292,7 +298,7 @@ def check_body(data: bytes) -> None:
         body = parse_object(data)
         request = (parse_chat if "messages" in body else parse_completion)(body)
         for choice in request.choices(seed=1):
-            json.dumps([choice.prompt, choice.echo, choice.seed], ensure_ascii=False).encode()
+            json.dumps(json_safe([choice.prompt, choice.echo, choice.seed]), ensure_ascii=False).encode()
     except ApiError as error:
         json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
         raise

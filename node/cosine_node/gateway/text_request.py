@@ -153,6 +153,17 @@ def text(value: Any, name: str) -> str:
     return value
 
 
+def unicode_throughout(value: Any, name: str) -> Any:
+    """A value of JSON none of whose strings holds half of a surrogate pair."""
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise bad_value(name, f"{name} is nested too deeply.") from None
+    if not is_unicode(written):
+        raise bad_value(name, f"{name} holds half of a surrogate pair.")
+    return value
+
+
 def is_unicode(value: str) -> bool:
     """True if a string can be written as UTF-8."""
     try:
@@ -332,10 +343,10 @@ def _chat(body: Body, messages: Sequence[Message]) -> Chat:
         raise bad_value("documents", "documents must be a list of objects.")
     return Chat(
         messages,
-        documents=documents,
+        documents=unicode_throughout(documents, "documents"),
         add_generation_prompt=begins is not False,
         continue_final_message=False if begins else continues,
-        template_options=options or {},
+        template_options=unicode_throughout(options or {}, "chat_template_kwargs"),
     )
 
 
@@ -356,7 +367,7 @@ def _message(message: Any, path: str) -> Message:
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise bad_value(f"{path}.tool_calls", f"{path}.tool_calls must be a list of objects.")
-    return fields | ({"tool_calls": calls} if calls else {})
+    return fields | ({"tool_calls": unicode_throughout(calls, f"{path}.tool_calls")} if calls else {})
 
 
 def _content(content: Any, path: str) -> str:

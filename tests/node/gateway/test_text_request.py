@@ -179,6 +179,11 @@ def test_a_chat_says_how_its_template_is_used(fields: Body, expected: Any) -> No
     assert chat == Chat(CHAT["messages"], **(more | expected))
 
 
+NESTED: Any = []
+for _ in range(5000):
+    NESTED = [NESTED]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -188,6 +193,9 @@ def test_a_chat_says_how_its_template_is_used(fields: Body, expected: Any) -> No
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"reasoning_effort": 1}, "reasoning_effort"),
         ({"documents": ["a"]}, "documents"),
+        ({"documents": [{"title": ["\ud800"]}]}, "documents"),
+        ({"documents": [{"title": NESTED}]}, "documents"),
+        ({"chat_template_kwargs": {"\ud800": 1}}, "chat_template_kwargs"),
         ({"chat_template": "{{ messages }}"}, "chat_template"),
     ],
 )
@@ -209,6 +217,7 @@ def test_other_ways_to_use_a_template_are_refused_by_name(fields: Body, param: s
         ({"role": "user", "content": [{"type": "image_url"}]}, ".content[0].type", "unsupported_parameter"),
         ({"role": "user", "content": [{"type": "\udfff"}]}, ".content[0].type", "unsupported_parameter"),
         ({"role": "assistant", "content": "", "tool_calls": [1]}, ".tool_calls", "invalid_value"),
+        ({"role": "assistant", "tool_calls": [{"id": "\ud800"}]}, ".tool_calls", "invalid_value"),
         ({"role": "assistant", "content": "", "audio": {"id": "1"}}, ".audio", "unsupported_parameter"),
     ],
 )
