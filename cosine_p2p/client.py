@@ -55,7 +55,7 @@ from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
@@ -144,7 +144,6 @@ class AsyncClient:
         self._failures = PeerFailures()
         self._auditing = Auditing(self._failures, file=evidence_file, chance=audit_chance)
         self._speeds = PeerSpeeds()
-        self._gains = AnswerGains()
         self._distances = Distances(random.Random(0).random)
         self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
@@ -167,7 +166,7 @@ class AsyncClient:
         self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
-        self._kept = (self._failures, self._speeds, self._gains, self._distances, self._shown.credit)
+        self._kept = (self._failures, self._speeds, self._distances, self._shown.credit)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -325,14 +324,7 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
             )
-            yield self._make_session(
-                job,
-                place.links,
-                self._offload,
-                failures=self._failures,
-                speeds=self._speeds,
-                gains=self._gains,
-            )
+            yield self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""

@@ -1,4 +1,4 @@
-"""What a client knows of peers, kept between runs: who failed or has receipts, how fast, good and far each was."""
+"""What a client knows of peers, kept between runs: who failed, who has receipts, how fast and how far each was."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,16 @@ from typing import Final
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.earned_credit import Earned, EarnedCredit
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 
 MAX_FILE_BYTES: Final = 3 << 20
-"""Above what `PeerFailures`, `PeerSpeeds`, `AnswerGains` and `Distances` hold with 200 bytes an entry, and
-`EarnedCredit` in all: a larger is not ours."""
+"""Above what `PeerFailures`, `PeerSpeeds` and `Distances` hold with 200 bytes an entry, and `EarnedCredit` in all:
+a larger is not ours."""
 
 
 class PeerFile:
-    """Failures, speeds, gains, distances and receipts in a file.
+    """Failures, speeds, distances and receipts in a file. One that is missing, broken or too large holds none.
 
-    A file that is missing, broken or too large holds none.
     `now_s` arguments are of the clock that the client goes by, which need not be the same in the next process;
     `wall_s` gives the time of day.
     """
@@ -31,7 +30,6 @@ class PeerFile:
         self,
         failures: PeerFailures,
         speeds: PeerSpeeds,
-        gains: AnswerGains,
         distances: Distances,
         credit: EarnedCredit,
         *,
@@ -43,7 +41,6 @@ class PeerFile:
                 away_s = max(0.0, self._wall_s() - kept_at_s)
                 failures.restore(failed, now_s=now_s, away_s=away_s)
                 speeds.restore(measured, now_s=now_s, away_s=away_s)
-                gains.restore(others.get("gains"), now_s=now_s, away_s=away_s)
                 distances.restore(others.get("distances"), now_s=now_s, away_s=away_s)
                 credit.restore(others.get("receipts"))
 
@@ -57,7 +54,6 @@ class PeerFile:
         self,
         failures: PeerFailures,
         speeds: PeerSpeeds,
-        gains: AnswerGains,
         distances: Distances,
         credit: EarnedCredit,
         *,
@@ -69,7 +65,6 @@ class PeerFile:
                 "kept_at_s": self._wall_s(),
                 "failures": failures.state(now_s),
                 "speeds": speeds.state(now_s),
-                "gains": gains.state(now_s),
                 "distances": distances.state(now_s),
                 "receipts": credit.state(),
             }

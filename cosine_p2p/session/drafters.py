@@ -1,8 +1,8 @@
 """The drafters of one session: who follows the request, what each was told of the stream, and what they send."""
 
 import asyncio
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures
+from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature, PeerLost
 from cosine_protocol.identity import verify
@@ -164,7 +164,7 @@ class Drafters:
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
     `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `delegation` and
-    `observer` of each checked fragment, and `gains` in the end of how likely the answer was to each.
+    `observer` of each checked fragment.
     """
 
     def __init__(
@@ -178,7 +178,6 @@ class Drafters:
         offload: Offload,
         deliver: Callable[[Delivery | FragmentReceived], None],
         failures: PeerFailures,
-        gains: AnswerGains,
         delegation: Delegation,
         observer: DraftingObserver | None = None,
     ) -> None:
@@ -190,7 +189,6 @@ class Drafters:
         self._offload = offload
         self._deliver = deliver
         self._failures = failures
-        self._gains = gains
         self._delegation = delegation
         self._observer = observer
         # A delegate's drafters believe the mandate alone.
@@ -199,8 +197,6 @@ class Drafters:
         self._dials: set[asyncio.Task[None]] = set()
         self._followers: dict[int, _Follower] = {}
         self._prompt_nlls: dict[int, float] = {}
-        self._judged_tokens = Counter[int]()
-        self._answer_nats = defaultdict[int, float](float)
         self._unchecked: dict[str, deque[Delivery]] = {}
         self._has_unchecked = asyncio.Event()
         self._refused: set[str] = set()
@@ -310,8 +306,7 @@ class Drafters:
                     self.release(self._job.pupil)
                 if author == self._job.pupil:
                     return None
-                usual_gain = self._gains.usual(delivery.peer_id, now_s=asyncio.get_running_loop().time())
-                return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s, usual_gain)
+                return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
             case m.Final():
                 return None
             case _:
@@ -340,12 +335,6 @@ class Drafters:
         if follower := self._followers.get(author):
             follower.link.post(message)
 
-    def note_nats(self, nats: Mapping[int, float]) -> None:
-        """Take in how unlikely a committed token was to these drafters."""
-        self._judged_tokens.update(nats.keys())
-        for author, value in nats.items():
-            self._answer_nats[author] += value
-
     def release(self, author: int) -> None:
         """Let a drafter go, also one that was lost or has not started yet."""
         self._wanted.discard(author)
@@ -354,12 +343,6 @@ class Drafters:
 
     async def close(self) -> None:
         """Let everyone go; nothing is delivered any more."""
-        now_s = asyncio.get_running_loop().time()
-        for author, prompt_nll in self._prompt_nlls.items():
-            tokens = self._judged_tokens[author]
-            answer_nll = self._answer_nats[author] / max(1, tokens)
-            peer_id = self._ledger.peer_ids[author - 1]
-            self._gains.note(peer_id, prompt_nll=prompt_nll, answer_nll=answer_nll, tokens=tokens, now_s=now_s)
         for author in list(self._followers):
             self.release(author)
         for peer_id in self._ledger.peer_ids:

@@ -57,7 +57,6 @@ from cosine_p2p.strategy.base import (
     DraftersAllowed,
     Event,
     FragmentReceived,
-    NoteNats,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -70,7 +69,7 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.speed_trial import DEAR_BREAK_EVEN, TrialPath
 from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerError, PeerLost, RemoteProtocolError
@@ -152,10 +151,9 @@ class Session:
         *,
         failures: PeerFailures,
         speeds: PeerSpeeds,
-        gains: AnswerGains,
         observer: DraftingObserver | None = None,
     ) -> None:
-        """`failures` is told of verifiers that fail or serve, `speeds` of their pace, `gains` of drafters."""
+        """`failures` is told of verifiers that fail or serve, `speeds` of their pace."""
         self.job = job
         self._failures = failures
         self._speeds = speeds
@@ -184,7 +182,6 @@ class Session:
             offload=offload,
             deliver=self._inbox.put_nowait,
             failures=failures,
-            gains=gains,
             delegation=self.delegation,
             observer=observer,
         )
@@ -521,8 +518,6 @@ class Session:
             case RecallDrafter(author, why):
                 self._note_why(author, f"asked again, {why}")
                 self._drafters.follow(author)
-            case NoteNats(nats):
-                self._drafters.note_nats(nats)
             case WakeAt(at_s):
                 self._wake_at_s = at_s
 

@@ -5,7 +5,7 @@ See docs/design.md, "Pure decisions, boring shells".
 Authors are small numbers the session gives to drafters: 1 + the index in `Open.authors`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,16 +28,12 @@ class VerifierOpened:
 
 @dataclass(frozen=True, slots=True)
 class DrafterStarted:
-    """A drafter follows the request. `prompt_nll` is nats a token of its own model on the prompt.
-
-    Committed tokens were likelier to it by `usual_gain` nats, in requests before this one.
-    """
+    """A drafter follows the request. `prompt_nll` is nats a token of its own model on the prompt."""
 
     author: int
     prompt_nll: float
     token_s: float
     rtt_s: float
-    usual_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +126,13 @@ class RecallDrafter:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteNats:
-    """Remember the negative log-likelihood, in nats, of a committed token to each of these authors."""
-
-    nats: Mapping[int, float]
-
-
-@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Ask for a `Tick` at this time, unless a later `WakeAt` replaces it."""
 
     at_s: float
 
 
-Action = SendTree | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | NoteNats | WakeAt
+Action = SendTree | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | WakeAt
 
 
 class Strategy(Protocol):

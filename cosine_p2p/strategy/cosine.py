@@ -50,7 +50,6 @@ from cosine_p2p.strategy.base import (
     DrafterStarted,
     Event,
     FragmentReceived,
-    NoteNats,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -59,7 +58,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
-from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round, nats_of
+from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -360,8 +359,7 @@ class Cosine:
 
     def _start(self, event: DrafterStarted) -> list[Action]:
         author = event.author
-        expected_nll = event.prompt_nll - event.usual_gain
-        facts = DrafterFacts(prompt_nll=expected_nll, token_s=event.token_s, rtt_s=event.rtt_s)
+        facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
         self._router.join(author, facts)
         away = f"{1e3 * event.rtt_s:.0f} ms away"
         if author in self._drafters:
@@ -386,9 +384,8 @@ class Cosine:
         self._forwarder.prune()
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
-        nats = [NoteNats({author: nats_of(p) for author, p in known.items()}) for known in likelihoods if known]
         # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *nats, *self._reroute(), *self._forward(self._tree.walk())]
+        return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
         """Let those draft whom the router picks, and those on trial.

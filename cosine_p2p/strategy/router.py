@@ -16,8 +16,8 @@ from typing import Final
 class DrafterFacts:
     """The facts known of a drafter before it drafts.
 
-    `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token, less what answers were usually
-    likelier to it; `token_s` its time for one drafted token; `rtt_s` the round trip to it.
+    `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token; `token_s` its time for one drafted
+    token; `rtt_s` the round trip to it.
     """
 
     prompt_nll: float

@@ -1,4 +1,4 @@
-"""What this client remembers of peers that served it: who failed lately, how fast and how good each was. Pure."""
+"""What this client remembers of peers that served it: which of them failed lately, and how fast each was. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -141,55 +141,6 @@ class PeerSpeeds:
                     # Bounded as `U` of docs/protocol.md bounds what peers announce.
                     if all(0.0 <= seconds <= 3600.0 for seconds in (pass_s or 0.0, token_s or 0.0)):
                         return peer_id, UsualSpeeds(pass_s=pass_s, prefill_token_s=token_s)
-            return None
-
-        self._peers.restore(state, read, now_s=now_s, away_s=away_s)
-
-
-LEAST_TOKENS: Final = 16
-"""Fewer say little of how likely a text is."""
-MAX_NATS: Final = 20.0
-"""Bounds what one word of a peer can move: less likely than by lot from any vocabulary."""
-
-
-class AnswerGains:
-    """How much likelier answers were to each drafter than their prompts, in nats a token, as it came out here.
-
-    A drafter says how likely a prompt is to it, by which those that draft first are chosen. One that learned from
-    answers alone finds every prompt strange, and one that lies finds none strange; what its drafts then gave the
-    committed tokens corrects both from the next request on. Times never go back.
-    """
-
-    def __init__(self) -> None:
-        self._peers = Remembered[str, float](MAX_PEERS, forgotten_s=SPEEDS_FORGOTTEN_S)
-
-    def note(self, peer_id: str, *, prompt_nll: float, answer_nll: float, tokens: int, now_s: float) -> None:
-        """Take in a request of which so many committed tokens were judged; a few are no news."""
-        if tokens < LEAST_TOKENS:
-            return
-        gain = min(prompt_nll, MAX_NATS) - answer_nll
-        known = self._peers.get(peer_id, now_s)
-        self._peers.note(peer_id, gain if known is None else known + NEWEST_WEIGHT * (gain - known), now_s)
-
-    def usual(self, peer_id: str, *, now_s: float) -> float:
-        """The average of a peer; of a stranger the median of all that are known, 0 where none is."""
-        known = self._peers.get(peer_id, now_s)
-        if known is not None:
-            return known
-        gains = [gain for _, gain in self._peers.items(now_s)]
-        return median_low(gains) if gains else 0.0
-
-    def state(self, now_s: float) -> list[list[Any]]:
-        """All gains as values of JSON with their age in seconds: [peer id, gain, age]."""
-        return self._peers.state(now_s, lambda peer_id, gain: [peer_id, gain])
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the gains that another process kept `away_s` ago; what is broken is left out."""
-
-        def read(entry: list[Any]) -> tuple[str, float] | None:
-            match entry:
-                case [str(peer_id), float(gain)] if abs(gain) <= MAX_NATS:
-                    return peer_id, gain
             return None
 
         self._peers.restore(state, read, now_s=now_s, away_s=away_s)

@@ -23,7 +23,7 @@ from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, fetch_tokeniz
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
@@ -141,7 +141,7 @@ async def _ask(data: bytes) -> None:
         coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
         prompt_window_tokens=2 if is_windowed else None,
     )
-    session = Session(job, links, _no_thread, failures=PeerFailures(), speeds=PeerSpeeds(), gains=AnswerGains())
+    session = Session(job, links, _no_thread, failures=PeerFailures(), speeds=PeerSpeeds())
     asking = asyncio.ensure_future(_collect(session))
     await asyncio.sleep(0.01)
     for how, sent in moves(data[1:]):

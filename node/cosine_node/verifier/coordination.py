@@ -28,7 +28,7 @@ from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_p2p.transport.link import Delivery, Links, PeerLink, Sink
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
@@ -226,7 +226,6 @@ class RequestCoordinator:
         self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._uses: Counter[str] = Counter()
-        self._gains = AnswerGains()
         # Drafters of the latest requests, whose receipts may still come, by client and digest.
         self._unpaid: Remembered[tuple[str, bytes], set[str]] = Remembered(256)
 
@@ -267,7 +266,6 @@ class RequestCoordinator:
             self._offload,
             failures=PeerFailures(),
             speeds=PeerSpeeds(),
-            gains=self._gains,
             observer=coordinated,
         )
         coordinated.session = session

@@ -14,7 +14,7 @@ from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.transport.link import Delivery, PeerLinks, Sink
-from cosine_p2p.trust.peer_memory import LEAST_TOKENS, AnswerGains, PeerFailures
+from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
@@ -67,7 +67,6 @@ class Swarm:
         self.links = {peer(1): self.link} | ({peer(2): other} if other else {})
         self.output: list[int] = []
         self.delivered: list[Delivery | FragmentReceived] = []
-        self.gains = AnswerGains()
         self.ledger = DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
         facts: dict[str, Any] = {"verifiers": {}, "drafters": (), "strategy": STRATEGIES["cosine"]}
         made = Job(number=NUMBER, deadline_s=60.0, request=REQUEST, **facts, **job)
@@ -80,7 +79,6 @@ class Swarm:
             offload=_at_once,
             deliver=self.delivered.append,
             failures=PeerFailures(),
-            gains=self.gains,
             delegation=Delegation(made, D_0),
         )
 
@@ -323,17 +321,3 @@ def test_a_delegate_says_for_how_many_positions_there_were_drafts_and_is_believe
     assert ledger.offered == 1
     ledger.note_told_offered(5)
     assert ledger.offered == 2
-
-
-@in_virtual_time
-async def test_how_likely_answers_were_to_it_is_known_the_next_time_it_starts() -> None:
-    swarm = Swarm()
-    await swarm.follow(1)
-    began = swarm.event(m.Started(NUMBER, 6.5, 6_000))
-    assert isinstance(began, DrafterStarted) and (began.prompt_nll, began.usual_gain) == (6.5, 0.0)
-    for nats in (1.0, 2.0) * (LEAST_TOKENS // 2):
-        swarm.drafters.note_nats({1: nats})
-    await swarm.drafters.close()
-    await swarm.follow(1)
-    began = swarm.event(m.Started(NUMBER, 6.0, 6_000))
-    assert isinstance(began, DrafterStarted) and (began.prompt_nll, began.usual_gain) == (6.0, 5.0)

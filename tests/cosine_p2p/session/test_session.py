@@ -28,7 +28,7 @@ from cosine_p2p.strategy.speed_trial import SpeedTrials, TrialPath
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_p2p.transport.link import Links
-from cosine_p2p.trust.peer_memory import AnswerGains, PeerFailures, PeerSpeeds
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
@@ -135,7 +135,7 @@ def played(
             trials=trials,
         )
         failures = PeerFailures()
-        session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds(), gains=AnswerGains())
+        session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
         tokens, error = list[int](), ""
         try:
             async for some in session.stream():

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,7 +11,6 @@ from cosine_p2p.strategy.base import (
     DrafterLost,
     DraftersAllowed,
     DrafterStarted,
-    NoteNats,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -35,7 +33,7 @@ from cosine_p2p.strategy.cosine import (
     Forwarder,
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
-from cosine_p2p.strategy.router import DrafterFacts, nats_of
+from cosine_p2p.strategy.router import DrafterFacts
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import LocalProtocolError
@@ -214,22 +212,6 @@ def test_nobody_goes_for_guesses_that_it_has_not_made() -> None:
     strategy.on(started(2, prompt_nll=7.0), 0.0)
     actions = drive(strategy, tokens=2 * JUDGED_TOKENS, output=output, drafts={1: 6, 2: 5})
     assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [1]
-
-
-def test_whose_answers_were_usually_better_than_its_prompts_drafts_first() -> None:
-    strategy = Cosine(ROOT, options=CosineOptions(drafters=1))
-    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
-    strategy.on(replace(started(1, prompt_nll=5.0), usual_gain=2.0), 0.0)
-    actions = strategy.on(replace(started(2, prompt_nll=6.5), usual_gain=5.0), 0.0)
-    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [1]
-
-
-def test_it_is_told_how_unlikely_a_committed_token_was_to_whom_had_drafted() -> None:
-    strategy = opened(1, 2)
-    strategy.on(drafted([5], author=1, confidence=0.5), 0.0)
-    strategy.on(drafted([6], author=2, confidence=0.5), 0.0)
-    [noted] = [action for action in strategy.on(committed([5, 7]), 0.0) if isinstance(action, NoteNats)]
-    assert noted.nats[1] < noted.nats[2] == nats_of(0.0)
 
 
 def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() -> None:

@@ -11,13 +11,10 @@ from cosine_p2p.trust.mandates import USELESS_TOKENS, Mandates
 from cosine_p2p.trust.peer_memory import (
     FAILURES_FORGOTTEN_S,
     FIRST_PAUSE_S,
-    LEAST_TOKENS,
     LONGEST_PAUSE_S,
-    MAX_NATS,
     NEWEST_WEIGHT,
     PREFILL_DECAY,
     SPEEDS_FORGOTTEN_S,
-    AnswerGains,
     PeerFailures,
     PeerSpeeds,
     UsualSpeeds,
@@ -145,32 +142,3 @@ def test_an_average_lies_among_what_was_measured(passes_s: list[float]) -> None:
         speeds.note_pass("a", pass_s, now_s=0.0)
     average_s = speeds.passes_s("a", now_s=0.0)["a"]
     assert min(passes_s) * (1 - 1e-9) <= average_s <= max(passes_s) * (1 + 1e-9)
-
-
-def test_what_answers_gave_corrects_what_a_drafter_says_of_prompts() -> None:
-    gains = AnswerGains()
-    assert gains.usual("anybody", now_s=0.0) == 0.0
-    # One learned from answers alone, one says of every prompt that it is certain.
-    gains.note("modest", prompt_nll=6.5, answer_nll=1.5, tokens=LEAST_TOKENS, now_s=0.0)
-    gains.note("liar", prompt_nll=0.0, answer_nll=3.0, tokens=LEAST_TOKENS, now_s=0.0)
-    expected = {"modest": 6.0 - gains.usual("modest", now_s=0.0), "liar": 0.0 - gains.usual("liar", now_s=0.0)}
-    assert expected == {"modest": 1.0, "liar": 3.0}
-    gains.note("modest", prompt_nll=6.5, answer_nll=2.5, tokens=LEAST_TOKENS, now_s=1.0)
-    assert gains.usual("modest", now_s=1.0) == pytest.approx(5.0 - NEWEST_WEIGHT * 1.0)
-    gains.note("plain", prompt_nll=3.0, answer_nll=3.0, tokens=LEAST_TOKENS, now_s=1.0)
-    assert gains.usual("a stranger", now_s=1.0) == 0.0, "the median"
-
-
-def test_a_few_tokens_are_no_news_and_one_word_moves_little() -> None:
-    gains = AnswerGains()
-    gains.note("a", prompt_nll=6.0, answer_nll=1.0, tokens=LEAST_TOKENS - 1, now_s=0.0)
-    assert gains.state(0.0) == []
-    gains.note("a", prompt_nll=math.inf, answer_nll=1.0, tokens=LEAST_TOKENS, now_s=0.0)
-    assert gains.usual("a", now_s=0.0) == MAX_NATS - 1.0
-
-
-@pytest.mark.parametrize("broken", [None, {"a": 1}, [["a", "b", 0.0]], [["a", math.nan, 0.0]], [["a", 1e9, 0.0]]])
-def test_gains_that_are_broken_are_left_out(broken: Any) -> None:
-    gains = AnswerGains()
-    gains.restore(broken, now_s=0.0, away_s=0.0)
-    assert gains.state(0.0) == []
