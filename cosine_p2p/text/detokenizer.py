@@ -6,6 +6,9 @@ from typing import Final, Protocol
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 
+_HELD: Final = (TokenEffect.OPEN, TokenEffect.BYTE)
+MAX_HALF_BYTES: Final = 3
+"""A character has at most four bytes."""
 CONTEXT_CHARACTERS: Final = 4
 """Bound: a character has at most four bytes, so that half a one cannot begin before so much text."""
 SETTLED_AFTER_TOKENS: Final = 32
@@ -37,9 +40,10 @@ class Detokenizer:
         self._codec = codec
         tokens = [token for token in prompt if codec.effect(token) is not TokenEffect.SILENT]
         settled = len(tokens)
-        while settled and codec.effect(tokens[settled - 1]) is TokenEffect.OPEN:
+        while settled and codec.effect(tokens[settled - 1]) in _HELD:
             settled -= 1
-        self._window = [*self._context(tokens[:settled]), *tokens[settled:]]
+        context = self._context(tokens[:settled])
+        self._window = [*context, *self._unfinished(context, tokens[settled:])]
         # The text of the window that needs not be given: the prompt's at first, then what was given.
         self._passed = codec.decode(self._window)
 
@@ -49,7 +53,7 @@ class Detokenizer:
         if effect is TokenEffect.SILENT:
             return ""
         self._window.append(token)
-        if effect is TokenEffect.OPEN:
+        if effect in _HELD:
             return ""
         new = self._pass(self._certain(effect))
         if new and len(self._window) > SETTLED_AFTER_TOKENS:
@@ -83,6 +87,19 @@ class Detokenizer:
             pairs = zip(text, self._passed, strict=False)
             common = next((index for index, (one, other) in enumerate(pairs) if one != other), len(text))
         return text[common:]
+
+    def _unfinished(self, context: list[int], run: list[int]) -> list[int]:
+        """The end of a prompt's run of bytes that follows its whole characters: those are the prompt's alone.
+
+        Bytes of the output that are no text would make the run none, and its characters come again.
+        """
+        before = self._codec.decode(context)
+        if before and all(self._codec.effect(token) is TokenEffect.BYTE for token in run):
+            for left in range(min(len(run), MAX_HALF_BYTES + 1)):
+                whole = run[: len(run) - left]
+                if REPLACEMENT not in self._codec.decode([*context, *whole])[len(before) :]:
+                    return run[len(whole) :]
+        return run
 
     def _context(self, tokens: list[int]) -> list[int]:
         """The end of a text whose last token is not open: what follows is decoded after it as after all the text.

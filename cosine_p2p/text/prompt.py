@@ -18,8 +18,11 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 
 LONG_CHARACTERS: Final = 100_000
 """Reading so many takes some tenths of a second."""
-TEXT_PARTS: Final = ("text", "input_text", "output_text")
-"""The types of a message's parts that are text, in OpenAI's chats and responses."""
+TEXT_PARTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    "refusal": "refusal",
+}
+"""The types of a message's parts that are text, in OpenAI's chats and responses, and the fields that hold it."""
 DEVELOPER: Final = "developer"
 """The role that newer clients write where most models were trained on `system`."""
 ENCODE_TIMEOUT_S: Final = 60.0
@@ -234,12 +237,10 @@ def text_of(content: object) -> str:
 
 
 def _text_of_part(part: object) -> str:
-    match part:
-        case str():
-            return part
-        case {"type": kind, "text": str(text)} if kind in TEXT_PARTS:
-            return text
-    raise ValueError
+    text = part.get(TEXT_PARTS.get(str(part.get("type")), "")) if isinstance(part, Mapping) else part
+    if not isinstance(text, str):
+        raise ValueError
+    return text
 
 
 def _refuse_half_characters(text: str, what: str) -> None:

@@ -17,6 +17,14 @@ STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 """The names that every tokenizer has. Others end in `_token` too, or are named under `extra_special_tokens`."""
 _EXTRA: Final = "extra_special_tokens"
 _NUMBERED: Final = "added_tokens_decoder"
+_ENDS: Final = "<|endoftext|>"
+CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
+    **dict.fromkeys(("GPT2Tokenizer", "GPT2TokenizerFast"), dict.fromkeys(STANDARD[:3], _ENDS)),
+    **dict.fromkeys(
+        ("Qwen2Tokenizer", "Qwen2TokenizerFast"), dict.fromkeys(("eos_token", "unk_token", "pad_token"), _ENDS)
+    ),
+}
+"""What classes of transformers name where the config says nothing, not even null."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -39,17 +47,19 @@ class SpecialTokens:
     """`named` has the texts of tokens by what they are for, as chat templates get them.
 
     How the `stated` tokens are read is stated here and no longer by the tokenizer; None states nothing. The
-    `missing` ones count where the tokenizer lacks them.
+    `missing` ones count where the tokenizer lacks them. With `are_split` special tokens in a text are read as text.
     """
 
     named: Mapping[str, str]
     stated: Sequence[AddedToken] | None
     missing: Sequence[AddedToken]
+    are_split: bool
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> "SpecialTokens":
         """Those of a tokenizer's files. Raises `ValueError`, `TypeError` or `RecursionError` for broken ones."""
         config = read_json_object(files, CONFIG)
+        config = {**CLASS_DEFAULTS.get(str(config.get("tokenizer_class")), {}), **config}
         extra = config.get(_EXTRA) or {}
         more = dict(extra) if isinstance(extra, dict) else {}
         if isinstance(extra, dict):
@@ -76,6 +86,7 @@ class SpecialTokens:
             named={name: token.content for name, token in named.items()},
             stated=[numbered[number] for number in sorted(numbered)] if _NUMBERED in config else None,
             missing=[*added, *named.values(), *extras],
+            are_split=bool(config.get("split_special_tokens")),
         )
 
     def add_to(self, tokenizer: Tokenizer) -> None:
@@ -91,6 +102,7 @@ class SpecialTokens:
                 tokens[text].special = True
         # Those that are as they were are passed over there.
         tokenizer.add_tokens(list(tokens.values()))
+        tokenizer.encode_special_tokens = self.are_split
 
 
 def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ class TokenEffect(Enum):
     """As much as before it: a special token, or none of the vocabulary. Text is decoded without it."""
     OPEN = auto()
     """Nothing more for now: the text from it on depends on the tokens after it, up to one that is not open."""
+    BYTE = auto()
+    """As `OPEN`: a token of one byte, which is text with the bytes beside it or not at all."""
     BYTES = auto()
     """All of it but a U+FFFD at its end, for which half a character may stand."""
     WHOLE = auto()
@@ -61,9 +63,11 @@ class TokenEffects:
     def _read(self, name: str | None) -> TokenEffect:
         if name is None or name in self._special:
             return TokenEffect.SILENT
-        # The form of a byte's token, and more than that: a token held too long makes no text wrong.
-        if not self._is_local or (self._has_fallback and re.fullmatch("<0x..>", name)):
+        if not self._is_local:
             return TokenEffect.OPEN
+        # The form of a byte's token, and more than that: a token held too long makes no text wrong.
+        if self._has_fallback and re.fullmatch("<0x..>", name):
+            return TokenEffect.BYTE
         if self._suffix and name.find(self._suffix) not in (-1, len(name) - len(self._suffix)):
             # The last token of a text loses its suffix, the others get a space for it: here, in their middle.
             return TokenEffect.OPEN

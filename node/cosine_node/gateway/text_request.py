@@ -385,8 +385,9 @@ def _content(content: Any, path: str) -> str:
         if not isinstance(part, dict):
             raise bad_value(part_path, f"{part_path} must be an object with type and text.")
         kind = part.get("type")
-        if kind not in TEXT_PARTS:
+        field = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+        if field is None:
             shown = kind if isinstance(kind, str) and is_unicode(kind) else "that"
             raise unsupported(f"{part_path}.type", f"{part_path} is of type {shown}; the target reads text alone.")
-        texts.append(text(part.get("text"), f"{part_path}.text"))
+        texts.append(text(part.get(field), f"{part_path}.{field}"))
     return "\n".join(texts)

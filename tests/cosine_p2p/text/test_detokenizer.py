@@ -22,9 +22,32 @@ STREAMED = [kind for kind in KINDS if kind not in WHOLE_AT_THE_END]
 
 
 def added_text(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> str:
-    """decode(prompt + output) without what it has in common with decode(prompt)."""
+    """decode(prompt + output) without what it has in common with decode(prompt).
+
+    Whole characters that the prompt ends with in tokens of bytes are its own, whatever bytes follow.
+    """
+    prompt = without_characters_in_bytes(codec, prompt)
     whole = codec.decode([*prompt, *output])
     return whole[len(path.commonprefix([codec.decode(prompt), whole])) :]  # noqa: RUF071 letter by letter is meant
+
+
+def without_characters_in_bytes(codec: TextTokenizer, prompt: Sequence[int]) -> Sequence[int]:
+    """A prompt without the whole characters that it ends with in tokens of bytes, after other text."""
+    kept = [token for token in prompt if codec.effect(token) is not TokenEffect.SILENT]
+    begin = len(kept)
+    while begin and codec.effect(kept[begin - 1]) is TokenEffect.BYTE:
+        begin -= 1
+    names = {token: name for name, token in codec.library.get_vocab().items()}
+    data = bytes(int(names[token][3:5], 16) for token in kept[begin:])
+    if not codec.decode(kept[:begin]):
+        return prompt
+    for left in range(4):
+        try:
+            data[: len(data) - left].decode()
+        except UnicodeDecodeError:
+            continue
+        return [*kept[:begin], *kept[max(begin, len(kept) - left) :]] if left <= len(data) else prompt
+    return prompt
 
 
 def streamed(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
@@ -116,9 +139,12 @@ def test_a_run_of_byte_tokens_is_text_if_all_of_it_is_which_only_its_end_tells(k
     for prompt, output, text in (
         (ok, [emoji[0], *ids(codec, SPECIAL), *emoji[1:], *ids(codec, "o")], f"{EMOJI}o"),
         *(
-            ([*ok, *run[:cut]], [*run[cut:], *ids(codec, "o")], EMOJI * (1 if cut == 4 else 2) + "o")
+            ([*ok, *run[:cut]], [*run[cut:], *ids(codec, "o")], EMOJI * (1 if cut >= 4 else 2) + "o")
             for cut in range(1, 8)
         ),
+        # Its whole characters are the prompt's, also where the output's bytes are no text.
+        ([*ok, *emoji], ids(codec, "<0xE6>", "<0x97>"), "\ufffd" * 2),
+        ([*ok, *emoji], ids(codec, "<0x0A>", "o"), "\no"),
         (ids(codec, "<s>") * 40, ids(codec, "▁", "o"), codec.decode(ids(codec, "▁", "o"))),
         ([*ok, *ids(codec, SPECIAL) * 40], ids(codec, "▁", "o"), " o"),
     ):

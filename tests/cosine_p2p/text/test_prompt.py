@@ -186,6 +186,7 @@ def test_a_text_that_begins_with_bos_gets_no_second_one() -> None:
         ("a", "a"),
         ([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "a"),
         ([{"type": "input_text", "text": "a"}, "b"], "a\nb"),
+        ([{"type": "refusal", "refusal": "no"}], "no"),
     ],
 )
 def test_content_is_text_in_whatever_form(content: Any, text: str) -> None:

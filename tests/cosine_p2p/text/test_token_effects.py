@@ -50,7 +50,7 @@ def test_joined_bytes_may_end_in_half_a_character(decoder: Any) -> None:
 @pytest.mark.parametrize("decoder", [decoders.Sequence([SPACES, FALLBACK, FUSE, STRIP]), FALLBACK])
 def test_under_byte_fallback_tokens_of_the_form_of_a_byte_are_open(decoder: Any) -> None:
     found = effects(decoder)
-    assert [name for name, effect in found.items() if effect is TokenEffect.OPEN] == ["<0xF0>", "<0xzz>"]
+    assert [name for name, effect in found.items() if effect is TokenEffect.BYTE] == ["<0xF0>", "<0xzz>"]
     assert found["a"] is found["<tool>"] is TokenEffect.WHOLE
 
 

@@ -126,7 +126,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(files: Mapping[str, bytes]) -> N
 
 
 LETTERS = "abcd"
-SPECIAL_NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ boi_token }}"
+SPECIAL_NAMES = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|{{ image_token }}|{{ boi_token }}"
 NAMES = st.sampled_from(["a", "d", "<x>", "<y>", "<z>", "<in>", "ab"])
 FLAGS = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), st.booleans())
@@ -143,6 +143,7 @@ CONFIGS = st.builds(
             "added_tokens_decoder": st.dictionaries(st.sampled_from(["3", "4", "5", "9"]), OBJECTS, max_size=3),
             "extra_special_tokens": st.lists(NAMES, max_size=2) | st.dictionaries(st.just("boi_token"), NAMES),
             "additional_special_tokens": st.lists(NAMES, max_size=2),
+            "split_special_tokens": st.booleans(),
         },
     ),
 )
@@ -177,3 +178,16 @@ def test_tokens_that_stand_beside_the_tokenizer_are_those_of_transformers(
         assert seen == theirs.apply_chat_template(CHATS[0], chat_template=SPECIAL_NAMES, tokenize=False)
     assert list(ours.encode(text)) == theirs(text)["input_ids"]
     assert ours.decode(ours.encode(text)) == theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2TokenizerFast"])
+@pytest.mark.parametrize("stated", [{}, {"eos_token": "<|user|>", "unk_token": None}])
+def test_a_class_of_transformers_names_tokens_of_its_own(
+    name: str, stated: dict[str, Any], files: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **stated}))
+    text = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        CHATS[0], chat_template=SPECIAL_NAMES, tokenize=False
+    )
+    assert load_tokenizer(tmp_path).render_chat(CHATS[0], template=SPECIAL_NAMES) == text
