@@ -190,6 +190,6 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
         rf"(?:{CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}\u200c\u200d]+|\p{{N}}{{1,3}}{SIGNS}",
     )),
     **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), _GEMMA4),
-    **dict.fromkeys(("sarvam-moe", "mmbert"), PreTokenizer((_LINES,), has_pieces=True)),
+    "sarvam-moe": PreTokenizer((_LINES,), has_pieces=True),
 }  # fmt: skip
 """By the name in the file."""

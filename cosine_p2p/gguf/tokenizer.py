@@ -31,12 +31,12 @@ def tokenizer_files(path: Path) -> dict[str, bytes]:
     return {} if vocabulary is None else files_of(vocabulary)
 
 
-def files_of(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer | None = None) -> dict[str, bytes]:
-    """The same of a vocabulary; with another pre-tokenizer than it names, if one is given."""
+def files_of(vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The same of a vocabulary."""
     if vocabulary.kind == PIECES:
         tokenizer = _sentence_piece(vocabulary)
     else:
-        tokenizer = _byte_pairs(vocabulary, pre_tokenizer or vocabulary.pre_tokenizer)
+        tokenizer = _byte_pairs(vocabulary, vocabulary.pre_tokenizer)
     files = {
         "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False).encode(),
         "tokenizer_config.json": json.dumps(_config(vocabulary)).encode(),
@@ -57,13 +57,6 @@ def _byte_pairs(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> JsonObje
             raise UsageError(
                 f"{vocabulary.source} has a tokenizer that makes no sense: no tokens merge as {merge!r}."
             )
-    steps: list[JsonObject] = [
-        {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
-        for expression in pre_tokenizer.expressions
-    ]
-    if not has_pieces:
-        byte_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        steps.append(byte_letters)
     return _tokenizer(
         vocabulary,
         model={
@@ -75,11 +68,23 @@ def _byte_pairs(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> JsonObje
             "merges": merges,
         },
         normalizer=_space_as_letter() if has_pieces else None,
-        pre_tokenizer={"type": "Sequence", "pretokenizers": steps},
+        pre_tokenizer=word_steps(pre_tokenizer),
         decoder={"type": "Sequence", "decoders": _piece_decoders()}
         if has_pieces
         else {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     )
+
+
+def word_steps(pre_tokenizer: PreTokenizer) -> JsonObject:
+    """A pre-tokenizer as a tokenizer.json has it."""
+    steps: list[JsonObject] = [
+        {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+        for expression in pre_tokenizer.expressions
+    ]
+    if not pre_tokenizer.has_pieces:
+        byte_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        steps.append(byte_letters)
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> JsonObject:

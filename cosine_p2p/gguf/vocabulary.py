@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
-from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from cosine_p2p.gguf.pre_tokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from cosine_protocol.errors import UsageError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -123,14 +123,17 @@ class Vocabulary:
 
     @property
     def pre_tokenizer(self) -> PreTokenizer:
-        """How byte pairs are found. Raises `UsageError` for a name that is not known here."""
-        name = "gemma4" if self.kind == "gemma4" else str(self.get("pre") or "default")
-        if name not in PRE_TOKENIZERS:
+        """How the words of byte pairs are found. Raises `UsageError` for a name that is not known here."""
+        if self.pre_tokenizer_name not in PRE_TOKENIZERS:
             raise UsageError(
-                f"{self.source} splits texts in the way {name!r}, which is not known here; those known are "
-                f"{', '.join(PRE_TOKENIZERS)}."
+                f"{self.source} splits texts in the way {self.pre_tokenizer_name!r}, which is not known here; "
+                f"those known are {', '.join(PRE_TOKENIZERS)}."
             )
-        return PRE_TOKENIZERS[name]
+        return PRE_TOKENIZERS[self.pre_tokenizer_name]
+
+    @property
+    def pre_tokenizer_name(self) -> str:
+        return "gemma4" if self.kind == "gemma4" else str(self.get("pre") or "default")
 
     @property
     def begins_texts(self) -> bool:
@@ -139,10 +142,11 @@ class Vocabulary:
             return False
         if self.kind == PIECES:
             return bool(self.get("add_bos_token", True))
-        pre_tokenizer = self.pre_tokenizer
+        # Of a name that is not known here llama.cpp's default is not either.
+        named = PRE_TOKENIZERS.get(self.pre_tokenizer_name, DEFAULT)
         # Those who begin texts and have pieces do so whatever their file says.
-        is_forced = pre_tokenizer.begins_texts and pre_tokenizer.has_pieces
-        return is_forced or bool(self.get("add_bos_token", pre_tokenizer.begins_texts))
+        is_forced = named.begins_texts and named.has_pieces
+        return is_forced or bool(self.get("add_bos_token", named.begins_texts))
 
     @property
     def ends_texts(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from platformdirs import user_cache_dir
 
 from cosine_p2p.gguf.header import read_header
-from cosine_p2p.gguf.tokenizer import files_of
 from cosine_p2p.gguf.vocabulary import Vocabulary, named_ends
 from cosine_p2p.request import generation_config
 from cosine_p2p.text.tensor_hashes import gguf_digest
@@ -28,7 +27,7 @@ SAMPLING: Final[Mapping[str, str]] = {
 
 
 def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None = None) -> Path:
-    """The folder of a GGUF file's model: tokenizer, chat template, generation config, a link to the file, and more.
+    """The folder of a GGUF file's model: generation config, a link to the file, and more, as the tokenizer's files.
 
     The folder is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
     """
@@ -36,7 +35,6 @@ def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None =
     vocabulary = Vocabulary.read(str(file), metadata)
     ends = named_ends(metadata) if vocabulary is None else vocabulary.ends
     files = {
-        **({} if vocabulary is None else files_of(vocabulary)),
         generation_config.FILE_NAME: json.dumps(_generation_config(metadata, ends), indent=2).encode(),
         **more,
     }

@@ -76,7 +76,7 @@ def read_gguf(source: str, file: Path) -> ModelFiles:
     from cosine_node.gguf.unfolding import unfold
 
     try:
-        folder = unfold(file)
+        folder = unfold(file, is_served=True)
         model = GgufFile.open(file)
     except UsageError as error:
         return ModelFiles(source=source, folder=file.parent, problem=str(error))

@@ -5,18 +5,20 @@ from pathlib import Path
 
 from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.tokenizer import stated_files, tokenizer_files
 from cosine_node.gguf.transformers_model import transformers_config
 from cosine_p2p.text import gguf_folder
 
 
-def unfold(file: Path, *, cache_folder: Path | None = None) -> Path:
-    """The folder of `cosine_p2p.text.gguf_folder`, with the model's config and a drafter's vocabulary.
+def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = False) -> Path:
+    """The folder of `cosine_p2p.text.gguf_folder`: tokenizer, the model's config, a drafter's vocabulary.
 
-    Raises `UsageError` for a file that cannot be served.
+    The tokenizer of a file that `is_served` is tried first. Raises `UsageError` for a file that cannot be served.
     """
     model = GgufFile.open(file)
     contents: dict[str, object] = {"config.json": transformers_config(model)}
     if model.draft_vocabulary is not None:
         contents[draft_vocabulary.FILE_NAME] = model.draft_vocabulary
     files = {name: json.dumps(content, indent=2).encode() for name, content in contents.items()}
+    files |= tokenizer_files(model) if is_served else stated_files(model)
     return gguf_folder.unfold(file, files, cache_folder=cache_folder)

@@ -161,7 +161,7 @@ def fetch_folder(source: str) -> Path:
     """
     resolved = zoo.resolve(source)
     path = _download(resolved) if isinstance(resolved, str) else resolved
-    return unfold(path) if path.is_file() else path
+    return unfold(path, is_served=True) if path.is_file() else path
 
 
 def _download(name: str) -> Path:

@@ -127,6 +127,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_model_n_params": (c_uint64, c_void_p),
     "llama_model_get_vocab": (c_void_p, c_void_p),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
+    "llama_tokenize": (c_int32, c_void_p, c_char_p, c_int32, c_void_p, c_int32, c_bool, c_bool),
     "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
     "llama_free": (None, c_void_p),
     "llama_set_abort_callback": (None, c_void_p, c_void_p, c_void_p),

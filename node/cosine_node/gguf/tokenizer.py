@@ -1,0 +1,175 @@
+"""The tokenizer of a GGUF file that is served: tried against llama.cpp's own, where that is installed."""
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_cache_dir
+from tokenizers import Tokenizer
+
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.trial_texts import trial_texts
+from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from cosine_p2p.gguf.tokenizer import files_of, word_steps
+from cosine_p2p.gguf.vocabulary import BYTE_PAIRS, Vocabulary
+from cosine_p2p.storage.state_file import replace_text
+from cosine_protocol.errors import UsageError
+
+LOG = logging.getLogger(__name__)
+
+LLAMA_PACKAGE: Final = "xllamacpp"
+LLAMA_PROCESS: Final = "cosine_node.engine.llama.tokenizing"
+"""The module that tells llama.cpp's tokens, in a process of its own."""
+LLAMA_TIMEOUT_S: Final = 30.0
+"""llama.cpp reads 262,144 tokens with 514,906 merges and splits the texts in about two seconds."""
+WAYS_TIMEOUT_S: Final = 30.0
+"""The most for the comparison of all ways of splitting, each of which takes a tenth of a second."""
+NO_TOKENS: Final = {"type": "BPE", "vocab": {}, "merges": []}
+"""The model of a tokenizer that is nothing but its other parts."""
+MAX_SHOWN: Final = 40
+"""Bounds a text in a sentence; characters."""
+
+Tokens = Sequence[Sequence[int]]
+LlamaTokens = Callable[[Path, Sequence[str]], Tokens]
+"""llama.cpp's tokens of texts for the vocabulary of a file. Raises `UsageError` where it does not tell."""
+
+
+def stated_files(model: GgufFile) -> dict[str, bytes]:
+    """The tokenizer files of a model as its file states them, by name; see `cosine_p2p.gguf.tokenizer`."""
+    vocabulary = Vocabulary.read(str(model.path), model.metadata)
+    return {} if vocabulary is None else files_of(vocabulary)
+
+
+def tokenizer_files(model: GgufFile, *, cache_folder: Path | None = None) -> dict[str, bytes]:
+    """The same, once they give llama.cpp's tokens on a few hundred texts, where the installed one tells them.
+
+    What was tried is remembered in the cache. Raises `UsageError` for a tokenizer that gives other tokens, and for
+    one whose words are found in no known way.
+    """
+    vocabulary = Vocabulary.read(str(model.path), model.metadata)
+    if vocabulary is None:
+        return {}
+    try:
+        build = version(LLAMA_PACKAGE)
+    except PackageNotFoundError:
+        return files_of(vocabulary)
+    keys = {key: value for key, value in model.metadata.items() if key.startswith(("tokenizer.", "general.name"))}
+    ours = sorted(files_of(vocabulary).items()) if _is_known(vocabulary) else list(PRE_TOKENIZERS)
+    about = json.dumps([build, trial_texts([]), sorted(keys.items()), ours], default=repr)
+    folder = cache_folder or Path(user_cache_dir("cosine-p2p")) / "tokenizer-trials"
+    mark = folder / hashlib.sha256(about.encode()).hexdigest()
+    try:
+        vocabulary = named(vocabulary, mark.read_text("utf-8"))
+    except OSError:
+        vocabulary = tried(vocabulary, model.parts[0], llama_tokens)
+        try:
+            replace_text(mark, vocabulary.pre_tokenizer_name)
+        except OSError as error:
+            LOG.warning("%s: the tokenizer of %s will be tried again", error, model.path)
+    return files_of(vocabulary)
+
+
+def tried(
+    vocabulary: Vocabulary, file: Path, asked: LlamaTokens, *, clock: Callable[[], float] = time.monotonic
+) -> Vocabulary:
+    """A vocabulary that gives llama.cpp's tokens: with a pre-tokenizer that is known here, if its own is not.
+
+    Where llama.cpp tells none it is as it was. Raises `UsageError` as `tokenizer_files`.
+    """
+    texts = trial_texts([text for token, text in enumerate(vocabulary.tokens) if vocabulary.is_apart(token)])
+    try:
+        expected = asked(file, texts)
+    except UsageError as error:
+        if not _is_known(vocabulary):
+            # Its sentence names the known ways.
+            _ = vocabulary.pre_tokenizer
+        LOG.info("the tokenizer of %s was not tried: %s", vocabulary.source, error)
+        return vocabulary
+    if not _is_known(vocabulary):
+        return _with_known_way(vocabulary, texts, expected, clock)
+    tokenizer = Tokenizer.from_buffer(files_of(vocabulary)["tokenizer.json"])
+    for text, tokens in zip(texts, expected, strict=True):
+        if tokenizer.encode(text).ids != list(tokens):
+            raise UsageError(
+                f"{vocabulary.source} cannot be served: llama.cpp reads {text[:MAX_SHOWN]!r} as other tokens than "
+                "this program does."
+            )
+    return vocabulary
+
+
+def named(vocabulary: Vocabulary, name: str) -> Vocabulary:
+    """The same tokens with another pre-tokenizer."""
+    return replace(vocabulary, metadata={**vocabulary.metadata, "tokenizer.ggml.pre": name})
+
+
+def _is_known(vocabulary: Vocabulary) -> bool:
+    return vocabulary.kind not in BYTE_PAIRS or vocabulary.pre_tokenizer_name in PRE_TOKENIZERS
+
+
+def _with_known_way(
+    vocabulary: Vocabulary, texts: Sequence[str], expected: Tokens, clock: Callable[[], float]
+) -> Vocabulary:
+    """The first of the known ways to find words, and to begin texts, that gives the expected tokens."""
+    until_s = clock() + WAYS_TIMEOUT_S
+    tokenizer = Tokenizer.from_buffer(files_of(named(vocabulary, "default"))["tokenizer.json"])
+    seen: set[PreTokenizer] = set()
+    for known, way in PRE_TOKENIZERS.items():
+        if way.has_pieces or way in seen:
+            continue
+        if clock() > until_s:
+            break
+        seen.add(way)
+        candidate = named(vocabulary, known)
+        # The words are found in another way, all else of a tokenizer stays: to make one takes seconds.
+        steps = {"version": "1.0", "added_tokens": [], "pre_tokenizer": word_steps(way), "model": NO_TOKENS}
+        tokenizer.pre_tokenizer = Tokenizer.from_str(json.dumps(steps)).pre_tokenizer
+        model = tokenizer.model
+        model.ignore_merges = way.takes_whole_words
+        tokenizer.model = model
+        first = [candidate.special("bos")] * candidate.begins_texts
+        last = [candidate.special("eos")] * candidate.ends_texts
+        if all(
+            [*first, *tokenizer.encode(text, add_special_tokens=False).ids, *last] == list(tokens)
+            for text, tokens in zip(texts, expected, strict=True)
+        ):
+            LOG.warning(
+                "%s splits texts in the way %r, which is not known here; on %d texts it is that of %r",
+                vocabulary.source,
+                vocabulary.pre_tokenizer_name,
+                len(texts),
+                known,
+            )
+            return candidate
+    raise UsageError(
+        f"{vocabulary.source} splits texts in the way {vocabulary.pre_tokenizer_name!r}, which is none of those "
+        "known here; a newer version of this program may know it."
+    )
+
+
+def llama_tokens(file: Path, texts: Sequence[str]) -> Tokens:
+    """Asks the installed llama.cpp, in a process of its own."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", LLAMA_PROCESS, str(file)],
+            input=json.dumps(list(texts)).encode(),
+            capture_output=True,
+            timeout=LLAMA_TIMEOUT_S,
+            check=False,
+        )
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"llama.cpp did not read its vocabulary within {LLAMA_TIMEOUT_S:.0f} s") from None
+    except (OSError, ValueError):
+        raise UsageError("llama.cpp stopped at its vocabulary") from None
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    tokens: Tokens = answer["tokens"]
+    return tokens

@@ -1,0 +1,171 @@
+"""The tokenizer of a GGUF file that is served gives llama.cpp's tokens, or the file is refused in one sentence."""
+
+import json
+import logging
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from cosine_node import zoo
+from cosine_node.gguf import tokenizer
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.tokenizer import llama_tokens, stated_files, tokenizer_files, tried
+from cosine_node.gguf.trial_texts import trial_texts
+from cosine_node.gguf.writing import write_gguf
+from cosine_p2p.gguf.header import read_header
+from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
+from cosine_p2p.gguf.tokenizer import files_of, word_steps
+from cosine_p2p.gguf.vocabulary import Vocabulary
+from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import write_sample
+from tests.thoroughness import quick_first
+
+EQUAL = {("qwen2", "bailingmoe")}
+"""Expressions that find the same words: white space before a line end may itself be line ends."""
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """That of the embedded target's vocabulary."""
+    file = tmp_path_factory.mktemp("toy") / "toy.gguf"
+    write_gguf(zoo.folder("target"), file)
+    found = read_header(file).metadata
+    return {key: value for key, value in found.items() if key.startswith("tokenizer.")}
+
+
+def vocabulary_of(metadata: dict[str, Any], **keys: object) -> Vocabulary:
+    found = Vocabulary.read("a.gguf", metadata | {f"tokenizer.ggml.{key}": value for key, value in keys.items()})
+    assert found is not None
+    return found
+
+
+def tokens_of(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
+    read = Tokenizer.from_buffer(files_of(vocabulary)["tokenizer.json"])
+    return [read.encode(text).ids for text in texts]
+
+
+def words(name: str) -> list[list[tuple[str, tuple[int, int]]]]:
+    steps = {"version": "1.0", "added_tokens": [], "pre_tokenizer": word_steps(PRE_TOKENIZERS[name])}
+    splitter = Tokenizer.from_str(json.dumps(steps | {"model": tokenizer.NO_TOKENS})).pre_tokenizer
+    return [splitter.pre_tokenize_str(text) for text in trial_texts(())]
+
+
+def distinct_names() -> list[str]:
+    first: dict[tuple[str, ...], str] = {}
+    for name, way in PRE_TOKENIZERS.items():
+        if not way.has_pieces:
+            first.setdefault(way.expressions, name)
+    return list(first.values())
+
+
+def test_the_texts_tell_all_ways_from_each_other() -> None:
+    found = {name: words(name) for name in distinct_names()}
+    assert {pair for pair in combinations(found, 2) if found[pair[0]] == found[pair[1]]} == EQUAL
+
+
+def test_control_tokens_are_among_the_texts_and_bounded() -> None:
+    many = [f"<{number}>" for number in range(999)]
+    texts = trial_texts(many)
+    assert "<0>" in texts and "<998>" not in texts
+    assert len(texts) < 1000
+
+
+def test_a_tokenizer_of_other_tokens_is_refused(metadata: dict[str, Any]) -> None:
+    vocabulary = vocabulary_of(metadata, pre="qwen2")
+    same = tried(vocabulary, Path("a.gguf"), lambda _, texts: tokens_of(vocabulary, texts))
+    assert same == vocabulary
+    other = vocabulary_of(metadata, pre="gpt-2")
+    with pytest.raises(UsageError, match=r"a\.gguf cannot be served: llama\.cpp reads '.*' as other tokens"):
+        tried(vocabulary, Path("a.gguf"), lambda _, texts: tokens_of(other, texts))
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "dbrx", "deepseek-v3"])
+def test_an_unknown_name_is_read_in_the_known_way_that_gives_the_tokens(
+    name: str, metadata: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata = {key: value for key, value in metadata.items() if not key.endswith("add_bos_token")}
+    known = vocabulary_of(metadata, pre=name)
+    with caplog.at_level(logging.WARNING):
+        found = tried(vocabulary_of(metadata, pre="new"), Path(), lambda _, texts: tokens_of(known, texts))
+    assert PRE_TOKENIZERS[found.pre_tokenizer_name] == PRE_TOKENIZERS[name]
+    assert "'new', which is not known here" in caplog.text and f"it is that of {name!r}" in caplog.text
+    assert files_of(found) == files_of(known)
+
+
+def test_a_name_that_no_known_way_fits_is_refused(metadata: dict[str, Any]) -> None:
+    vocabulary = vocabulary_of(metadata, pre="new")
+    with pytest.raises(UsageError, match="in the way 'new', which is none of those known here"):
+        tried(vocabulary, Path(), lambda _, texts: [[1]] * len(texts))
+    late = iter([0.0, 1e9])
+    known = vocabulary_of(metadata, pre="default")
+    with pytest.raises(UsageError, match="none of those known"):
+        tried(vocabulary, Path(), lambda _, texts: tokens_of(known, texts), clock=lambda: next(late))
+
+
+def test_where_llama_cpp_tells_nothing_a_known_name_is_believed(metadata: dict[str, Any]) -> None:
+    def silent(file: Path, texts: Sequence[str]) -> list[list[int]]:
+        raise UsageError("it stopped")
+
+    vocabulary = vocabulary_of(metadata, pre="qwen2")
+    assert tried(vocabulary, Path(), silent) == vocabulary
+    with pytest.raises(UsageError, match="'new', which is not known here; those known are default, gpt-2"):
+        tried(vocabulary_of(metadata, pre="new"), Path(), silent)
+
+
+def test_what_was_tried_is_remembered(
+    metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", metadata | {"tokenizer.ggml.pre": "new"}))
+    asked = []
+
+    def counted(file: Path, texts: Sequence[str]) -> list[list[int]]:
+        asked.append(file)
+        return tokens_of(vocabulary_of(metadata, pre="qwen2"), texts)
+
+    monkeypatch.setattr(tokenizer, "llama_tokens", counted)
+    monkeypatch.setattr(tokenizer, "version", lambda name: "1")
+    first = tokenizer_files(model, cache_folder=tmp_path / "cache")
+    assert tokenizer_files(model, cache_folder=tmp_path / "cache") == first
+    assert len(asked) == 1
+    monkeypatch.setattr(tokenizer, "version", lambda name: "2")
+    assert tokenizer_files(model, cache_folder=tmp_path / "cache") == first
+    assert len(asked) == 2
+
+
+def test_tokens_without_texts_are_not_tried(tmp_path: Path) -> None:
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf"))
+    assert tokenizer_files(model, cache_folder=tmp_path) == stated_files(model) == {}
+
+
+@pytest.mark.parametrize("name", quick_first([*PRE_TOKENIZERS][::-1]))
+def test_llama_cpp_gives_the_same_tokens(name: str, metadata: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)] if PRE_TOKENIZERS[name].has_pieces else []
+    tokens = [*metadata["tokenizer.ggml.tokens"], *pieces]
+    kinds = [*metadata["tokenizer.ggml.token_type"], *[6] * len(pieces)]
+    changed = {"pre": name, "tokens": tokens, "token_type": kinds, "add_bos_token": None}
+    keys = metadata | {f"tokenizer.ggml.{key}": value for key, value in changed.items()}
+    file = write_sample(tmp_path / "a.gguf", keys, has_weights=False)
+    vocabulary = Vocabulary.read(str(file), read_header(file).metadata)
+    assert vocabulary is not None
+    assert len(llama_tokens(file, ["a"])) == 1
+    assert tried(vocabulary, file, llama_tokens) == vocabulary
+
+
+def test_a_vocabulary_that_llama_cpp_refuses_or_stops_at_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xllamacpp")
+    file = write_sample(tmp_path / "a.gguf", {"tokenizer.ggml.model": "other"})
+    with pytest.raises(UsageError, match="unknown tokenizer"):
+        llama_tokens(file, ["a"])
+    monkeypatch.setattr(tokenizer, "LLAMA_PROCESS", "no.such.module")
+    with pytest.raises(UsageError, match=r"llama\.cpp stopped at its vocabulary"):
+        llama_tokens(file, ["a"])
+    monkeypatch.setattr(tokenizer, "LLAMA_TIMEOUT_S", 0.0)
+    with pytest.raises(UsageError, match="within 0 s"):
+        llama_tokens(file, ["a"])
