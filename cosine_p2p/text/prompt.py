@@ -70,9 +70,9 @@ def render(codec: TextTokenizer, chat: Chat) -> str:
     """The text of a checked chat, as programs mean it that were written for other models or servers.
 
     A message of a developer is the system's where the template does not know that role. Arguments of tool calls are
-    objects, and where the template refuses them the text that they were. What the assistant said last is continued
-    where the chat does not say otherwise, if there is text and the template leaves it as it is. Raises
-    `PromptRefused`.
+    objects, and where the template refuses them the text that they were; contents are text, and parts where a
+    template leaves text out that it writes in parts. What the assistant said last is continued where the chat does
+    not say otherwise, if there is text and the template leaves it as it is. Raises `PromptRefused`.
     """
     given: dict[str, Any] = {
         "tools": chat.tools,
@@ -85,28 +85,41 @@ def render(codec: TextTokenizer, chat: Chat) -> str:
     if any(message["role"] == DEVELOPER for message in messages):
         template = codec.chat_template(given["template"], has_tools=given["tools"] is not None)
         if not knows_developer(template):
-            messages = [
-                message | {"role": "system"} if message["role"] == DEVELOPER else message for message in messages
-            ]
-    is_continued = chat.continue_final_message
-    last = messages[-1] if messages else {}
-    is_begun = last.get("role") == "assistant" and bool(last["content"]) and not last.get("tool_calls")
-    ways: list[dict[str, Any]] = [{"continue_final_message": bool(is_continued)}]
-    if is_continued is None and is_begun and chat.add_generation_prompt:
+            messages = list(map(_by_system, messages))
+    last = messages[-1]
+    is_begun = last["role"] == "assistant" and last["content"] and not last.get("tool_calls")
+    ways: list[dict[str, Any]] = [{"continue_final_message": bool(chat.continue_final_message)}]
+    if chat.continue_final_message is None and is_begun and chat.add_generation_prompt:
         ways.insert(0, {"continue_final_message": True})
     forms = [messages]
     if any("tool_calls" in message for message in messages):
         forms.insert(0, [_with_objects(message) for message in messages])
-    refusals: list[PromptRefused] = []
-    for way in ways:
-        for form in forms:
-            try:
-                return codec.render_chat(form, **way, **given)
-            except TemplateStopped:
-                raise
-            except PromptRefused as refused:
-                refusals.append(refused)
-    raise refusals[-1]
+    text, refusal = _first_rendered(codec, [(form, way | given) for way in ways for form in forms])
+    asked = next((message["content"].strip() for message in reversed(messages) if message["role"] == "user"), "")
+    if text is None or asked not in text:
+        typed = [message | {"content": [{"type": "text", "text": message["content"]}]} for message in messages]
+        of_parts, _ = _first_rendered(codec, [(typed, way | given) for way in ways])
+        # One that writes its parts with their types is not written for them.
+        if of_parts is not None and asked in of_parts and "'type': 'text'" not in of_parts:
+            return of_parts
+    if text is None:
+        raise refusal
+    return text
+
+
+def _first_rendered(
+    codec: TextTokenizer, attempts: Sequence[tuple[list[dict[str, Any]], dict[str, Any]]]
+) -> tuple[str | None, PromptRefused]:
+    """The first text of several ways to render a chat that the template takes, and the last refusal."""
+    refusal = PromptRefused("The target's chat template refused the messages.")
+    for messages, options in attempts:
+        try:
+            return codec.render_chat(messages, **options), refusal
+        except TemplateStopped:
+            raise
+        except PromptRefused as refused:
+            refusal = refused
+    return None, refusal
 
 
 class PromptEncoder:
@@ -162,6 +175,11 @@ def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
     if not tokens:
         raise PromptRefused("The prompt is empty; give at least one character.")
     return tokens
+
+
+def _by_system(message: dict[str, Any]) -> dict[str, Any]:
+    """The message of a developer as that of the system, any other as it is."""
+    return message | {"role": "system"} if message["role"] == DEVELOPER else message
 
 
 def _with_objects(message: Message) -> dict[str, Any]:

@@ -228,6 +228,22 @@ def test_arguments_of_calls_are_objects_and_texts_where_the_template_wants_them(
     assert text_of(function + "{{ f.name + f.arguments }}", chat) == 'f{"city": "Rome"}'
 
 
+def test_contents_are_parts_where_a_template_writes_no_other() -> None:
+    parts = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}"
+    assert text_of(parts, [said("user", "a")]) == "a;"
+    assert text_of(parts.replace("p.text", "p['text'] + ''"), [said("user", "a")]) == "a;"
+    both = "{% if messages[0].content is string %}text{% else %}{{ messages[0].content[0].text }}{% endif %}"
+    assert text_of(both, [said("user", "a")]) == "a"
+    # One that refuses a text, or changes it, does so in any form.
+    with pytest.raises(PromptRefused, match="Too long"):
+        text_of(
+            "{% if messages[0].content == 'ab' %}{{ raise_exception('Too long') }}{% endif %}"
+            "{{ messages[0].content }}",
+            [said("user", "ab")],
+        )
+    assert text_of("{{ messages[0].content | upper }}", [said("user", "a")]) == "A"
+
+
 def test_a_templates_options_reach_it() -> None:
     template = "{{ enable_thinking }}{{ documents[0].title }}{{ tools | length }}"
     options = {"enable_thinking": False, "documents": [{"title": "b"}]}
