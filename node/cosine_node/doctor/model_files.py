@@ -16,6 +16,7 @@ from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engin
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -108,6 +109,8 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
     try:
         read_eos(folder)
         read_generation_config(folder)
+        if tokenizer is not None:
+            TextTokenizer(tokenizer.files)
     except UsageError as error:
         generation_problem = str(error)
     return ModelFiles(

@@ -107,6 +107,13 @@ def test_a_generation_config_that_join_refuses_is_named_as_join_names_it(tmp_pat
     assert judge_model(files, is_verifier=False).status is CheckStatus.OK
 
 
+def test_a_tokenizer_that_no_client_could_read_is_named(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(zoo.folder("target"), tmp_path / "model"))
+    (folder / "tokenizer_config.json").write_bytes("{}".encode("utf-16"))
+    found = judge_model(read_folder("mine", folder), is_verifier=True)
+    assert (found.status, "tokenizer_config.json" in found.found) == (CheckStatus.FAILURE, True), found
+
+
 def test_weights_of_another_kind_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "pytorch_model.bin").touch()
