@@ -59,7 +59,7 @@ def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) ->
     if isinstance(prompt, Chat):
         return _some(codec.encode(render(codec, prompt), add_special_tokens=False))
     if isinstance(prompt, str):
-        return _some(_encode_text(codec, prompt))
+        return _some(codec.encode(prompt))
     highest = codec.vocab_tokens - 1
     if max(prompt) > highest:
         raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {highest}, not {max(prompt)}.")
@@ -159,16 +159,6 @@ class PromptEncoder:
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
         return tokens
-
-
-def _encode_text(codec: TextTokenizer, text: str) -> tuple[int, ...]:
-    """The tokens of a text to go on with. One that begins with BOS itself gets no second one."""
-    tokens = codec.encode(text)
-    if len(tokens) > 1 and tokens[0] == tokens[1]:
-        own = codec.encode(text, add_special_tokens=False)
-        if tokens[1 : 1 + len(own)] == own:
-            return tokens[1:]
-    return tokens
 
 
 def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
