@@ -44,7 +44,7 @@ PUBLIC = {
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
     "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
-    "__version__", "told_origins",
+    "Chat", "TextTokenizer", "__version__", "load_tokenizer", "told_origins",
 }  # fmt: skip
 
 
