@@ -1,4 +1,4 @@
-"""A process that renders chat templates, which are strangers' programs. `chat_template.py` starts and bounds it.
+"""A process that renders chat templates, which are strangers' programs. `template_process.py` starts and bounds it.
 
 Run by its path, so that it imports nothing of ours: the folder of jinja2 is its argument. It reads one JSON line a
 question from stdin, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`. A

@@ -92,8 +92,7 @@ class DrafterService:
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
-        wide_pass_s = WIDE_PASS * self.pass_s
-        self._most_width = max(LEAST_WIDTH, curve.most_tokens(within_s=wide_pass_s, limit=MAX_TREE_NODES))
+        self._most_width = curve.tokens_within(WIDE_PASS, least=LEAST_WIDTH, most=MAX_TREE_NODES)
         self._rows = DraftRows(engine, curve=curve, leave=self._leave)
         self._identity = identity
         self._clock = clock

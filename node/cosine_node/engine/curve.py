@@ -64,6 +64,10 @@ class CostCurve:
                 most = middle - 1
         return least
 
+    def tokens_within(self, passes: float, *, least: int, most: int) -> int:
+        """The same from `least` to `most`, of a pass that lasts as long as so many over one token."""
+        return max(least, self.most_tokens(within_s=passes * self.seconds(1), limit=most))
+
 
 LONGEST_CHAIN: Final = 15
 """Drafts of one request in a pass, as most are: what a longer chain adds is next to nothing."""

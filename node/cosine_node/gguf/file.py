@@ -103,7 +103,7 @@ class GgufFile:
 
     @property
     def digest(self) -> bytes:
-        """What the text depends on, in 32 bytes; reads the whole file. See `cosine_p2p.text.target.gguf_digest`."""
+        """What the text depends on, in 32 bytes; reads the whole file (`cosine_p2p.text.tensor_hashes`)."""
         return gguf_digest(self.path)
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:

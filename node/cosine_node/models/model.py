@@ -75,11 +75,11 @@ def load_served(
         folder = fetch(source.target if source.model == NGRAM else source.model, emit)
     target_folder = fetch(source.target, emit) if has_own_folder else folder
     generation_defaults = read_generation_config(target_folder)
+    # What no client could read is not announced, and refused before the weights are read.
     read_eos(target_folder)
     files = TokenizerFiles.read(target_folder)
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
-    # What no client could read is not announced.
     TextTokenizer(files.files)
     if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))

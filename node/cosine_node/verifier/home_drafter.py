@@ -85,8 +85,7 @@ class HomeProspect:
 
 def width_of(drafter_curve: CostCurve) -> int:
     """Nodes that a pass of a drafter with this curve feeds for each request."""
-    within_s = WIDE_PASS * drafter_curve.seconds(1)
-    return max(LEAST_WIDTH, drafter_curve.most_tokens(within_s=within_s, limit=MOST_WIDTH))
+    return drafter_curve.tokens_within(WIDE_PASS, least=LEAST_WIDTH, most=MOST_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ class PassSchedule:
 
 def pass_budget_tokens(curve: CostCurve) -> int:
     """The most tokens of a pass, from a device's measured cost."""
-    longest_s = LONGEST_PASS * curve.seconds(1)
-    return max(MIN_BUDGET_TOKENS, curve.most_tokens(within_s=longest_s, limit=MAX_BUDGET_TOKENS))
+    return curve.tokens_within(LONGEST_PASS, least=MIN_BUDGET_TOKENS, most=MAX_BUDGET_TOKENS)
 
 
 def pass_chunk_tokens(curve: CostCurve) -> int:
