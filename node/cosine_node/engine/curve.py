@@ -91,9 +91,12 @@ def break_even(curve: CostCurve) -> float:
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The points with every dip raised to the highest cost before it: more tokens never cost less."""
-    highest = accumulate((seconds for _, seconds in points), max)
-    return tuple((tokens, seconds) for (tokens, _), seconds in zip(points, highest, strict=True))
+    """The points with every cost lowered to the least after it: fewer tokens never cost more.
+
+    A length whose passes were all disturbed would else make all longer ones look as dear, and drafts worthless.
+    """
+    least = [*accumulate((seconds for _, seconds in reversed(points)), min)]
+    return tuple((tokens, seconds) for (tokens, _), seconds in zip(points, reversed(least), strict=True))
 
 
 def measure_curve(

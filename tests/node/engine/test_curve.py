@@ -31,8 +31,8 @@ def test_meaningless_points_are_refused(points: tuple[tuple[int, float], ...]) -
         CostCurve(points)
 
 
-def test_dips_are_raised() -> None:
-    assert rising([(1, 2.0), (2, 1.0), (3, 4.0), (4, 3.0)]) == ((1, 2.0), (2, 2.0), (3, 4.0), (4, 4.0))
+def test_a_length_costs_no_more_than_a_longer_one() -> None:
+    assert rising([(1, 2.0), (2, 9.0), (3, 4.0), (4, 3.0)]) == ((1, 2.0), (2, 3.0), (3, 3.0), (4, 3.0))
 
 
 def test_measuring_leaves_the_engine_as_it_was() -> None:
