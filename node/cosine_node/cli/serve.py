@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
+from socket import gethostname
 from typing import Annotated, Final
 
 from cosine_node.cli.options import (
@@ -42,14 +43,19 @@ def serve(
         list[str] | None, option("api-key", "KEY", "Key that a request must carry; may be repeated.")
     ] = None,
     cors_origin: Annotated[
-        list[str] | None, option("cors-origin", "ORIGIN", "Web page that may ask from a browser; may be repeated.")
+        list[str] | None,
+        option(
+            "cors-origin",
+            "ORIGIN",
+            "Website whose pages may ask from a browser, besides local ones; may be repeated.",
+        ),
     ] = None,
     host_name: Annotated[
         list[str] | None,
         option(
             "host-name",
             "NAME",
-            "Name under which the gateway is asked, besides localhost and its addresses; may be repeated.",
+            "Public name under which the gateway is asked, besides private names and addresses; may be repeated.",
         ),
     ] = None,
     log_format: LogFormat = "pretty",
@@ -71,7 +77,8 @@ def serve(
         model_name=model_name(client["target"]),
         api_keys=keys,
         cors_origins=several(cors_origin),
-        host_names=several(host_name),
+        # A machine is asked for by its own name, which may be a public one; its owner has that, and no stranger.
+        host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
     )
     asked = {"initial_peers": several(initial_peers), **client}

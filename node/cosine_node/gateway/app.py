@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.middleware import HostCheck, KeyCheck, RequestLog
+from cosine_node.gateway.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
 from cosine_node.gateway.replies import CHAT, COMPLETION, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
@@ -71,7 +71,7 @@ class VerifierWatch:
 class GatewayOptions:
     """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time.
 
-    `host_names` are those besides `localhost` under which the gateway is asked.
+    `host_names` are further names under which the gateway is asked, `cors_origins` of pages that are not local.
     """
 
     model_name: str
@@ -122,16 +122,17 @@ def make_app(
         Middleware(KeyCheck, keys=options.api_keys),
     ]
     count_response = count_requests(registry, admission, options.model_name)
-    middleware = [Middleware(RequestLog, emit=emit, count_response=count_response)]
-    if options.cors_origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=list(options.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
-        )
-        middleware.append(cors)
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(options.cors_origins),
+        allow_origin_regex=LOCAL_ORIGIN,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        # The gateway mostly has an address of the local network, and a page that may ask one of the internet.
+        allow_private_network=True,
+        expose_headers=["X-Request-Id", "Retry-After"],
+    )
+    middleware = [Middleware(RequestLog, emit=emit, count_response=count_response), cors]
     return Starlette(
         routes=[
             Mount("/v1", routes=_v1_routes(service, watch), middleware=checks),

@@ -120,12 +120,29 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
 
-class HostCheck:
-    """Raises `ApiError` for a `Host` that is neither `localhost`, an IP address, nor one of `names`.
+# A page can be asked for under any name that its owner may point to the gateway's address (DNS rebinding). Nobody
+# on the internet owns these: `localhost` is the loopback (RFC 6761), `local` is asked of the link alone (RFC 6762),
+# `home.arpa` and `internal` are never delegated (RFC 8375, ICANN 2024), a public name has a dot in it (RFC 7085).
+# Containers have names of the last kinds: those of services, and `host.docker.internal` for their machine.
+PRIVATE_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)+(?:localhost|local|home\.arpa|internal)|[a-z0-9_-]+")
 
-    And for an `Origin` that is neither the gateway itself nor one of `origins`. A page in a browser may have its
-    own name point to the gateway's address (DNS rebinding), but the browser then sends that name as `Host`; and a
-    page may send simple requests anywhere, but with its own `Origin`.
+LOCAL_ORIGIN: Final = (
+    r"https?://(?:(?:[a-z0-9_-]+\.)*localhost|127(?:\.[0-9]{1,3}){3}|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?"
+    r"|(?:app|tauri|vscode-file|vscode-webview)://[^/]*"
+)
+"""Origins of pages that programs of this machine serve, and of applications on it; Ollama lets in the same.
+
+No website can have one, and such a program could ask without a browser. `null` is none of them, which browsers
+write for files: any website can show a page that has it.
+"""
+
+
+class HostCheck:
+    """Raises `ApiError` for a `Host` that may be a stranger's: no IP address, no private name, none of `names`.
+
+    And for an `Origin` that is neither local, the gateway itself, nor one of `origins`. A page in a browser may
+    have its own name point to the gateway's address, but the browser then sends that name as `Host`; and a page may
+    send simple requests anywhere, but with its own `Origin`.
     """
 
     def __init__(self, app: ASGIApp, *, names: Sequence[str], origins: Sequence[str]) -> None:
@@ -143,7 +160,7 @@ class HostCheck:
                 code="unknown_host",
             )
         origin = headers.get("origin")
-        if origin is not None and not (self._origins & {origin, "*"} or _is_at(origin, host)):
+        if origin is not None and not (self._origins & {origin, "*"} or is_local(origin) or _is_at(origin, host)):
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 "Pages of this origin may not ask; the gateway's operator allows one with --cors-origin.",
@@ -153,12 +170,17 @@ class HostCheck:
 
 
 def is_own_name(host: str, names: Collection[str]) -> bool:
-    """True for a `Host` header that names `localhost`, any IP address, or one of `names`, at whatever port."""
+    """True for a `Host` header with any IP address, a private name, or one of `names`, at whatever port."""
     try:
-        name = (urlsplit(f"//{host}").hostname or "").lower()
-        return name == "localhost" or name in names or bool(ip_address(name))
+        name = (urlsplit(f"//{host}").hostname or "").lower().removesuffix(".")
+        return name in names or bool(PRIVATE_NAME.fullmatch(name)) or bool(ip_address(name))
     except ValueError:
         return False
+
+
+def is_local(origin: str) -> bool:
+    """True for the `Origin` of a page, or an application, of this machine."""
+    return bool(re.fullmatch(LOCAL_ORIGIN, origin))
 
 
 def _is_at(origin: str, host: str) -> bool:

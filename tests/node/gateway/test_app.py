@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -101,12 +101,27 @@ def test_a_sane_id_is_kept_and_every_response_has_one(given_id: str) -> None:
         assert len(asked("GET", path, headers={"X-Request-Id": given_id + "!"}).headers["x-request-id"]) == 24
 
 
-def test_only_localhost_addresses_and_names_of_the_operator_are_the_gateways_own() -> None:
-    """A name that a page lets point here is refused."""
-    own = ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5", "0.0.0.0")
-    assert all(is_own_name(host, ()) for host in own)
-    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[", "a b"):
-        assert not is_own_name(host, ("gateway.lan",))
+PRIVATE: Final = (
+    *("localhost", "LOCALHOST:8000", "localhost.:8000", "app.localhost", "127.0.0.1:8000", "[::1]:8000", "0.0.0.0"),
+    *("192.168.1.5", "[fe80::1%eth0]:8000", "mybox.local", "nas.home.arpa:8000", "gateway", "my_service:8000"),
+    *("host.docker.internal:8000", "gateway.docker.internal", "host.containers.internal", "host.lima.internal"),
+)
+STRANGE: Final = (
+    *(
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil.local.example",
+    ),
+    *("notlocal.lan", "internal.com", "xlocalhost.com", "", ":8000", ".", ".local", "[", "a b", "a@b.example"),
+)
+
+
+def test_addresses_private_names_and_those_of_the_operator_are_the_gateways_own() -> None:
+    """A name that a page of the internet lets point here is refused."""
+    assert [host for host in PRIVATE if not is_own_name(host, ())] == []
+    assert [host for host in STRANGE if is_own_name(host, ("gateway.lan",))] == []
     reply = asked("POST", "/v1/completions", BODY, headers={"host": "evil.example"})
     assert (reply.status, reply.error["code"]) == (421, "unknown_host")
     assert "--host-name" in reply.error["message"]
@@ -116,7 +131,10 @@ def test_only_localhost_addresses_and_names_of_the_operator_are_the_gateways_own
     assert [asked("GET", path, headers={"host": "gateway"}).status for path in ("/health", "/metrics")] == [200] * 2
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:9999", "http://["])
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "null", "file://", "http://localhost.evil.example", "http://evil.local", "http://["],
+)
 def test_pages_from_elsewhere_are_refused(origin: str) -> None:
     reply = asked("POST", "/v1/completions", BODY, headers={"origin": origin})
     assert (reply.status, reply.error["code"]) == (403, "unknown_origin")
@@ -126,6 +144,11 @@ def test_pages_from_elsewhere_are_refused(origin: str) -> None:
     ("origin", "allowed"),
     [
         ("http://localhost:8000", ()),
+        ("http://localhost:3000", ()),
+        ("https://app.localhost", ()),
+        ("http://127.0.0.1:9999", ()),
+        ("http://[::1]:9999", ()),
+        ("vscode-webview://0abc", ()),
         ("https://page.example", ("https://page.example",)),
         ("https://page.example", ("*",)),
     ],
@@ -136,12 +159,13 @@ def test_the_gateways_own_pages_and_those_that_the_operator_allows_may_ask(
     assert asked("POST", "/v1/completions", BODY, headers={"origin": origin}, cors_origins=allowed).status == 200
 
 
-def test_other_origins_are_let_in_only_where_they_are_named() -> None:
+def test_local_pages_may_ask_and_read_and_others_only_where_they_are_named() -> None:
     def allowed(path: str, headers: dict[str, str], **options: Any) -> str | None:
         return asked("GET", path, headers=headers, **options).headers.get("access-control-allow-origin")
 
     options: dict[str, Any] = {"cors_origins": (ORIGIN["Origin"],), "api_keys": ("sesame",)}
-    assert allowed("/health", ORIGIN) is None
+    local = {"Origin": "http://localhost:3000"}
+    assert (allowed("/health", ORIGIN), allowed("/health", local)) == (None, local["Origin"])
     assert allowed("/v1/models", ORIGIN | BEARER, **options) == ORIGIN["Origin"]
     # A refusal can be read by a page.
     assert allowed("/v1/models", ORIGIN, **options) == ORIGIN["Origin"]
@@ -149,10 +173,15 @@ def test_other_origins_are_let_in_only_where_they_are_named() -> None:
     preflight = ORIGIN | {
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os",
+        "Access-Control-Request-Private-Network": "true",
     }
-    reply = asked("OPTIONS", "/v1/chat/completions", headers=preflight, **options)
-    assert reply.status == 200
-    assert "x-stainless-os" in reply.headers["access-control-allow-headers"]
+    for origin in (ORIGIN, local):
+        reply = asked("OPTIONS", "/v1/chat/completions", headers=preflight | origin, **options)
+        assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, origin["Origin"])
+        assert "x-stainless-os" in reply.headers["access-control-allow-headers"]
+        assert reply.headers["access-control-allow-private-network"] == "true"
+    stranger = preflight | {"Origin": "https://other.example"}
+    assert asked("OPTIONS", "/v1/chat/completions", headers=stranger, **options).status == 400
 
 
 def test_health_is_whether_somebody_serves_and_models_are_listed_anyway() -> None:
