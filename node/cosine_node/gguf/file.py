@@ -108,6 +108,9 @@ class GgufFile:
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of keys and values that one token of a text takes, rounded up."""
+        has_states = f"{self.architecture}.ssm.inner_size" in self.metadata
+        if has_states and self.metadata.get(f"{self.architecture}.attention.head_count") == 0:
+            return 0
         heads = self.size("attention.head_count")
         head_size = self.size("embedding_length") // heads
         key_size = self.size("attention.key_length", default=head_size)
@@ -151,3 +154,13 @@ class GgufFile:
         if not isinstance(largest, int) or largest < 1:
             raise UsageError(f"{self.path} does not say its {self.architecture}.{key}; fetch it again.")
         return largest
+
+    def decimal(self, key: str, default: float) -> float:
+        """A number of the architecture that the file has in float32, as the decimal it was before.
+
+        1e-05, not 9.999999747378752e-06. Raises `UsageError` for what is no number.
+        """
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, int | float):
+            raise UsageError(f"{self.path} has a {self.architecture}.{key} that is no number; fetch it again.")
+        return float(str(np.float32(value)))

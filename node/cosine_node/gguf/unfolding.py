@@ -6,7 +6,7 @@ from pathlib import Path
 from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.tokenizer import stated_files, tokenizer_files
-from cosine_node.gguf.transformers_model import transformers_config
+from cosine_node.gguf.transformers_model import folder_config
 from cosine_p2p.text import gguf_folder
 
 
@@ -16,7 +16,7 @@ def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = Fa
     The tokenizer of a file that `is_served` is tried first. Raises `UsageError` for a file that cannot be served.
     """
     model = GgufFile.open(file)
-    contents: dict[str, object] = {"config.json": transformers_config(model)}
+    contents: dict[str, object] = {"config.json": folder_config(model)}
     if model.draft_vocabulary is not None:
         contents[draft_vocabulary.FILE_NAME] = model.draft_vocabulary
     files = {name: json.dumps(content, indent=2).encode() for name, content in contents.items()}

@@ -24,6 +24,7 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
 from cosine_protocol.noise import gumbel
+from tests.node.engine.gguf_architectures import TINY as TINY_GGUF
 from tests.node.engine.random_serving import Asked, Position, draw_requests, serve_together
 from tests.node.engine.surveyed_models import UNTRIED, tiny_configs
 from tests.node.engine.tiny_models import VOCAB, build
@@ -199,7 +200,32 @@ def write_page(rows: dict[str, Row]) -> str:
     for outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.NOT_TRIED):
         lines += ["", f"## {outcome}"]
         lines += _reasons({name: rows[name].reason for name in of(outcome)}) or ["", "None."]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *gguf_section(), ""])
+
+
+def gguf_section() -> list[str]:
+    """The section about architectures of GGUF files, which `test_gguf_architectures` compares with llama.cpp."""
+    names = sorted({tiny.architecture for tiny in TINY_GGUF.values()})
+    return [
+        "",
+        "## GGUF files in PyTorch",
+        "",
+        _paragraph(
+            "`--engine torch` runs GGUF files of these architectures, by llama.cpp's names. A tiny file of each "
+            "with random weights gives the logits of llama.cpp and its greedy text, in float32 "
+            "(`tests/node/engine/torch/test_gguf_architectures.py`). Every other file is refused in a sentence, "
+            "and so is one with tensors or a rotary embedding that transformers has not."
+        ),
+        "",
+        _paragraph(", ".join(f"`{name}`" for name in names)),
+        "",
+        _paragraph(
+            "`llama` is Mistral, Mixtral and SmolLM2 too, `olmo2` OLMo 3, `mamba` Falcon Mamba. Three differ by "
+            "design: `phi3` has the sliding window that the file states, which llama.cpp leaves out; the rotary "
+            "embedding of `gpt-oss` is stretched as in the model's own code, where llama.cpp rounds; GELU is exact "
+            "in `falcon` and `gptneox`, and nowhere looked up in a table of float16."
+        ),
+    ]
 
 
 def _paragraph(text: str) -> str:

@@ -8,7 +8,16 @@ import transformers as tf
 
 from cosine_node.engine.torch.pass_way import PassWay
 from tests.node.engine import survey_architectures
-from tests.node.engine.survey_architectures import KINDS, PAGE, Outcome, Row, read_page, survey, write_page
+from tests.node.engine.survey_architectures import (
+    KINDS,
+    PAGE,
+    Outcome,
+    Row,
+    gguf_section,
+    read_page,
+    survey,
+    write_page,
+)
 from tests.thoroughness import THOROUGH
 
 TEXT = PAGE.read_text("utf-8")
@@ -38,6 +47,10 @@ def test_the_page_lists_every_kind() -> None:
     if f"transformers {tf.__version__} has" not in TEXT:
         pytest.skip(f"the page is of another version than {tf.__version__}")
     assert tuple(sorted(LISTED)) == KINDS
+
+
+def test_the_page_lists_the_architectures_of_gguf_files() -> None:
+    assert TEXT.endswith("\n".join([*gguf_section(), ""]))
 
 
 def test_nothing_that_loads_is_wrong() -> None:

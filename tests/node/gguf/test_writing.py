@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from cosine_node import zoo
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import refuse_others, transformers_config, transformers_weights
+from cosine_node.gguf.transformers_model import folder_config, transformers_config, transformers_weights
 from cosine_node.gguf.writing import FILE_TYPES, StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
@@ -149,8 +149,10 @@ def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: P
     write_gguf(folder, tmp_path / "a.gguf", weights="BF16")
     model = GgufFile.open(tmp_path / "a.gguf")
     stored = json.loads((folder / "config.json").read_text())
-    assert transformers_config(model).items() <= stored.items()
-    weights, own = dict(transformers_weights(model)), StoredModel.read(folder).weights()
+    told = {name: value for name, value in transformers_config(model).items() if value is not None}
+    assert told.items() <= stored.items()
+    own = StoredModel.read(folder).weights()
+    weights = dict(transformers_weights(model, own))
     assert weights.keys() == own.keys()
     assert all(np.array_equal(weights[name], own[name]) for name in own)
 
@@ -158,23 +160,26 @@ def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: P
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"general.architecture": "mamba"}, "of the kind 'mamba' cannot be read, only llama, qwen2, qwen3"),
-        ({"llama.rope.scaling.type": "yarn"}, "stretched in the way 'yarn'"),
+        ({"general.architecture": "rwkv7"}, "of the kind 'rwkv7' are none of those"),
+        ({"llama.rope.scaling.type": "spiral"}, "stretched in the way 'spiral'"),
+        ({"llama.feed_forward_length": None}, "does not say its llama.feed_forward_length"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(metadata: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    sizes = {"mamba.block_count": 1, "mamba.context_length": 9, "mamba.embedding_length": 32}
-    heads = {"mamba.attention.head_count": 4}
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {**sizes, **heads, **metadata}))
+    others = {key.replace("llama", "rwkv7"): size for key, size in SIZES.items()}
+    whole = {**others, "llama.feed_forward_length": 64, **metadata}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", whole))
     with pytest.raises(UsageError, match=reason):
-        refuse_others(model)
+        transformers_config(model)
+    sizes = folder_config(model)
+    assert (sizes["vocab_size"], sizes["max_position_embeddings"], "architectures" in sizes) == (4, 64, False)
 
 
 def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
-    keys = {key.replace("llama", "mamba"): size for key, size in SIZES.items()}
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"general.architecture": "mamba", **keys}))
-    assert transformers_config(model) == {
-        "model_type": "mamba",
+    keys = {key.replace("llama", "rwkv7"): size for key, size in SIZES.items()}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"general.architecture": "rwkv7", **keys}))
+    assert folder_config(model) == {
+        "model_type": "rwkv7",
         "vocab_size": 4,
         "hidden_size": 32,
         "num_hidden_layers": 2,
@@ -188,7 +193,7 @@ def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
 def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
     model = GgufFile.open(write_sample(tmp_path / "a.gguf", vector="blk.0.ssm_a.weight"))
     with pytest.raises(UsageError, match=r"has a tensor blk\.0\.ssm_a\.weight"):
-        dict(transformers_weights(model))
+        dict(transformers_weights(model, ["model.embed_tokens.weight"]))
 
 
 def test_a_number_that_is_none_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
@@ -26,10 +25,10 @@ from cosine_node.engine.torch.partial_model import copy_out_of_files
 from cosine_node.engine.torch.pass_features import feature_bytes
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
-from cosine_node.engine.torch.support import context_tokens, quantisation_of, refuse_by_config
+from cosine_node.engine.torch.support import context_tokens, model_class_of, quantisation_of, refuse_by_config
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import refuse_others, rope_factors, transformers_weights
+from cosine_node.gguf.transformers_model import rope_factors, transformers_config, transformers_weights
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -176,7 +175,8 @@ def read_config(source: str) -> Any:
         raise UsageError(f"There is no folder '{source}' to load a model from.")
     file = GgufFile.in_folder(Path(source))
     if file is not None:
-        refuse_others(file)
+        # The folder has no more than sizes where this cannot be told.
+        transformers_config(file)
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -240,8 +240,11 @@ def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **option
     then names. Raises `UsageError` for a file that lacks weights or has others.
     """
     config.gguf_weights = file.weights
-    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file)}
-    model, loaded = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+    model_class = model_class_of(config)
+    with torch.device("meta"):
+        names = list(model_class(config).state_dict())
+    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file, names)}
+    model, loaded = model_class.from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
     )
     for what, names in {"lacks": loaded["missing_keys"], "has an unknown": loaded["unexpected_keys"]}.items():

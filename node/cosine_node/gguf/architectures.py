@@ -1,0 +1,556 @@
+"""The architectures of GGUF files that transformers has too: its class for each, its settings, how weights lie.
+
+What a file does not say is what llama.cpp fixes in its code (https://github.com/ggml-org/llama.cpp, src/models).
+Where weights lie otherwise its converter moved them (convert_hf_to_gguf.py).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_node.gguf.file import GgufFile
+from cosine_protocol.errors import UsageError
+
+Floats = npt.NDArray[np.float32]
+Settings = Callable[[GgufFile], dict[str, Any]]
+Layout = Callable[[Sequence[Floats], GgufFile], Floats]
+"""Makes a weight of transformers of the tensors that a file has for it, mostly one."""
+
+GELU: Final = "gelu_pytorch_tanh"
+"""The one that llama.cpp computes."""
+
+
+def sizes(model: GgufFile) -> dict[str, Any]:
+    """The sizes that every model with attention has."""
+    heads = model.size("attention.head_count")
+    return {
+        "vocab_size": model.vocab_tokens,
+        "hidden_size": model.size("embedding_length"),
+        "num_hidden_layers": model.size("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": model.size("attention.head_count_kv", default=heads),
+        "head_dim": head_size(model),
+        "max_position_embeddings": model.context_tokens,
+    }
+
+
+def common_settings(model: GgufFile) -> dict[str, Any]:
+    """The settings that most decoders have under the same name."""
+    return {
+        **sizes(model),
+        "intermediate_size": model.size("feed_forward_length"),
+        "rms_norm_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5),
+        "rope_parameters": rope_parameters(model),
+        "hidden_act": "silu",
+        # Qwen 2 always has them, and no setting for it.
+        "attention_bias": "blk.0.attn_q.bias" in model.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in model.tensors,
+    }
+
+
+def head_size(model: GgufFile) -> int:
+    """The width of a head's keys."""
+    width = model.size("embedding_length") // model.size("attention.head_count")
+    return model.size("attention.key_length", default=width)
+
+
+def rope_parameters(model: GgufFile) -> dict[str, Any]:
+    """The rotary embedding: its base, the part of a head that it turns, and how it is stretched."""
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": model.decimal("rope.freq_base", 10000.0)}
+    turned = model.size("rope.dimension_count", default=head_size(model)) / head_size(model)
+    if turned != 1:
+        found["partial_rotary_factor"] = turned
+    # A factor without a kind is llama.cpp's oldest way, and its name then another.
+    factor = model.decimal("rope.scaling.factor", model.decimal("rope.scale_linear", 0.0)) or 1.0
+    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
+    # What llama.cpp multiplies the cosines and sines by, besides what a kind of stretching does.
+    cosines = model.decimal("rope.scaling.attn_factor", 1.0)
+    match rope_scaling(model):
+        case "linear" if factor != 1:
+            found |= {"rope_type": "linear", "factor": factor}
+        case "yarn":
+            found |= {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": trained_tokens,
+                "beta_fast": model.decimal("rope.scaling.yarn_beta_fast", 32.0),
+                "beta_slow": model.decimal("rope.scaling.yarn_beta_slow", 1.0),
+                "attention_factor": cosines * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0),
+            }
+        case "longrope":
+            found |= {
+                "rope_type": "longrope",
+                "original_max_position_embeddings": trained_tokens,
+                "attention_factor": cosines,
+                **{
+                    f"{length}_factor": [float(str(factor)) for factor in model.weight(LONG_ROPE.format(length))]
+                    for length in ("short", "long")
+                },
+            }
+    return found
+
+
+def _partly_turned(model: GgufFile) -> dict[str, Any]:
+    """The common settings of a kind whose heads transformers turns in part unless it is told otherwise."""
+    return {**common_settings(model), "rope_parameters": {"partial_rotary_factor": 1.0, **rope_parameters(model)}}
+
+
+LONG_ROPE: Final = "rope_factors_{}.weight"
+"""The tensors with what each frequency is divided by, in short and in long texts."""
+
+
+def rope_scaling(model: GgufFile) -> str:
+    """How the rotary embedding is stretched: none, linear, yarn, longrope, or what the file says."""
+    if LONG_ROPE.format("long") in model.tensors:
+        return "longrope"
+    return str(model.metadata.get(f"{model.architecture}.rope.scaling.type", "linear"))
+
+
+def _layers(model: GgufFile) -> range:
+    """The numbers of the layers. Raises `UsageError` where there cannot be so many."""
+    count = model.size("block_count")
+    if count > len(model.tensors):
+        raise UsageError(f"{model.path} says that it has {count} layers, more than tensors; fetch it again.")
+    return range(count)
+
+
+def _by_layer(model: GgufFile, key: str, default: list[int]) -> list[int]:
+    """A number for each layer, where the file has one for each; else the default. Raises `UsageError`."""
+    given = model.metadata.get(f"{model.architecture}.{key}")
+    if not isinstance(given, list):
+        return default
+    if len(given) < len(_layers(model)) or not all(isinstance(one, int) for one in given):
+        raise UsageError(f"{model.path} does not say its {model.architecture}.{key} of each layer; fetch it again.")
+    return given[: len(_layers(model))]
+
+
+def _window(model: GgufFile) -> int | None:
+    """The length of the sliding window in tokens, None where there is none."""
+    key = "attention.sliding_window"
+    return model.size(key) if model.metadata.get(f"{model.architecture}.{key}") else None
+
+
+def _layer_kinds(model: GgufFile, *, period: int) -> list[str]:
+    """The kind of attention of each layer, where the last one of each period has no window."""
+    key = "attention.sliding_window_pattern"
+    if not isinstance(model.metadata.get(f"{model.architecture}.{key}"), list):
+        period = model.size(key, default=period)
+    has_window = _by_layer(model, key, [(layer + 1) % period != 0 for layer in _layers(model)])
+    return ["sliding_attention" if one else "full_attention" for one in has_window]
+
+
+def _rope_by_kind(model: GgufFile, *, local_base: float) -> dict[str, Any]:
+    """The rotary embeddings of layers that see all of a text and, never stretched, of those with a window."""
+    return {
+        "full_attention": rope_parameters(model),
+        "sliding_attention": {"rope_type": "default", "rope_theta": local_base},
+    }
+
+
+def _layer_norm(model: GgufFile) -> float:
+    return model.decimal("attention.layer_norm_epsilon", 1e-5)
+
+
+def _softcap(model: GgufFile, key: str, default: float | None) -> float | None:
+    """A bound of scores or logits, None for none."""
+    return model.decimal(key, default or 0.0) or None
+
+
+def _width_of(model: GgufFile, place: str) -> int | None:
+    """What a matrix of the first layer takes in."""
+    tensor = model.tensors.get(f"blk.0.{place}.weight")
+    return None if tensor is None else tensor.shape[0]
+
+
+def _experts(model: GgufFile) -> dict[str, Any]:
+    """The sizes of a mixture, under all names that configurations have for them."""
+    width = model.size("expert_feed_forward_length", default=_width_of(model, "ffn_down_exps"))
+    return {
+        **common_settings(model),
+        "num_experts": model.size("expert_count"),
+        "num_local_experts": model.size("expert_count"),
+        "num_experts_per_tok": model.size("expert_used_count"),
+        "moe_intermediate_size": width,
+    }
+
+
+def _gemma(model: GgufFile, *, layers_27b: int) -> dict[str, Any]:
+    """Scores are divided by the root of a head's width, in the largest model by that of its part of a token's."""
+    width = head_size(model)
+    if model.size("block_count") == layers_27b:
+        width = model.size("embedding_length") // model.size("attention.head_count")
+    gelu = {"hidden_act": GELU, "hidden_activation": GELU}
+    return {**common_settings(model), **gelu, "query_pre_attn_scalar": width}
+
+
+def _gemma2(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_gemma(model, layers_27b=46),
+        "attn_logit_softcapping": _softcap(model, "attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": _softcap(model, "final_logit_softcapping", 30.0),
+        "sliding_window": model.size("attention.sliding_window", default=4096),
+        "layer_types": _layer_kinds(model, period=2),
+    }
+
+
+def _gemma3(model: GgufFile) -> dict[str, Any]:
+    window = _window(model)
+    return {
+        **_gemma(model, layers_27b=62),
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": _softcap(model, "final_logit_softcapping", None),
+        "sliding_window": window,
+        "layer_types": _layer_kinds(model, period=6 if window else 1),
+        "rope_parameters": _rope_by_kind(model, local_base=model.decimal("rope.freq_base_swa", 10000.0)),
+    }
+
+
+def _phi3(model: GgufFile) -> dict[str, Any]:
+    # llama.cpp does without the window, the model's own code has it.
+    window = _window(model)
+    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
+    return {
+        **common_settings(model),
+        "sliding_window": window,
+        "original_max_position_embeddings": trained_tokens,
+    }
+
+
+def _granite(model: GgufFile) -> dict[str, Any]:
+    return {
+        **common_settings(model),
+        "attention_multiplier": model.decimal("attention.scale", head_size(model) ** -0.5),
+        "embedding_multiplier": model.decimal("embedding_scale", 1.0),
+        "residual_multiplier": model.decimal("residual_scale", 1.0),
+        "logits_scaling": model.decimal("logit_scale", 1.0),
+    }
+
+
+def _qwen2_moe(model: GgufFile) -> dict[str, Any]:
+    width = model.size("expert_shared_feed_forward_length", default=_width_of(model, "ffn_down_shexp"))
+    shared = {"shared_expert_intermediate_size": width}
+    return {**_experts(model), **shared, "norm_topk_prob": False, "qkv_bias": True}
+
+
+def _gpt_oss(model: GgufFile) -> dict[str, Any]:
+    experts = _experts(model)
+    rope = rope_parameters(model)
+    if rope["rope_type"] == "yarn":
+        # The model's own code does not round where the stretching begins and ends; llama.cpp does.
+        rope["truncate"] = False
+    return {
+        **experts,
+        "intermediate_size": experts["moe_intermediate_size"],
+        "attention_bias": True,
+        "rope_parameters": rope,
+        "sliding_window": model.size("attention.sliding_window"),
+        "layer_types": _layer_kinds(model, period=2),
+    }
+
+
+def _falcon(model: GgufFile) -> dict[str, Any]:
+    kv_heads = model.size("attention.head_count_kv", default=1)
+    # transformers derives the width of a head, and may not be told.
+    common = {name: value for name, value in common_settings(model).items() if name != "head_dim"}
+    return {
+        **common,
+        "num_kv_heads": kv_heads,
+        "multi_query": kv_heads == 1,
+        "new_decoder_architecture": kv_heads != 1,
+        "num_ln_in_parallel_attn": 2 if "blk.0.attn_norm_2.weight" in model.tensors else 1,
+        "parallel_attn": True,
+        "alibi": False,
+        "bias": False,
+        "layer_norm_epsilon": _layer_norm(model),
+        "ffn_hidden_size": model.size("feed_forward_length", default=4 * model.size("embedding_length")),
+    }
+
+
+def _starcoder2(model: GgufFile) -> dict[str, Any]:
+    common = common_settings(model)
+    return {**common, "hidden_act": GELU, "norm_epsilon": _layer_norm(model), "use_bias": True}
+
+
+def _stablelm(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_partly_turned(model),
+        "layer_norm_eps": _layer_norm(model),
+        "use_qkv_bias": "blk.0.attn_q.bias" in model.tensors,
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in model.tensors,
+    }
+
+
+def _gpt_neox(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_partly_turned(model),
+        "hidden_act": "gelu",
+        "layer_norm_eps": _layer_norm(model),
+        "attention_bias": True,
+        "use_parallel_residual": bool(model.metadata.get("gptneox.use_parallel_residual", True)),
+    }
+
+
+def _cohere(model: GgufFile) -> dict[str, Any]:
+    return {
+        **common_settings(model),
+        "layer_norm_eps": _layer_norm(model),
+        "logit_scale": model.decimal("logit_scale", 1.0),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in model.tensors,
+    }
+
+
+def _cohere2(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_cohere(model),
+        "sliding_window": model.size("attention.sliding_window"),
+        "layer_types": _layer_kinds(model, period=4),
+    }
+
+
+def _lfm2(model: GgufFile) -> dict[str, Any]:
+    kv_heads = _by_layer(model, "attention.head_count_kv", [1 for _ in _layers(model)])
+    return {
+        **common_settings(model),
+        "norm_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5),
+        "conv_L_cache": model.size("shortconv.l_cache"),
+        "conv_bias": "blk.0.shortconv.in_proj.bias" in model.tensors,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["full_attention" if count else "conv" for count in kv_heads],
+    }
+
+
+def _minimax(model: GgufFile) -> dict[str, Any]:
+    experts = _experts(model)
+    return {**experts, **_partly_turned(model), "intermediate_size": experts["moe_intermediate_size"]}
+
+
+def _olmo3(model: GgufFile) -> dict[str, Any]:
+    return {
+        **common_settings(model),
+        "sliding_window": _window(model),
+        "layer_types": _layer_kinds(model, period=4),
+        "rope_parameters": _rope_by_kind(model, local_base=model.decimal("rope.freq_base", 10000.0)),
+    }
+
+
+def _mamba(model: GgufFile) -> dict[str, Any]:
+    """All settings of a model that has no attention."""
+    width = model.size("embedding_length")
+    inner = model.size("ssm.inner_size")
+    return {
+        "vocab_size": model.vocab_tokens,
+        "hidden_size": width,
+        "num_hidden_layers": model.size("block_count"),
+        "max_position_embeddings": model.context_tokens,
+        "expand": inner // width,
+        "intermediate_size": inner,
+        "state_size": model.size("ssm.state_size"),
+        "conv_kernel": model.size("ssm.conv_kernel"),
+        "time_step_rank": model.size("ssm.time_step_rank"),
+        "layer_norm_epsilon": model.decimal("attention.layer_norm_rms_epsilon", 1e-5),
+        "hidden_act": "silu",
+        "use_bias": False,
+        "use_conv_bias": "blk.0.ssm_conv1d.bias" in model.tensors,
+    }
+
+
+def _falcon_mamba(model: GgufFile) -> dict[str, Any]:
+    # llama.cpp has one number for all norms.
+    return {**_mamba(model), "mixer_rms_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5)}
+
+
+def _halves(heads: str) -> Layout:
+    """Rows of a rotary projection: transformers has the even ones of each head before the odd ones.
+
+    `heads` is the key of their number.
+    """
+
+    def lay(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+        [rows] = tensors
+        count = model.size(heads, default=model.size("attention.head_count"))
+        pairs = rows.reshape(count, rows.shape[0] // count // 2, 2, *rows.shape[1:])
+        return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))
+
+    return lay
+
+
+def _heads_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    """Rows of queries, keys and values: transformers has those of each head together."""
+    [rows] = tensors
+    heads = model.size("attention.head_count")
+    parts = rows.reshape(3, heads, rows.shape[0] // 3 // heads, *rows.shape[1:])
+    return np.ascontiguousarray(parts.swapaxes(0, 1).reshape(rows.shape))
+
+
+def _groups_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    """The same, where a group of queries has one head of keys and one of values, and all of it stands together."""
+    [rows] = tensors
+    groups, width = model.size("attention.head_count_kv", default=1), head_size(model)
+    queries, keys, values = (
+        part.reshape(groups, -1, width, *rows.shape[1:])
+        for part in np.split(rows, [len(rows) - 2 * groups * width, len(rows) - groups * width])
+    )
+    return np.ascontiguousarray(np.concatenate([queries, keys, values], axis=1).reshape(rows.shape))
+
+
+def _turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """A matrix whose rows are transformers' columns."""
+    return np.ascontiguousarray(tensors[0].T)
+
+
+def _with_axis(axis: int) -> Layout:
+    return lambda tensors, _: np.expand_dims(tensors[0], axis)
+
+
+def _joined(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """The gates of all experts before what they open."""
+    return np.concatenate(tensors, axis=1)
+
+
+def _in_turn(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """Gates and what they open in turn, along the last axis of transformers' matrices."""
+    gate, up = (tensor.swapaxes(1, 2) if tensor.ndim == 3 else tensor for tensor in tensors)
+    return np.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], 2 * gate.shape[-1])
+
+
+def _experts_turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    return np.ascontiguousarray(tensors[0].swapaxes(1, 2))
+
+
+def _logarithms(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """Numbers of which the file has the negative exponentials."""
+    return np.log(-tensors[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A kind of model of transformers."""
+
+    model_type: str
+    class_name: str
+    settings: Settings = common_settings
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """By the name of a layer's tensor, of those that lie otherwise there."""
+    norms_are_offsets: bool = False
+    """True where transformers adds one to the weights of a norm, which the file has with it."""
+
+
+HALVES: Final[Mapping[str, Layout]] = {
+    f"attn_{name}.{kind}": _halves(key)
+    for name, key in {"q": "attention.head_count", "k": "attention.head_count_kv"}.items()
+    for kind in ("weight", "bias")
+}
+"""Where llama.cpp turns neighbours of a head, and transformers its halves."""
+JOINED: Final[Mapping[str, Layout]] = {"ffn_gate_exps.weight": _joined}
+QKV: Final = ("attn_qkv.weight", "attn_qkv.bias")
+
+LLAMA: Final = Architecture("llama", "LlamaForCausalLM", layouts=HALVES)
+MIXTRAL: Final = Architecture("mixtral", "MixtralForCausalLM", _experts, {**HALVES, **JOINED})
+"""The architecture llama with experts."""
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "llama": LLAMA,
+    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM"),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        _qwen2_moe,
+        {**JOINED, "ffn_gate_inp_shexp.weight": _with_axis(0)},
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe", "Qwen3MoeForCausalLM", lambda model: {**_experts(model), "norm_topk_prob": True}, JOINED
+    ),
+    "gemma": Architecture(
+        "gemma", "GemmaForCausalLM", lambda model: _gemma(model, layers_27b=0), norms_are_offsets=True
+    ),
+    "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", _gemma2, norms_are_offsets=True),
+    "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", _gemma3, norms_are_offsets=True),
+    "phi3": Architecture("phi3", "Phi3ForCausalLM", _phi3),
+    "granite": Architecture("granite", "GraniteForCausalLM", _granite, HALVES),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        _gpt_oss,
+        {
+            "ffn_gate_exps.weight": _in_turn,
+            "ffn_gate_exps.bias": _in_turn,
+            "ffn_down_exps.weight": _experts_turned,
+        },
+    ),
+    "falcon": Architecture("falcon", "FalconForCausalLM", _falcon, dict.fromkeys(QKV, _groups_in_turn)),
+    "starcoder2": Architecture(
+        "starcoder2",
+        "Starcoder2ForCausalLM",
+        _starcoder2,
+    ),
+    "stablelm": Architecture("stablelm", "StableLmForCausalLM", _stablelm),
+    "bloom": Architecture(
+        "bloom",
+        "BloomForCausalLM",
+        lambda model: {**common_settings(model), "layer_norm_epsilon": _layer_norm(model)},
+        dict.fromkeys(QKV, _heads_in_turn),
+    ),
+    "gpt2": Architecture(
+        "gpt2",
+        "GPT2LMHeadModel",
+        lambda model: {
+            **common_settings(model),
+            "activation_function": "gelu_new",
+            "n_inner": model.size("feed_forward_length"),
+            "layer_norm_epsilon": _layer_norm(model),
+        },
+        dict.fromkeys(("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"), _turned),
+    ),
+    "gptneox": Architecture("gpt_neox", "GPTNeoXForCausalLM", _gpt_neox, dict.fromkeys(QKV, _heads_in_turn)),
+    "nemotron": Architecture(
+        "nemotron",
+        "NemotronForCausalLM",
+        lambda model: {**_partly_turned(model), "hidden_act": "relu2", "norm_eps": _layer_norm(model)},
+        norms_are_offsets=True,
+    ),
+    "command-r": Architecture("cohere", "CohereForCausalLM", _cohere),
+    "cohere2": Architecture("cohere2", "Cohere2ForCausalLM", _cohere2),
+    "glm4": Architecture("glm4", "Glm4ForCausalLM", _partly_turned),
+    "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", layouts=HALVES),
+    "olmo2": Architecture("olmo2", "Olmo2ForCausalLM"),
+    "arcee": Architecture(
+        "arcee",
+        "ArceeForCausalLM",
+        lambda model: {**common_settings(model), "hidden_act": "relu2"},
+        HALVES,
+    ),
+    "mamba": Architecture(
+        "mamba",
+        "MambaForCausalLM",
+        _mamba,
+        {"ssm_conv1d.weight": _with_axis(1), "ssm_a": _logarithms},
+    ),
+    "lfm2": Architecture("lfm2", "Lfm2ForCausalLM", _lfm2, {"shortconv.conv.weight": _with_axis(1)}),
+    "minimax-m2": Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _minimax, JOINED),
+}
+"""By llama.cpp's names."""
+
+
+OLMO3: Final = Architecture("olmo3", "Olmo3ForCausalLM", _olmo3)
+"""The architecture olmo2 with sliding windows."""
+FALCON_MAMBA: Final = Architecture(
+    "falcon_mamba", "FalconMambaForCausalLM", _falcon_mamba, ARCHITECTURES["mamba"].layouts
+)
+"""The architecture mamba with norms inside a layer."""
+
+
+def architecture_of(model: GgufFile) -> Architecture | None:
+    """The architecture of a file; None if transformers is not known to run it."""
+    match model.architecture:
+        case "llama" if model.metadata.get("llama.expert_count"):
+            return MIXTRAL
+        case "olmo2" if _window(model) is not None:
+            return OLMO3
+        case "mamba" if model.metadata.get("mamba.ssm.dt_b_c_rms"):
+            return FALCON_MAMBA
+    return ARCHITECTURES.get(model.architecture)
