@@ -1,0 +1,527 @@
+"""Small GGUF files of real families: metadata as their files have it, their special tokens and ends, few others.
+
+Each is a whole model that writes one text after a chat's prompt: its feed-forward layer turns a token into the
+next, from the last one of the prompt to the token that ends a turn there. Templates are of the families' form.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers.pre_tokenizers import ByteLevel
+
+from tests.node.engine.gguf_architectures import (
+    EXPERT_SIZES,
+    FEED,
+    FUSED,
+    GATED,
+    HEAD,
+    HEADS,
+    KV_HEADS,
+    LLAMA,
+    MIXED,
+    POST_NORMS,
+    QUARTER,
+    TIED,
+    UNTIED,
+    WIDTH,
+    Shapes,
+    attention,
+    biases,
+    fused_attention,
+    layer_norm_sizes,
+    normed_heads,
+    sizes,
+    weights,
+    without,
+    write_file,
+)
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+"""ggml's types of tokens."""
+LETTERS: Final = sorted(ByteLevel.alphabet())
+"""The tokens of single bytes of byte-level BPE."""
+BYTES: Final = [f"<0x{byte:02X}>" for byte in range(256)]
+PIECES: Final = ["\n", "▁", *(chr(code) for code in range(33, 127))]
+CHATML: Final = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFamily:
+    """A family: `steps` are the tokens of an answer by their texts, after the last one of the prompt."""
+
+    name: str
+    architecture: str
+    metadata: Mapping[str, Any]
+    layer: Shapes
+    once: Shapes
+    tokenizer: Mapping[str, Any]
+    template: str
+    prompt: str
+    """A chat in which the user says `ab`, as the model is to see it."""
+    steps: tuple[str, ...]
+    text: str
+    is_for_torch: bool = True
+    gain: float = 6.0
+    """How much more than the token itself the next one weighs."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What stands in norms of these names, in place of one."""
+
+    def write(self, file: Path) -> Path:
+        """Write its file, in float32."""
+        tokens: list[str] = self.tokenizer["tokens"]
+        chain = [tokens.index(step) for step in self.steps]
+        shapes = {**self.once, **{f"blk.0.{name}": shape for name, shape in self.layer.items()}}
+        metadata = {
+            "general.name": self.name,
+            "general.type": "model",
+            **{f"{self.architecture}.{key}": value for key, value in self.metadata.items()},
+            **{f"tokenizer.ggml.{key}": value for key, value in self.tokenizer.items()},
+            "tokenizer.chat_template": self.template,
+        }
+        embedding = np.random.default_rng(0).standard_normal((len(tokens), WIDTH))
+        tensors = {name: self._values(name, shape, embedding, chain) for name, shape in shapes.items()}
+        return write_file(file, self.architecture, metadata, tensors)
+
+    def _values(
+        self, name: str, shape: tuple[int, ...], embedding: npt.NDArray[np.float64], chain: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        kind = name.removeprefix("blk.0.")
+        if kind in ("token_embd.weight", "output.weight"):
+            return embedding.astype(np.float32)
+        values = np.zeros(shape)
+        stem = kind.removesuffix(".weight")
+        if stem.endswith("norm"):
+            values += self.values.get(stem, 1.0)
+        elif stem == "rope_freqs":
+            values += 1
+        elif stem in ("attn_q", "attn_k", "attn_v", "attn_qkv"):
+            values += np.random.default_rng(1).standard_normal(shape) / 8
+        elif stem.removesuffix("_exps") in ("ffn_gate", "ffn_up"):
+            # A neuron for each step: it answers to the token before, eight times as much as to others.
+            known = embedding[chain[:-1]] * 8 / WIDTH
+            rows = values.shape[-2] // 2 if shape == FUSED["ffn_up.weight"] else values.shape[-2]
+            for first in range(0, values.shape[-2], rows):
+                values[..., first : first + len(known), :] = known
+        elif stem.removesuffix("_exps") == "ffn_down":
+            values[..., : len(chain) - 1] = embedding[chain[1:]].T * self.gain / WIDTH
+        return values.astype(np.float32)
+
+
+def byte_pairs(pre: str, special: Sequence[str], *, shown: Sequence[str] = (), **keys: Any) -> dict[str, Any]:
+    """A vocabulary of byte-level BPE; `keys` name tokens by their texts, or are what they are."""
+    tokens = [*LETTERS, "ĊĊ", *special, *shown]
+    kinds = [NORMAL] * 257 + [CONTROL] * len(special) + [USER_DEFINED] * len(shown)
+    named = {name: tokens.index(value) if name.endswith("_token_id") else value for name, value in keys.items()}
+    lists = {"tokens": tokens, "token_type": kinds, "merges": ["Ċ Ċ"]}
+    return {"model": "gpt2", "pre": pre, **lists, **named}
+
+
+def pieces(first: Sequence[str], special: Sequence[str], **keys: Any) -> dict[str, Any]:
+    """A vocabulary of SentencePiece's; `first` are the special tokens that stand before all others."""
+    tokens = [*first, *BYTES, *PIECES, *special]
+    kinds = [UNKNOWN if text == "<unk>" else CONTROL for text in first]
+    kinds += [BYTE] * len(BYTES) + [NORMAL] * len(PIECES) + [CONTROL] * len(special)
+    named = {name: tokens.index(value) if name.endswith("_token_id") else value for name, value in keys.items()}
+    scores = [0.0] * len(tokens)
+    return {"model": "llama", "pre": "default", "tokens": tokens, "token_type": kinds, "scores": scores, **named}
+
+
+_QKV_BIASES: Final = biases(LLAMA, "attn_q", "attn_k", "attn_v")
+_GPT_OSS: Final = {
+    **attention(HEAD),
+    **weights(post_attention_norm=(WIDTH,), attn_sinks=(HEADS,)),
+    **without(MIXED, "ffn_norm"),
+}
+_LATENT: Final = 16
+_DEEPSEEK2: Final = {
+    **weights(
+        attn_norm=(WIDTH,),
+        attn_q_a=(_LATENT, WIDTH),
+        attn_q_a_norm=(_LATENT,),
+        attn_q_b=(HEADS * HEAD, _LATENT),
+        attn_kv_a_mqa=(_LATENT + 8, WIDTH),
+        attn_kv_a_norm=(_LATENT,),
+        attn_k_b=(HEADS, _LATENT, HEAD - 8),
+        attn_v_b=(HEADS, QUARTER, _LATENT),
+        attn_output=(WIDTH, HEADS * QUARTER),
+    ),
+    **GATED,
+}
+
+FAMILIES: Final[tuple[GgufFamily, ...]] = (
+    GgufFamily(
+        name="Llama 3.1 8B Instruct",
+        architecture="llama",
+        metadata=sizes(layers=1, rope__freq_base=500000.0),
+        layer=LLAMA,
+        once={**UNTIED, "rope_freqs.weight": (QUARTER // 2,)},
+        tokenizer=byte_pairs(
+            "llama-bpe",
+            [
+                "<|begin_of_text|>",
+                "<|end_of_text|>",
+                "<|start_header_id|>",
+                "<|end_header_id|>",
+                "<|eom_id|>",
+                "<|eot_id|>",
+            ],
+            bos_token_id="<|begin_of_text|>",
+            eos_token_id="<|eot_id|>",
+        ),
+        template=(
+            "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+            "{{ m.content }}<|eot_id|>{% endfor %}"
+            "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+        ),
+        prompt=(
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nab<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n"
+        ),
+        steps=("ĊĊ", "H", "i", "<|eot_id|>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="Qwen2.5 7B Instruct",
+        architecture="qwen2",
+        metadata=sizes(layers=1, rope__freq_base=1000000.0),
+        layer={**LLAMA, **_QKV_BIASES},
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "qwen2",
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"],
+            shown=["<tool_call>", "</tool_call>"],
+            bos_token_id="<|endoftext|>",
+            eos_token_id="<|im_end|>",
+            padding_token_id="<|endoftext|>",
+            add_bos_token=False,
+        ),
+        template=CHATML,
+        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
+        steps=("Ċ", "<tool_call>", "H", "</tool_call>", "<|im_end|>"),
+        text="<tool_call>H</tool_call>",
+    ),
+    GgufFamily(
+        name="Qwen3 4B",
+        architecture="qwen3",
+        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000000.0),
+        layer={**attention(HEAD), **GATED, **normed_heads(HEAD)},
+        once=TIED,
+        tokenizer=byte_pairs(
+            "qwen2",
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            shown=["<think>", "</think>"],
+            bos_token_id="<|endoftext|>",
+            eos_token_id="<|im_end|>",
+            padding_token_id="<|endoftext|>",
+            add_bos_token=False,
+        ),
+        template=CHATML,
+        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
+        steps=("Ċ", "<think>", "ĊĊ", "</think>", "H", "<|im_end|>"),
+        text="<think>\n\n</think>H",
+    ),
+    GgufFamily(
+        name="Gemma 3 4B It",
+        architecture="gemma3",
+        metadata=sizes(
+            layers=1,
+            head=HEAD,
+            attention__sliding_window=8,
+            rope__freq_base=1000000.0,
+            rope__scaling__type="linear",
+            rope__scaling__factor=8.0,
+        ),
+        layer={**attention(HEAD), **GATED, **POST_NORMS, **normed_heads(HEAD)},
+        once=TIED,
+        tokenizer=pieces(
+            ["<pad>", "<eos>", "<bos>", "<unk>"],
+            ["<start_of_turn>", "<end_of_turn>"],
+            bos_token_id="<bos>",
+            eos_token_id="<eos>",
+            eot_token_id="<end_of_turn>",
+            padding_token_id="<pad>",
+            unknown_token_id="<unk>",
+            add_bos_token=True,
+            add_eos_token=False,
+            add_space_prefix=False,
+        ),
+        template=(
+            "{{ bos_token }}{% for m in messages %}<start_of_turn>"
+            "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
+            "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+        ),
+        prompt="<bos><start_of_turn>user\nab<end_of_turn>\n<start_of_turn>model\n",
+        steps=("\n", "H", "i", "<end_of_turn>"),
+        text="Hi",
+        # What a layer adds is normed last.
+        values={"post_ffw_norm": 48.0},
+    ),
+    GgufFamily(
+        name="Phi3",
+        architecture="phi3",
+        metadata=sizes(layers=1, attention__sliding_window=2047),
+        layer={**fused_attention(KV_HEADS), **FUSED},
+        once=UNTIED,
+        tokenizer=pieces(
+            ["<unk>", "<s>", "</s>"],
+            ["<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>"],
+            bos_token_id="<s>",
+            eos_token_id="<|endoftext|>",
+            padding_token_id="<|endoftext|>",
+            unknown_token_id="<unk>",
+            add_bos_token=False,
+            add_eos_token=False,
+            add_space_prefix=False,
+        ),
+        template=(
+            "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+        ),
+        # llama.cpp takes away the white space after this family's control tokens.
+        prompt="<|user|>ab<|end|><|assistant|>",
+        steps=("<|assistant|>", "H", "i", "<|end|>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="Mistral Nemo Instruct 2407",
+        architecture="llama",
+        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000000.0),
+        layer={**attention(HEAD), **GATED},
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "tekken",
+            ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"],
+            bos_token_id="<s>",
+            eos_token_id="</s>",
+            unknown_token_id="<unk>",
+            add_bos_token=True,
+            add_eos_token=False,
+        ),
+        template=(
+            "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+            "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+        ),
+        prompt="<s>[INST]ab[/INST]",
+        steps=("[/INST]", "H", "i", "</s>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="Gpt Oss 20b",
+        architecture="gpt-oss",
+        metadata={
+            **sizes(layers=1, head=HEAD, attention__sliding_window=8, rope__freq_base=150000.0),
+            **EXPERT_SIZES,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 64,
+        },
+        layer={
+            **_GPT_OSS,
+            **biases(_GPT_OSS, "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"),
+            **biases(_GPT_OSS, "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
+        },
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "gpt-4o",
+            [
+                "<|startoftext|>",
+                "<|endoftext|>",
+                "<|return|>",
+                "<|channel|>",
+                "<|start|>",
+                "<|end|>",
+                "<|message|>",
+                "<|call|>",
+            ],
+            bos_token_id="<|startoftext|>",
+            eos_token_id="<|return|>",
+            padding_token_id="<|endoftext|>",
+        ),
+        template=(
+            "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+            "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+        ),
+        prompt="<|start|>user<|message|>ab<|end|><|start|>assistant",
+        # The end of a message is none of the text here.
+        steps=("t", "<|channel|>", "f", "<|message|>", "H", "<|end|>", "!", "<|return|>"),
+        text="<|channel|>f<|message|>H<|end|>!",
+    ),
+    GgufFamily(
+        name="Granite 3.3 2b Instruct",
+        architecture="granite",
+        metadata=sizes(
+            layers=1, attention__scale=0.015625, embedding_scale=12.0, residual_scale=0.22, logit_scale=8.0
+        ),
+        layer=LLAMA,
+        once=TIED,
+        tokenizer=byte_pairs(
+            "refact",
+            ["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>"],
+            bos_token_id="<|end_of_text|>",
+            eos_token_id="<|end_of_text|>",
+            padding_token_id="<|end_of_text|>",
+            add_bos_token=False,
+        ),
+        template=(
+            "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|end_of_text|>\n"
+            "{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}"
+        ),
+        prompt=("<|start_of_role|>user<|end_of_role|>ab<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>"),
+        steps=("<|end_of_role|>", "H", "i", "<|end_of_text|>"),
+        text="Hi",
+        # What is embedded counts twelve times, what a layer adds a fifth.
+        gain=6.0 * 12 / 0.22,
+    ),
+    GgufFamily(
+        name="Falcon3 7B Instruct",
+        architecture="llama",
+        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000042.0),
+        layer={**attention(HEAD), **GATED},
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "falcon3",
+            ["<|endoftext|>", "<|pad|>"],
+            shown=["<|system|>", "<|user|>", "<|assistant|>"],
+            bos_token_id="<|endoftext|>",
+            eos_token_id="<|endoftext|>",
+            padding_token_id="<|pad|>",
+            add_bos_token=False,
+        ),
+        template=(
+            "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}"
+            "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+        ),
+        prompt="<|user|>\nab\n<|assistant|>\n",
+        steps=("Ċ", "H", "i", "<|endoftext|>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="Smollm2 360M Instruct",
+        architecture="llama",
+        metadata=sizes(layers=1, rope__freq_base=100000.0),
+        layer=LLAMA,
+        once=TIED,
+        tokenizer=byte_pairs(
+            "smollm",
+            ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>"],
+            bos_token_id="<|im_start|>",
+            eos_token_id="<|im_end|>",
+            padding_token_id="<|im_end|>",
+            unknown_token_id="<|endoftext|>",
+            add_bos_token=False,
+        ),
+        template=CHATML,
+        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
+        steps=("Ċ", "H", "i", "<|im_end|>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="C4ai Command R V01",
+        architecture="command-r",
+        metadata=layer_norm_sizes(layers=1, logit_scale=0.0625, rope__freq_base=8000000.0),
+        layer=without({**attention(), **GATED}, "ffn_norm"),
+        once=TIED,
+        tokenizer=byte_pairs(
+            "command-r",
+            [
+                *("<PAD>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<|START_OF_TURN_TOKEN|>"),
+                *("<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>"),
+            ],
+            bos_token_id="<BOS_TOKEN>",
+            eos_token_id="<|END_OF_TURN_TOKEN|>",
+            padding_token_id="<PAD>",
+            add_bos_token=True,
+            add_eos_token=False,
+        ),
+        template=(
+            "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>"
+            "{{ '<|CHATBOT_TOKEN|>' if m.role == 'assistant' else '<|USER_TOKEN|>' }}{{ m.content }}"
+            "<|END_OF_TURN_TOKEN|>{% endfor %}"
+            "{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
+        ),
+        prompt=(
+            "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>ab<|END_OF_TURN_TOKEN|>"
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
+        ),
+        steps=("<|CHATBOT_TOKEN|>", "H", "i", "<|END_OF_TURN_TOKEN|>"),
+        text="Hi",
+    ),
+    GgufFamily(
+        name="GLM 4 9B 0414",
+        architecture="glm4",
+        metadata=sizes(layers=1, head=HEAD, rope__dimension_count=HEAD // 2),
+        layer={
+            **attention(HEAD),
+            **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
+            **FUSED,
+            **POST_NORMS,
+        },
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "glm4",
+            ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"],
+            eos_token_id="<|endoftext|>",
+            eot_token_id="<|user|>",
+            padding_token_id="<|endoftext|>",
+            unknown_token_id="<|endoftext|>",
+            bos_token_id="[gMASK]",
+        ),
+        template=(
+            "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+        ),
+        prompt="[gMASK]<sop><|user|>\nab<|assistant|>",
+        steps=("<|assistant|>", "Ċ", "H", "<|user|>"),
+        text="\nH",
+        values={"post_ffw_norm": 8.0},
+    ),
+    GgufFamily(
+        name="DeepSeek V2 Chat",
+        architecture="deepseek2",
+        metadata={
+            **sizes(layers=1, kv_heads=1),
+            "attention.key_length": _LATENT + 8,
+            "attention.value_length": _LATENT,
+            "attention.key_length_mla": HEAD,
+            "attention.value_length_mla": QUARTER,
+            "attention.q_lora_rank": _LATENT,
+            "attention.kv_lora_rank": _LATENT,
+            "rope.dimension_count": 8,
+            "leading_dense_block_count": 1,
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_shared_count": 1,
+            "expert_feed_forward_length": FEED,
+            "expert_weights_scale": 1.0,
+        },
+        layer=_DEEPSEEK2,
+        once=UNTIED,
+        tokenizer=byte_pairs(
+            "deepseek-llm",
+            ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
+            shown=["<｜User｜>", "<｜Assistant｜>"],
+            bos_token_id="<｜begin▁of▁sentence｜>",
+            eos_token_id="<｜end▁of▁sentence｜>",
+            padding_token_id="<｜end▁of▁sentence｜>",
+            add_bos_token=True,
+            add_eos_token=False,
+        ),
+        template=(
+            "{{ bos_token }}{% for m in messages %}"
+            "{{ '<｜Assistant｜>' if m.role == 'assistant' else '<｜User｜>' }}"
+            "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
+        ),
+        prompt="<｜begin▁of▁sentence｜><｜User｜>ab<｜Assistant｜>",
+        steps=("<｜Assistant｜>", "H", "i", "<｜end▁of▁sentence｜>"),
+        text="Hi",
+        # Its attention is not read from GGUF files in PyTorch.
+        is_for_torch=False,
+    ),
+)
