@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Final, Protocol, Unpack
+from typing import Final, Protocol, TypeVar, Unpack
 
 from cosine_p2p.access import Access
 from cosine_p2p.directory.directory import Directory
@@ -20,6 +20,7 @@ from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.directory.selection import Chance, rank_verifiers, requests_of
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
+from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
@@ -56,8 +57,8 @@ from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol.errors import GenerationFailed, UsageError
-from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
+from cosine_protocol.errors import GenerationFailed, OptionRefused, UsageError
+from cosine_protocol.limits import CACHE_SCOPE_BYTES, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request
@@ -95,6 +96,8 @@ class Swarm(Protocol):
 
 
 Join = Callable[[], Awaitable[Swarm]]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,7 @@ class AsyncClient:
         self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
         self._threads.append(Threads("chats", QUICK_PLACES + SLOW_PLACES))
         self._offload, *encoders = (offload or threads for threads in self._threads)
+        self._offload_words, _, self._offload_chats = encoders
         self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
@@ -262,9 +266,10 @@ class AsyncClient:
             codec = await place.swarm.text_codec(verifiers)
             published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
+            _check_tokens(asked, codec)
             requests = requests_of(
                 verifiers,
-                {**otherwise, **applied.options, **asked},
+                {**otherwise, **applied.options, **asked, "bad_words": await self._encode_words(codec, asked)},
                 tokens=await self._encoder.encode(codec, checked),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
@@ -285,6 +290,7 @@ class AsyncClient:
             codec,
             place.links,
             stop=asked["stop"],
+            unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
             audit=partial(self._auditing.begin, share=asked["audit"]),
@@ -292,6 +298,24 @@ class AsyncClient:
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
         )
+
+    async def _encode_words(self, codec: TextTokenizer, asked: ClientOptions) -> tuple[tuple[int, ...], ...]:
+        """The bad words as tokens. Raises `OptionRefused` for too many."""
+        words: tuple[tuple[int, ...], ...] = ()
+
+        def encode() -> None:
+            nonlocal words
+            words = word_tokens(asked["bad_words"], partial(codec.encode, add_special_tokens=False))
+
+        if asked["bad_words"]:
+            await self._offload_words(encode)
+        if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in words):
+            raise OptionRefused(
+                "bad_words",
+                f"bad_words must be at most {MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens at most; "
+                "a word is one or two.",
+            )
+        return words
 
     def _sessions(
         self,
@@ -334,6 +358,13 @@ class AsyncClient:
     def takes_generation_config(self) -> bool:
         """True if the model's own generation config holds where a call says nothing."""
         return self._options["generation_config"] == AUTO
+
+    async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
+        """What comes of some work with the target's tokenizer, off the event loop. Raises as `start` and it."""
+        codec = await self._joined().swarm.text_codec(await self.find_verifiers())
+        done: list[_T] = []
+        await self._offload_chats(lambda: done.append(work(codec)))
+        return done[0]
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
@@ -388,3 +419,11 @@ class AsyncClient:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
             raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
         return ranked
+
+
+def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:
+    """Raise `OptionRefused` for an option that names a token which the target does not have."""
+    for name, tokens in (("logit_bias", asked["logit_bias"]), ("stop_token_ids", asked["stop_token_ids"])):
+        if tokens and max(tokens) >= codec.vocab_tokens:
+            highest = codec.vocab_tokens - 1
+            raise OptionRefused(name, f"Token ids of {name} must be at most {highest} here, not {max(tokens)}.")

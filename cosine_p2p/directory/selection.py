@@ -18,9 +18,11 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_protocol.errors import PromptTooLong
+from cosine_protocol.errors import OptionRefused, PromptTooLong
+from cosine_protocol.fields import fields_of
+from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
 
 NEAR_EQUAL: Final = 1.25
 """Within a quarter the announced speeds do not say who is faster."""
@@ -104,10 +106,12 @@ def requests_of(
 ) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
     """The request in each form that ranked verifiers of one target offer to serve, with those that do, best first.
 
-    `wanted` are the options; where they name no seed, it is `seed`. Raises `PromptTooLong`.
+    `wanted` are the options, with bad words as tokens; where they name no seed, it is `seed`. Raises
+    `PromptTooLong`, and `OptionRefused` for too many tokens that end a text.
     """
-    parameters: dict[str, Any] = {"seed": seed, **wanted}
-    target, eos = verifiers[0], wanted.get("eos")
+    target = verifiers[0]
+    eos = _ends(target, wanted)
+    parameters: dict[str, Any] = {"seed": seed, **wanted, "shaping": _shaping(wanted, eos)}
     # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
     whole = Request(
         target_digest=target.target_digest,
@@ -115,7 +119,7 @@ def requests_of(
         numerics=target.numerics,
         prompt=tokens,
         sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
-        eos=target.eos if eos is None else tuple(eos),
+        eos=eos,
         client=client,
         nonce=nonce,
         max_new_tokens=wanted["max_new_tokens"],
@@ -138,6 +142,27 @@ def requests_of(
             f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
         )
     return fitting + cramped
+
+
+def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens that end a text: the target's or others in their place, and further ones."""
+    own = target.eos if wanted.get("eos") is None else wanted["eos"]
+    eos = tuple(dict.fromkeys((*(() if wanted.get("ignore_eos") else own), *wanted.get("stop_token_ids", ()))))
+    if len(eos) > MAX_EOS_TOKENS:
+        raise OptionRefused(
+            "stop_token_ids", f"At most {MAX_EOS_TOKENS} tokens may end a text, with the target's own; give fewer."
+        )
+    return eos
+
+
+def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
+    """What is asked for beside the parameters that all peers know, None if nothing is."""
+    given = {name: wanted[name] for name, _ in fields_of(Shaping) if name in wanted}
+    given["logit_bias"] = tuple(TokenBias(*each) for each in sorted(wanted.get("logit_bias", {}).items()))
+    if not eos:
+        given["min_tokens"] = 0
+    shaping = Shaping(**given, held_back=eos if given.get("min_tokens") else ())
+    return None if shaping == Shaping() else shaping
 
 
 def pick_drafters(

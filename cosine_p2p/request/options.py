@@ -19,6 +19,7 @@ from cosine_p2p.request.arguments import (
     SECONDS,
     SHARE,
     STOP,
+    TOKEN_ID,
     TOKEN_IDS,
     ArgumentKind,
     one_of,
@@ -35,8 +36,8 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import Real, Whole, fields_of
-from cosine_protocol.limits import MAX_PROMPT_TOKENS
-from cosine_protocol.request import Sampling
+from cosine_protocol.limits import MAX_BIAS, MAX_BIASES, MAX_PROMPT_TOKENS
+from cosine_protocol.request import Sampling, Shaping
 
 Prompt = str | Sequence[int] | Sequence[Message] | Chat
 """Plain text, the target's token ids, or a chat: its messages, or they and how the template shall be used."""
@@ -77,15 +78,15 @@ class Option:
     yields: bool = False
 
 
-def _of_sampling(name: str) -> ArgumentKind[int | float]:
-    """The values of a parameter of `Sampling`, which says itself what is wrong with another."""
-    (field,) = (kind for each, kind in fields_of(Sampling) if each == name)
+def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
+    """The values of a parameter of `Sampling` or `Shaping`, which says itself what is wrong with another."""
+    (field,) = (of for each, of in fields_of(kind) if each == name)
     assert isinstance(field, Whole | Real)
 
     def read(value: Any) -> int | float:
         with suppress(TypeError, OverflowError):
             value = plain_number(value)
-        return cast(int | float, getattr(Sampling(**{name: value}), name))
+        return cast(int | float, getattr(kind(**{name: value}), name))
 
     of = int if isinstance(field, Whole) else float
     return ArgumentKind(f"a number from {field.low} to {field.high}", read, of, field.low, field.high)
@@ -94,6 +95,20 @@ def _of_sampling(name: str) -> ArgumentKind[int | float]:
 def _filter(name: str, told: str) -> Option:
     """A parameter of `Sampling` that the model's own generation config may set."""
     return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True)
+
+
+def _penalty(name: str, told: str) -> Option:
+    """A penalty for tokens of the output, which no generation config sets."""
+    return Option(_of_sampling(name, Shaping), TEXT, told, getattr(Shaping(), name))
+
+
+def _read_biases(value: object) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    biases = {TOKEN_ID.read(token): float(plain_number(bias)) for token, bias in value.items()}
+    if len(biases) > MAX_BIASES or not all(abs(bias) <= MAX_BIAS for bias in biases.values()):
+        raise ValueError
+    return biases
 
 
 def _path(noun: str) -> ArgumentKind[str]:
@@ -137,6 +152,34 @@ class GenerationOptions(TypedDict, total=False):
         float | None,
         _filter("repetition_penalty", "Divides scores of tokens seen before; the model's own or 1, off."),
     ]
+    presence_penalty: Annotated[
+        float | None, _penalty("presence_penalty", "Lowers scores of tokens of the output; 0 is off.")
+    ]
+    frequency_penalty: Annotated[
+        float | None,
+        _penalty("frequency_penalty", "Lowers scores of tokens of the output, each time they came; 0 is off."),
+    ]
+    logit_bias: Annotated[
+        Mapping[int, float] | None,
+        Option(
+            ArgumentKind(
+                f"a mapping of at most {MAX_BIASES} token ids to numbers from -{MAX_BIAS:g} to {MAX_BIAS:g}",
+                _read_biases,
+                dict,
+            ),
+            TEXT,
+            "Add these numbers to the scores of tokens.",
+            {},
+        ),
+    ]
+    bad_words: Annotated[
+        Sequence[str],
+        Option(texts("texts"), TEXT, "Do not write this, in the tokens of which the target would make it.", ()),
+    ]
+    min_tokens: Annotated[
+        int | None,
+        Option(_of_sampling("min_tokens", Shaping), TEXT, "Choose no token that ends the text before so many.", 0),
+    ]
     generation_config: Annotated[
         str,
         Option(
@@ -152,6 +195,11 @@ class GenerationOptions(TypedDict, total=False):
         Sequence[int] | None,
         Option(TOKEN_IDS, TEXT, "Token ids that end the output, instead of the target's own."),
     ]
+    stop_token_ids: Annotated[
+        Sequence[int],
+        Option(TOKEN_IDS, TEXT, "Token ids that end the output too, and are no part of its text.", ()),
+    ]
+    ignore_eos: Annotated[bool, Option(FLAG, TEXT, "Do not end where the target would.", False)]
     strategy: Annotated[
         str,
         Option(

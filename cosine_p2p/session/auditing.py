@@ -14,7 +14,7 @@ from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.transport.base import Transport
-from cosine_p2p.transport.link import Links
+from cosine_p2p.transport.link import Links, check_knows
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
@@ -161,6 +161,7 @@ class Auditing:
         try:
             async with asyncio.timeout(ANSWER_S):
                 link = await self._links.get(auditor, AUDIT)
+                await check_knows(link, claim.request)
                 answer = await link.ask(replace(claim, number=next(self._numbers)))
             if not isinstance(answer, Audited):
                 raise RemoteProtocolError(f"unexpected {type(answer).__name__}")

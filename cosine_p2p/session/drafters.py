@@ -12,10 +12,10 @@ from cosine_p2p.request.results import DrafterReport
 from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
-from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
-from cosine_protocol.errors import BadSignature, PeerLost
+from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
 from cosine_protocol.identity import verify
 from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS, NONCE_BYTES
 from cosine_protocol.nodes import BASE, NodeBlock
@@ -258,8 +258,10 @@ class Drafters:
                 features = await link.named_features() if asks else frozenset()
                 if self._job.prompt_window_tokens and WINDOWS not in features:
                     raise PeerLost(peer_id, "it drafts after whole prompts only")
-        except (PeerLost, TimeoutError):
-            self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
+                await check_knows(link, self._job.request)
+        except (PeerLost, TimeoutError) as error:
+            if not isinstance(error, OlderPeer):
+                self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
             return
         if author in self._wanted and author not in self._followers:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from itertools import groupby
 
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
@@ -13,7 +13,7 @@ from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.session.warm_spare import WarmSpare
-from cosine_p2p.text.detokenizer import TextAssembler
+from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
@@ -29,9 +29,9 @@ class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
-    has committed anything. Once all text is there, `audit` begins the audit of the session that brought it, and
-    `give_receipts` tells its drafters of it; `check_failover` compares the verifiers of a session on the way. With
-    `keeps_spare_warm` a second verifier is kept ready to go on.
+    has committed anything. There is no text of `unspoken` tokens. Once all text is there, `audit` begins the audit
+    of the session that brought it, and `give_receipts` tells its drafters of it; `check_failover` compares the
+    verifiers of a session on the way. With `keeps_spare_warm` a second verifier is kept ready to go on.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Run:
         links: Links,
         *,
         stop: Iterable[str] = (),
+        unspoken: Collection[int] = (),
         observer: Observer | None = None,
         applied: AppliedConfig | None = None,
         audit: Callable[..., StreamAudit] | None = None,
@@ -60,6 +61,7 @@ class Run:
         self._session = next(sessions)
         self._log = request_log(logger, self._session.d_0)
         self._links = links
+        self._unspoken = frozenset(unspoken)
         self._assembler = TextAssembler(codec, self.request.prompt, [text for text in stop if text])
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
@@ -163,7 +165,7 @@ class Run:
         for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
             ids, texts = [], []
             for token, _ in run:
-                piece = self._assembler.add(token)
+                piece = Piece("") if token in self._unspoken else self._assembler.add(token)
                 ids.append(token)
                 texts.append(piece.text)
                 if piece.is_stopped:

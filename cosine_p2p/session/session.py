@@ -185,7 +185,7 @@ class Session:
             delegation=self.delegation,
             observer=observer,
         )
-        self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
+        self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
         self._allowed: int | None = -1  # nothing is decided yet

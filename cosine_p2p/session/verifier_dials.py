@@ -5,9 +5,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cosine_p2p.transport.link import PeerLink, PeerLinks
+from cosine_p2p.transport.link import PeerLink, PeerLinks, check_knows
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Request
 
 MAX_BACKOFFS: Final = 8
 """A choice: a verifier that is overloaded so often is given up."""
@@ -67,7 +68,7 @@ class VerifierQueue:
 
 
 class VerifierDials:
-    """Dials verifiers in the order of a queue. `use` takes a link and says if it was needed.
+    """Dials verifiers of a request in the order of a queue. `use` takes a link and says if it was needed.
 
     One that was reached but is not needed comes first in the queue again; `lose` is told of those that are lost.
     """
@@ -76,12 +77,14 @@ class VerifierDials:
         self,
         queue: VerifierQueue,
         links: PeerLinks,
+        request: Request,
         *,
         use: Callable[[PeerLink], bool],
         lose: Callable[[str, PeerLost], None],
     ) -> None:
         self._queue = queue
         self._links = links
+        self._request = request
         self._use = use
         self._lose = lose
         self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
@@ -118,6 +121,7 @@ class VerifierDials:
     async def _dial(self, peer_id: str) -> None:
         try:
             link = await self._links.get(peer_id, VERIFY)
+            await check_knows(link, self._request)
         except PeerLost as lost:
             self._lose(peer_id, lost)
         else:

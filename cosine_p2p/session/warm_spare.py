@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from cosine_p2p.session.session import Session
-from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
@@ -60,7 +60,9 @@ class WarmSpare:
             return False
         try:
             async with asyncio.timeout(WARM_WITHIN_S):
-                await self._commit_one(await self._links.get(peer_id, VERIFY), number)
+                link = await self._links.get(peer_id, VERIFY)
+                await check_knows(link, self._session.job.request)
+                await self._commit_one(link, number)
         except (PeerLost, TimeoutError) as error:
             logger.debug("%s cannot be kept warm: %s", peer_id, error)
             return False

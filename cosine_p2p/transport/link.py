@@ -12,7 +12,9 @@ from cosine_p2p.transport.channel import FLOODED, Channel, StepCounts, serving_b
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import ErrorCode, OlderPeer, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.protocols import features_of
+from cosine_protocol.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,13 @@ class PeerLinks(Protocol):
     def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
         """The live link to a peer, if there is one."""
         ...
+
+
+async def check_knows(link: PeerLink, request: Request) -> None:
+    """Return once a peer that knows all that a request asks for has said so. Raises `OlderPeer` or `PeerLost`."""
+    needed = features_of(request)
+    if needed and not needed <= await link.named_features():
+        raise OlderPeer(link.peer_id, f"its version knows no {' or '.join(sorted(needed))}")
 
 
 class Link:

@@ -6,7 +6,7 @@ from statistics import median_low
 from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_protocol.errors import CosineError, ErrorCode, PeerError
+from cosine_protocol.errors import CosineError, ErrorCode, OlderPeer, PeerError
 
 MAX_PEERS: Final = 1024
 """Bounds memory and the file."""
@@ -42,9 +42,10 @@ class PeerFailures:
         self._peers.note(peer_id, _Failures(count + 1, now_s + pause_s), now_s)
 
     def note_error(self, peer_id: str, error: CosineError, *, now_s: float) -> None:
-        """Avoid a verifier for its error, unless it is busy or leaves, whatever its record said seconds ago."""
+        """Avoid a verifier for its error, unless it is older, busy or leaves, whatever its record said."""
         expected = ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY
-        if not (isinstance(error, PeerError) and error.code in expected):
+        is_older = isinstance(error, OlderPeer)
+        if not (is_older or (isinstance(error, PeerError) and error.code in expected)):
             self.note_failed(peer_id, now_s=now_s)
 
     def note_served(self, peer_id: str) -> None:

@@ -2,17 +2,17 @@
 
 import struct
 from collections.abc import Iterable
-from dataclasses import astuple
 from hashlib import blake2b
 
 from cosine_protocol.limits import DIGEST_BYTES
-from cosine_protocol.request import Request
+from cosine_protocol.request import Request, Sampling, Shaping
 
 # Plain names and formats: big-endian, as the request digest is defined in docs/protocol.md.
 _MAGIC = b"cosine/request/1"
 _TOKEN = struct.Struct(">I")
 _SAMPLING = struct.Struct(">dIdddQ")
-"""The fields of `Sampling` in their order."""
+_SHAPING = struct.Struct(">ddII")
+_BIAS = struct.Struct(">Id")
 
 
 def _hash(data: bytes) -> bytes:
@@ -27,6 +27,17 @@ def _tokens(tokens: tuple[int, ...]) -> bytes:
     return struct.pack(f">I{len(tokens)}I", len(tokens), *tokens)
 
 
+def _sampling(of: Sampling) -> bytes:
+    return _SAMPLING.pack(of.temperature, of.top_k, of.top_p, of.min_p, of.repetition_penalty, of.seed)
+
+
+def _shaping(of: Shaping) -> bytes:
+    numbers = (of.presence_penalty, of.frequency_penalty, of.min_tokens, len(of.logit_bias))
+    parts = [_SHAPING.pack(*numbers), *(_BIAS.pack(one.token, one.bias) for one in of.logit_bias)]
+    words = [struct.pack(">I", len(of.bad_words)), *map(_tokens, of.bad_words)]
+    return b"".join([*parts, *words, _tokens(of.held_back)])
+
+
 def encode_request(request: Request) -> bytes:
     """Canonical bytes of a request: everything that fixes its stream and its owner, big-endian, counted."""
     return b"".join(
@@ -36,10 +47,11 @@ def encode_request(request: Request) -> bytes:
             _counted(request.numerics.encode()),
             _counted(request.tokenizer_digest),
             _tokens(request.prompt),
-            _SAMPLING.pack(*astuple(request.sampling)),
+            _sampling(request.sampling),
             _tokens(request.eos),
             _counted(request.client.encode()),
             _counted(request.nonce),
+            b"" if request.sampling.shaping is None else _shaping(request.sampling.shaping),
         )
     )
 

@@ -80,6 +80,10 @@ class PeerLost(CosineError):
         self.retry_after_s = retry_after_s
 
 
+class OlderPeer(PeerLost):
+    """A peer whose version does not know what a request asks for; it serves others."""
+
+
 class GenerationFailed(CosineError):
     """Nobody could finish the request. The text is one sentence that names what was tried."""
 
@@ -94,6 +98,14 @@ class ClockOff(GenerationFailed):
 
 class UsageError(CosineError):
     """A request that cannot be served as asked. The text is one sentence for the user."""
+
+
+class OptionRefused(UsageError):
+    """An option that means nothing to the target; `name` is its name."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
 
 
 class PromptRefused(UsageError):

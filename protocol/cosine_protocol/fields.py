@@ -157,7 +157,10 @@ class Struct(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Inline(Struct):
-    """A nested dataclass without an array of its own: its fields stand in the one around it, in its place."""
+    """A nested dataclass without an array of its own: its fields stand in the one around it, in its place.
+
+    Its `Added` ones stand at the end, before those of the dataclass around it.
+    """
 
 
 Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
@@ -189,11 +192,12 @@ def _kind_of(hint: Any) -> Kind:
 @cache
 def wire_fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """As `fields_of`, with the fields of an `Inline` one in its place: one for every value of the array."""
-    return tuple(
+    inner = [
         field
         for name, kind in fields_of(cls)
         for field in (wire_fields_of(kind.cls) if isinstance(kind, Inline) else ((name, kind),))
-    )
+    ]
+    return tuple(sorted(inner, key=lambda field: isinstance(field[1], Added)))
 
 
 def unpack_fields(cls: type, values: object) -> Any:
@@ -201,17 +205,17 @@ def unpack_fields(cls: type, values: object) -> Any:
     size = sum(not isinstance(kind, Added) for _, kind in wire_fields_of(cls))
     if not isinstance(values, list | tuple) or len(values) < size:
         raise MalformedMessage(f"{cls.__name__} needs {size} fields")
-    return _build(cls, iter(values))
+    return _build(cls, iter(values[:size]), iter(values[size:]))
 
 
-def _build(cls: type, values: Iterator[object]) -> Any:
+def _build(cls: type, values: Iterator[object], added: Iterator[object]) -> Any:
     converted = {}
     for name, kind in fields_of(cls):
         if isinstance(kind, Inline):
-            converted[name] = _build(kind.cls, values)
+            converted[name] = _build(kind.cls, values, added)
             continue
         try:
-            converted[name] = kind.unpack(next(values, None) if isinstance(kind, Added) else next(values))
+            converted[name] = kind.unpack(next(added, None) if isinstance(kind, Added) else next(values))
         except MalformedMessage as error:
             raise MalformedMessage(f"{cls.__name__}.{name}: {error}") from None
     return cls(**converted)
@@ -219,12 +223,23 @@ def _build(cls: type, values: Iterator[object]) -> Any:
 
 def pack_fields(message: Any) -> list[object]:
     """The wire values of a message's fields. Raises `MalformedMessage`."""
+    values, added = _packed(message)
+    while added and added[-1] is None:
+        added.pop()
+    return values + added
+
+
+def _packed(message: Any) -> tuple[list[object], list[object]]:
+    """The wire values of the fields that are always there, and of the added ones."""
+    values: list[object] = []
+    added: list[object] = []
     cls: type = type(message)
-    packed: list[object] = []
-    size = 0
     for name, kind in fields_of(cls):
         value = getattr(message, name)
-        packed += pack_fields(value) if isinstance(kind, Inline) else [kind.pack(value)]
-        if value is not None or not isinstance(kind, Added):
-            size = len(packed)
-    return packed[:size]
+        if isinstance(kind, Inline):
+            inner_values, inner_added = _packed(value)
+            values += inner_values
+            added += inner_added
+        else:
+            (added if isinstance(kind, Added) else values).append(kind.pack(value))
+    return values, added

@@ -113,6 +113,16 @@ MIN_REPETITION_PENALTY: Final = 1e-6
 """Above 0, by which scores would be divided."""
 MAX_REPETITION_PENALTY: Final = 1e6
 """The inverse of the least one."""
+MAX_PENALTY: Final = 2.0
+"""As in OpenAI's API."""
+MAX_BIAS: Final = 100.0
+"""As in OpenAI's API: above what scores differ by, so that it decides alone."""
+MAX_BIASES: Final = 300
+"""As in OpenAI's API; they take 5 KB."""
+MAX_BAD_WORDS: Final = 512
+"""A choice: with a few tokens each, 10 KB."""
+MAX_BAD_WORD_TOKENS: Final = 64
+"""A choice: a longer text is a sentence, and no word."""
 MAX_SWARM_NAME_BYTES: Final = 64
 """A choice: the name of a private swarm is for people."""
 MAX_CERTIFICATE_BYTES: Final = 512

@@ -6,6 +6,7 @@ from typing import Final
 from cosine_protocol import messages as m
 from cosine_protocol import stage_messages as s
 from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.request import Request
 
 VERSION: Final = 1
 VERIFY: Final = "/cosine/verify/2.0.0"
@@ -15,11 +16,12 @@ STATUS: Final = "/cosine/status/1.0.0"
 AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 
-# Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, or windows of
-# prompts; and a drafter learns.
+# Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
+# prompts, or the shaping of scores; and a drafter learns.
 MANDATES: Final = "mandate"
 RECEIPTS: Final = "receipt"
 WINDOWS: Final = "window"
+SHAPING: Final = "shaping"
 LEARNING: Final = "learn"
 
 _COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97: m.Revoked}
@@ -53,6 +55,11 @@ def check_allowed(protocol: str, message: m.Message) -> None:
     """Raises `MalformedMessage` for a message that does not belong on this protocol."""
     if TAG_OF[type(message)] not in MESSAGES[protocol]:
         raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
+
+
+def features_of(request: Request) -> frozenset[str]:
+    """The features without which a peer would take a request for another one."""
+    return frozenset() if request.sampling.shaping is None else frozenset({SHAPING})
 
 
 def common_features(ours: tuple[str, ...], hello: m.Hello) -> frozenset[str]:

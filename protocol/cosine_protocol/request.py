@@ -12,12 +12,14 @@ from typing import Annotated, Final
 from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import (
+    Added,
     ContentDigest,
     Inline,
     Items,
     Name,
     PeerId,
     Real,
+    Struct,
     Whole,
     exactly,
     fields_of,
@@ -27,12 +29,72 @@ MAX_SEED: Final = (1 << 64) - 1
 """Eight bytes, the word of the keyed noise (`noise.py`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    """What is added to the score of a token wherever it might be chosen."""
+
+    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    bias: Annotated[float, Real(limits.MAX_BIAS, -limits.MAX_BIAS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaping:
+    """Changes to the scores of some tokens, by what has been written; the defaults change nothing.
+
+    `presence_penalty` is taken from the score of each token of the output so far, `frequency_penalty` as often as
+    it occurs there. The last token of a sequence in `bad_words` is not chosen where the output ends with those
+    before it, and none of `held_back` before `min_tokens` were written. Raises `UsageError` for values that mean
+    nothing.
+    """
+
+    presence_penalty: Annotated[float, Real(limits.MAX_PENALTY, -limits.MAX_PENALTY)] = 0.0
+    frequency_penalty: Annotated[float, Real(limits.MAX_PENALTY, -limits.MAX_PENALTY)] = 0.0
+    logit_bias: Annotated[tuple[TokenBias, ...], Items(Struct(TokenBias), limits.MAX_BIASES)] = ()
+    bad_words: Annotated[
+        tuple[tuple[int, ...], ...],
+        Items(Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_BAD_WORD_TOKENS), limits.MAX_BAD_WORDS),
+    ] = ()
+    min_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS)] = 0
+    held_back: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)] = ()
+
+    def __post_init__(self) -> None:
+        for name, kind in fields_of(Shaping):
+            value = getattr(self, name)
+            try:
+                if isinstance(kind, Real | Whole) and (
+                    isinstance(value, bool) or not isinstance(value, RealNumber)
+                ):
+                    raise MalformedMessage("not a number")
+                kind.pack(value)
+            except (MalformedMessage, OverflowError):
+                raise UsageError(f"{name} must {_SHAPING[name]}, not {reprlib.repr(value)}.") from None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens that are named here."""
+        words = [token for word in self.bad_words for token in word]
+        return (*(one.token for one in self.logit_bias), *words, *self.held_back)
+
+
+# What a user is told of the bounds in the types above.
+_SHAPING: Final = {
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty"), f"lie between -{limits.MAX_PENALTY:g} and {limits.MAX_PENALTY:g}"
+    ),
+    "logit_bias": f"name at most {limits.MAX_BIASES} tokens, each with a bias from -{limits.MAX_BIAS:g} to "
+    f"{limits.MAX_BIAS:g}",
+    "bad_words": f"be at most {limits.MAX_BAD_WORDS} sequences of at most {limits.MAX_BAD_WORD_TOKENS} tokens",
+    "min_tokens": f"be a whole number from 0 to {limits.MAX_NEW_TOKENS}",
+    "held_back": f"be at most {limits.MAX_EOS_TOKENS} token ids",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """Parameters of the keyed sampler. Defaults mean greedy decoding with nothing filtered.
 
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch a filter off.
-    Raises `UsageError` for values that mean nothing.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch a filter off. Peers
+    that do not know `shaping` are asked for nothing that has one. Raises `UsageError` for values that mean nothing.
     """
 
     temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)] = 0.0
@@ -41,10 +103,13 @@ class Sampling:
     min_p: Annotated[float, Real(1.0)] = 0.0
     repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)] = 1.0
     seed: Annotated[int, Whole(MAX_SEED)] = 0
+    shaping: Annotated[Shaping | None, Added(Struct(Shaping))] = None
 
     def __post_init__(self) -> None:
         for name, kind in fields_of(Sampling):
             value = getattr(self, name)
+            if isinstance(kind, Added):
+                continue
             try:
                 if isinstance(value, bool) or not isinstance(value, RealNumber):
                     raise MalformedMessage("not a number")

@@ -167,8 +167,17 @@ def siblings(size: int, *, token: int) -> NodeBlock:
 def raw(value: Any) -> Any:
     """The wire form of a value without any check."""
     if dataclasses.is_dataclass(value):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return [wire for part in parts for wire in (raw(part) if isinstance(part, Sampling) else [raw(part)])]
+        values: list[Any] = []
+        added: list[Any] = []
+        for field in dataclasses.fields(value):
+            part = getattr(value, field.name)
+            if isinstance(part, Sampling):
+                *inlined, shaping = raw(part)
+                values += inlined
+                added.append(shaping)
+            else:
+                values.append(raw(part))
+        return values + added
     if isinstance(value, list | tuple):
         return [raw(item) for item in value]
     return value

@@ -57,7 +57,7 @@ from cosine_protocol.protocols import (
     common_features,
 )
 from cosine_protocol.records import Role
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Request, Sampling, Shaping
 from tests.protocol.samples import request_of
 from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, blocks, least_of, of_class, raw, refused
 
@@ -91,7 +91,7 @@ def test_a_message_survives_the_wire_and_may_have_more_fields_but_not_fewer(cls:
     value = data.draw(of_class(cls))
     assert _get(cls, _put(value)) == value
     values = msgpack.unpackb(_put(value))
-    added = [kind for _, kind in fields_of(cls) if isinstance(kind, Added)]
+    added = [kind for _, kind in wire_fields_of(cls) if isinstance(kind, Added)]
     head = [] if cls in BODIES else [TAG_OF[cls]]
     absent = [None] * (len(head) + len(wire_fields_of(cls)) - len(values))
     assert _get(cls, msgpack.packb([*values, *absent, "later", [7, None]])) == value
@@ -231,7 +231,7 @@ def test_an_added_field_may_be_absent_and_is_as_strict_as_others_once_it_is_ther
 
 def test_an_inlined_field_has_no_array_of_its_own() -> None:
     names = [name for name, _ in wire_fields_of(Request)]
-    assert len(pack_fields(request_of())) == len(names) == len(fields_of(Request)) + len(fields_of(Sampling)) - 1
+    assert len(names) == len(fields_of(Request)) + len(fields_of(Sampling)) - 1
     assert names[3:6] == ["prompt", "temperature", "top_k"]
     values = pack_fields(request_of())
     values[names.index("top_k")] = -1
@@ -239,6 +239,17 @@ def test_an_inlined_field_has_no_array_of_its_own() -> None:
         unpack_fields(Request, values)
     with pytest.raises(MalformedMessage, match="Request needs 14 fields"):
         unpack_fields(Request, pack_fields(request_of())[:-1])
+
+
+def test_an_added_field_of_an_inlined_one_stands_at_the_end_of_the_array() -> None:
+    shaped = request_of(sampling=Sampling(shaping=Shaping(min_tokens=3, held_back=(2,))))
+    names = [name for name, _ in wire_fields_of(Request)]
+    assert names[-2:] == ["max_new_tokens", "shaping"]
+    assert pack_fields(shaped)[-2:] == [shaped.max_new_tokens, [0.0, 0.0, [], [], 3, [2]]]
+    assert unpack_fields(Request, pack_fields(shaped)) == shaped
+    # Who knows nothing of it sends what was sent before.
+    assert len(pack_fields(request_of())) == len(names) - 1
+    assert unpack_fields(Request, pack_fields(request_of())) == request_of()
 
 
 def test_a_draft_with_its_signature_and_a_tree_with_its_commit_are_small() -> None:

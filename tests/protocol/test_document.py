@@ -12,7 +12,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
-from cosine_protocol.request import Request
+from cosine_protocol.request import Request, Shaping, TokenBias
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
 from tests.protocol.vectors import FOLDER
 
@@ -54,7 +54,18 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
 
 @pytest.mark.parametrize(
     "cls",
-    [Request, m.PassStats, GenerationDefaults, m.NetworkCoordinate, StageOffer, FedRow, RowAnswer, TokenEstimate],
+    [
+        Request,
+        Shaping,
+        TokenBias,
+        m.PassStats,
+        GenerationDefaults,
+        m.NetworkCoordinate,
+        StageOffer,
+        FedRow,
+        RowAnswer,
+        TokenEstimate,
+    ],
 )
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:
     found = re.search(rf"`{cls.__name__}` is `\[([^`]*)\]`", TEXT)

@@ -17,7 +17,8 @@ from cosine_protocol.digests import encode_request, extend_digest, request_diges
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
 from cosine_protocol.noise import GAMMA, gumbel, mix64, noise_bits, position_key
-from cosine_protocol.request import MAX_SEED, Request, Sampling
+from cosine_protocol.protocols import SHAPING, features_of
+from cosine_protocol.request import MAX_SEED, Request, Sampling, Shaping, TokenBias
 from tests.protocol.samples import OWNER, request_of
 
 HUGE = 10**400
@@ -76,6 +77,21 @@ def test_other_tokens_or_another_order_give_another_digest() -> None:
     assert len({roll_digest(d_0, tokens) for tokens in ([], [5], [6], [5, 6], [6, 5], [5, 5], [0], [0, 0])}) == 8
 
 
+SHAPINGS = (
+    Shaping(presence_penalty=1.0),
+    Shaping(frequency_penalty=1.0),
+    Shaping(logit_bias=(TokenBias(5, 1.0),)),
+    Shaping(logit_bias=(TokenBias(5, 1.0), TokenBias(6, 1.0))),
+    Shaping(logit_bias=(TokenBias(5, 2.0),)),
+    Shaping(bad_words=((5,), (6,))),
+    Shaping(bad_words=((5, 6),)),
+    Shaping(min_tokens=5),
+    Shaping(held_back=(5,)),
+    Shaping(),
+)
+"""Each of them other changes to scores."""
+
+
 def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> None:
     changes: dict[str, Any] = {
         "target_digest": bytes(32),
@@ -95,16 +111,53 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
         "seed": 1,
     }
     assert {field.name for field in fields(Request)} == changes.keys() | {"sampling", "max_new_tokens"}
-    assert {field.name for field in fields(Sampling)} == of_sampling.keys()
+    assert {field.name for field in fields(Sampling)} == of_sampling.keys() | {"shaping"}
     changed = [request_of(**{name: value}) for name, value in changes.items()]
     changed += [
         request_of(sampling=replace(request_of().sampling, **{name: value})) for name, value in of_sampling.items()
     ]
+    changed += [request_of(sampling=Sampling(shaping=shaping)) for shaping in SHAPINGS]
     # Where one field ends and the next begins is part of the encoding.
     changed += [request_of(prompt=(1, 15043), eos=(29892, 3186)), request_of(prompt=()), request_of(prompt=(0,))]
     digests = {request_digest(request) for request in (request_of(), *changed)}
     assert len(digests) == len({encode_request(request) for request in changed}) + 1 == len(changed) + 1
     assert request_digest(request_of(max_new_tokens=1)) == request_digest(request_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted", "refused"),
+    [
+        ("presence_penalty", (-2, 2.0, 0), (-2.1, 2.1, "1", True, math.nan)),
+        ("frequency_penalty", (-2, 2.0, 0), (-2.1, 2.1, math.inf)),
+        ("min_tokens", (0, limits.MAX_NEW_TOKENS), (-1, 1.5, True, limits.MAX_NEW_TOKENS + 1)),
+        ("held_back", ((), (5,) * limits.MAX_EOS_TOKENS), ((5,) * (limits.MAX_EOS_TOKENS + 1), (-1,))),
+        (
+            "logit_bias",
+            ((TokenBias(5, 100.0),) * limits.MAX_BIASES,),
+            ((TokenBias(5, 100.1),), (TokenBias(-1, 1.0),), (TokenBias(5, 1.0),) * (limits.MAX_BIASES + 1)),
+        ),
+        (
+            "bad_words",
+            (((5,) * limits.MAX_BAD_WORD_TOKENS,) * limits.MAX_BAD_WORDS,),
+            (((5,) * (limits.MAX_BAD_WORD_TOKENS + 1),), ((5,),) * (limits.MAX_BAD_WORDS + 1), ((-1,),)),
+        ),
+    ],
+)
+def test_what_shaping_accepts_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
+    name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
+) -> None:
+    for value in accepted:
+        request = request_of(sampling=Sampling(shaping=Shaping(**{name: value})))
+        assert decode_body(Request, encode_body(request)) == request
+        assert len(request_digest(request)) == DIGEST_BYTES
+    for value in refused:
+        with pytest.raises(UsageError, match=rf"^{name} must .*\.$"):
+            Shaping(**{name: value})
+
+
+def test_the_features_that_a_request_needs_are_those_that_older_peers_lack() -> None:
+    assert features_of(request_of()) == frozenset()
+    assert features_of(request_of(sampling=Sampling(shaping=Shaping()))) == {SHAPING}
 
 
 def test_golden() -> None:

@@ -38,6 +38,7 @@ from tests.protocol.samples import (
     NOW_S,
     OTHER,
     OWNER,
+    SHAPED_SAMPLING,
     SPEC_SEED,
     STAGE_OFFER,
     SWARM,
@@ -50,6 +51,7 @@ from tests.protocol.vectors import as_json, schema, write
 
 NUMBER: Final = 3
 REQUEST: Final = request_of()
+SHAPED: Final = request_of(sampling=SHAPED_SAMPLING)
 D_0: Final = request_digest(REQUEST)
 TOKENS: Final = (3, 5, 8)
 DIGEST: Final = roll_digest(D_0, TOKENS)
@@ -135,6 +137,7 @@ def _verify_messages() -> list[m.Message]:
     return [
         m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
         m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), cache_scope=bytes(range(16))),
+        m.Open(NUMBER, SHAPED, TOKENS, m.Pacing.FREE, ()),
         m.Opened(NUMBER, 21_500),
         m.Opened(NUMBER, 21_500, break_even=750),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
@@ -193,6 +196,7 @@ def _stage_messages() -> list[m.Message]:
         s.Joined(CHAIN),
         s.Follow(CHAIN),
         s.OpenSequence(NUMBER, REQUEST.sampling, 4, "everyone"),
+        s.OpenSequence(NUMBER, SHAPED.sampling, 4, "everyone"),
         s.ReusePrefix(NUMBER, TOKENS),
         s.ReserveRoom(NUMBER, 32),
         s.FeedPass(NUMBER, (FED,), 24),
@@ -239,7 +243,7 @@ def _request(request: Request) -> dict[str, Any]:
 def _requests() -> list[Request]:
     greedy = replace(REQUEST, sampling=Sampling(), eos=())
     largest = replace(REQUEST, sampling=Sampling(temperature=1.0, seed=MAX_SEED), numerics="bfloat16", prompt=(0,))
-    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest]
+    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest, SHAPED]
 
 
 def _signed(kind: str, signer: Identity, body: bytes, cls: type, signature: bytes) -> dict[str, Any]:

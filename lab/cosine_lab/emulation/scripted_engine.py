@@ -17,7 +17,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping
 
 ORDER: Final = 3
 """Tokens of the path that the logits depend on."""
@@ -104,7 +104,7 @@ class ScriptedEngine(PagedEngine):
         return RowResult(choices=choices, nll=self._nll(tree, row) if row.wants_nll else None)
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
-        is_penalised = tree.sampling.repetition_penalty != 1
+        is_penalised = tree.sampling.repetition_penalty != 1 or tree.sampling.shaping is not None
         tokens = tree.tokens_to(name) if is_penalised else _tail(tree, name)
         logits, demotion = self.logits_after(tokens), self.demotion(tokens)
         if tree.sampling.is_greedy and not is_penalised:
@@ -135,10 +135,20 @@ def _tail(tree: SequenceTree, name: int) -> list[int]:
 def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[int], position: int) -> list[float]:
     """The scores that the choice at an output position maximises, in pure Python; `seen` tokens are penalised."""
     scores = list(logits)
+    shaping = sampling.shaping or Shaping()
+    written = list(seen[max(0, len(seen) - position) :])
+    for one in shaping.logit_bias:
+        scores[one.token] += one.bias
+    banned = [word[-1] for word in shaping.bad_words if word and [*written, word[-1]][-len(word) :] == list(word)]
+    for token in (*banned, *(shaping.held_back if position < shaping.min_tokens else ())):
+        scores[token] = -math.inf
     if sampling.repetition_penalty != 1:
         for token in set(seen):
             penalty = sampling.repetition_penalty
             scores[token] = scores[token] * penalty if scores[token] < 0 else scores[token] / penalty
+    for token in set(written):
+        scores[token] -= shaping.frequency_penalty * written.count(token)
+        scores[token] -= shaping.presence_penalty
     if not sampling.is_greedy:
         scores = [
             score + gumbel(seed=sampling.seed, position=position, token=token) if score > -math.inf else score

@@ -196,7 +196,8 @@ class _ScenarioRun:
     async def _generate(self, client: AsyncClient, number: int, received: _Received) -> None:
         task = self.tasks[number]
         prompt = _CODEC.decode(task.prompt)
-        run = await client.start(prompt, max_new_tokens=task.max_new_tokens, **asdict(task.sampling))
+        parameters = {name: value for name, value in asdict(task.sampling).items() if value is not None}
+        run = await client.start(prompt, max_new_tokens=task.max_new_tokens, **parameters)
         try:
             async with aclosing(run.chunks()) as chunks:
                 async for chunk in chunks:

@@ -34,6 +34,7 @@ AUDIT_SENTENCES: Final = {
 
 TEXT: Final = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "bad_words", "min_tokens", "ignore_eos"),
     *("seed", "stop", "dtype", "verifier"),
 )
 """The options of one text alone."""

@@ -216,7 +216,9 @@ class DrafterService:
         self._tick_soon()
         observed = None
         # The client lets a drafter keep the text, or not; of a delegate the mandate's word counts alone.
-        if self._observer is not None and (mandate or message).shares_feedback:
+        shares = (mandate or message).shares_feedback
+        # A text whose scores were shaped is not what the target writes by itself.
+        if self._observer is not None and shares and request.sampling.shaping is None:
             observed = self._observer.follow(request, d_0)
         tree = self._make_tree(
             d_0,

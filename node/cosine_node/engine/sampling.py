@@ -5,7 +5,8 @@ decides between two scores, the two samplers may choose differently.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
@@ -17,7 +18,7 @@ from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -54,7 +55,8 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 class Query:
     """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
 
-    `prefix` and `path` are the token ids the repetition penalty sees; rows of one sequence share `prefix`.
+    `prefix` and `path` are the token ids that penalties see; rows of one sequence share `prefix`. The last
+    `position` of them are the output so far.
     """
 
     sampling: Sampling
@@ -107,7 +109,7 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
     for name in row.nodes[row.scored_from :]:
         position = tree.nodes[name].index + 1 - tree.prompt_tokens
         query = Query(tree.sampling, position, row.candidates)
-        if tree.sampling.repetition_penalty != 1:
+        if tree.sampling.repetition_penalty != 1 or tree.sampling.shaping is not None:
             path = [node.token for node in tree.path(name)]
             query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
         queries.append(query)
@@ -126,8 +128,14 @@ def choose(
 
     def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
         scores = block
+        is_shaped = any(query.sampling.shaping is not None for query in asked)
+        if is_shaped:
+            scores = _changed(scores, biases(asked, vocab_tokens=scores.shape[1]))
         if recipe.repetition_penalty != 1:
             scores = penalise(scores, asked, penalty=recipe.repetition_penalty)
+        if is_shaped:
+            for changes in penalties(asked, vocab_tokens=scores.shape[1]):
+                scores = _changed(scores, changes)
         if recipe.temperature > 0:
             scores = log_probabilities(scores, recipe)
         choose_one = _sampled if recipe.temperature > 0 else _greedy
@@ -158,6 +166,87 @@ def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None
         return _ranked(scores, scores[: len(known)], query.candidates)
     ids = _contenders(known, key)
     return _best(known[ids] + _noise_of(key, ids), ids) or _nothing_known(log_probs, known)
+
+
+class Changes(NamedTuple):
+    """What is added to single scores: `values[i]` to that of `tokens[i]` in row `rows[i]`, each there once."""
+
+    rows: Integers
+    tokens: Integers
+    values: Floats
+
+    @classmethod
+    def of(cls, parts: Sequence[Mapping[int, float]], *, vocab_tokens: int) -> "Changes":
+        """The changes of some tokens in each row, without those that a smaller vocabulary lacks."""
+        known = [{token: value for token, value in part.items() if token < vocab_tokens} for part in parts]
+        return cls(
+            np.repeat(np.arange(len(known)), [len(part) for part in known]),
+            np.array([token for part in known for token in part], dtype=np.int64),
+            np.array([value for part in known for value in part.values()], dtype=np.float32),
+        )
+
+
+def biases(queries: Sequence[Query], *, vocab_tokens: int) -> Changes:
+    """The biases that requests ask for, and -inf for the tokens that must not come next.
+
+    They come before all penalties, as in vLLM.
+    """
+    parts: list[dict[int, float]] = []
+    for query in queries:
+        part: dict[int, float] = {}
+        if (shaping := query.sampling.shaping) is not None:
+            for one in shaping.logit_bias:
+                part[one.token] = part.get(one.token, 0.0) + one.bias
+            part |= dict.fromkeys(_ruled_out(query, shaping), -math.inf)
+        parts.append(part)
+    return Changes.of(parts, vocab_tokens=vocab_tokens)
+
+
+def _ruled_out(query: Query, shaping: Shaping) -> set[int]:
+    """The tokens that must not come next."""
+    words = [word for word in shaping.bad_words if 0 < len(word) <= query.position + 1]
+    needed = max(map(len, words), default=1) - 1
+    prefix, path = query.prefix, query.path
+    tail = (*prefix[max(0, len(prefix) + len(path) - needed) :], *path)[-needed:] if needed else ()
+    ruled_out = {word[-1] for word in words if tail[len(tail) - len(word) + 1 :] == word[:-1]}
+    return ruled_out.union(shaping.held_back) if query.position < shaping.min_tokens else ruled_out
+
+
+def penalties(queries: Sequence[Query], *, vocab_tokens: int) -> tuple[Changes, Changes]:
+    """The frequency penalties, and the presence penalties, of the tokens in the output so far.
+
+    They are OpenAI's: a token that came c times loses c times the first and once the second. One is taken after the
+    other, each rounded to float32, as in vLLM.
+    """
+    begun: dict[tuple[int, int], Counter[int]] = {}
+    by_frequency: list[dict[int, float]] = []
+    by_presence: list[dict[int, float]] = []
+    for query in queries:
+        shaping = query.sampling.shaping
+        frequency, presence = (shaping.frequency_penalty, shaping.presence_penalty) if shaping else (0.0, 0.0)
+        counts: Counter[int] = Counter()
+        if frequency or presence:
+            start = max(0, len(query.prefix) + len(query.path) - max(0, query.position))
+            key = id(query.prefix), start
+            if key not in begun:
+                begun[key] = Counter(query.prefix[start:])
+            counts = begun[key].copy()
+            counts.update(query.path[max(0, start - len(query.prefix)) :])
+        each = np.float32(frequency)
+        by_frequency.append(
+            {t: -float(each * np.float32(count)) for t, count in counts.items()} if frequency else {}
+        )
+        by_presence.append(dict.fromkeys(counts, -presence) if presence else {})
+    return Changes.of(by_frequency, vocab_tokens=vocab_tokens), Changes.of(by_presence, vocab_tokens=vocab_tokens)
+
+
+def _changed(scores: Floats, changes: Changes) -> Floats:
+    """Scores [rows, vocab] with changes added."""
+    if not len(changes.rows):
+        return scores
+    scores = scores.copy()
+    scores[changes.rows, changes.tokens] += changes.values
+    return scores
 
 
 def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:

@@ -19,7 +19,7 @@ from cosine_p2p.transport.channel import SILENCE_S, Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, MalformedMessage, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import CHAIN_ID_BYTES, MARGIN_BYTES, MAX_PART_BYTES
-from cosine_protocol.protocols import STAGE
+from cosine_protocol.protocols import SHAPING, STAGE
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,
@@ -345,6 +345,9 @@ async def open_chain(
                 raise ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)
             if not isinstance(answer, Joined):
                 raise ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
+            # It would leave out what it does not know of a request, and choose other tokens.
+            if place.layers.is_last and SHAPING not in channel.features:
+                raise ChainLost(f"{place}: its version knows no {SHAPING}.", peer_id=place.peer_id)
             channels[number] = channel
         remote = RemoteChain(plan, chain, channels, answer_s=answer_s)
         listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]

@@ -66,5 +66,6 @@ def _check(
     if total > engine.context_tokens:
         sentence = f"prompt and output need {total} tokens, the context has {engine.context_tokens}"
         raise PeerError(ErrorCode.PROMPT_TOO_LONG, sentence)
-    if max((*request.prompt, *output)) >= engine.vocab_tokens:
+    shaping = request.sampling.shaping
+    if max((*request.prompt, *output, *(shaping.tokens if shaping else ()))) >= engine.vocab_tokens:
         raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")

@@ -22,7 +22,8 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import SignedMandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
+from cosine_protocol.protocols import DRAFT, LEARNING, SHAPING, WINDOWS
+from cosine_protocol.request import Sampling, Shaping
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.scenes import in_virtual_time
 
@@ -36,6 +37,7 @@ STARTED = m.Started(NUMBER, 1.5, 2000)
 class FakeLink:
     """A link that keeps what is posted, as many messages as it has room for."""
 
+    peer_id: str = "peer"
     posted: list[m.Message] = field(default_factory=list)
     room: int = 1000
     rtt_s: float = 0.02
@@ -69,7 +71,7 @@ class Swarm:
         self.delivered: list[Delivery | FragmentReceived] = []
         self.ledger = DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
         facts: dict[str, Any] = {"verifiers": {}, "drafters": (), "strategy": STRATEGIES["cosine"]}
-        made = Job(number=NUMBER, deadline_s=60.0, request=REQUEST, **facts, **job)
+        made = Job(number=NUMBER, deadline_s=60.0, **{"request": REQUEST, **facts, **job})
         self.drafters = Drafters(
             self.ledger,
             job=made,
@@ -156,6 +158,17 @@ async def test_one_that_does_not_say_that_it_knows_windows_is_shown_nothing(link
     await asyncio.sleep(3 * START_TIMEOUT_S)
     [lost] = swarm.delivered
     assert link.posted == [] and isinstance(lost, Delivery) and lost.lost
+
+
+@pytest.mark.parametrize(("names", "is_asked"), [(frozenset[str](), False), (frozenset({SHAPING}), True)])
+@in_virtual_time
+async def test_one_that_would_not_understand_the_request_is_not_asked(
+    names: frozenset[str], is_asked: bool
+) -> None:
+    shaped = replace(REQUEST, sampling=Sampling(shaping=Shaping(presence_penalty=1.0)))
+    swarm = Swarm(FakeLink(names=names), request=shaped)
+    await swarm.follow(1)
+    assert bool(swarm.link.posted) is is_asked is not bool(swarm.delivered)
 
 
 @pytest.mark.parametrize("names", [frozenset(), frozenset({WINDOWS, LEARNING})])

@@ -7,7 +7,11 @@ from typing import cast
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_BACKOFFS, MAX_DIALS, VerifierDials, VerifierQueue
 from cosine_p2p.transport.link import Links, PeerLink
-from cosine_protocol.errors import PeerLost
+from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_protocol.errors import OlderPeer, PeerLost
+from cosine_protocol.protocols import SHAPING
+from cosine_protocol.request import Sampling, Shaping
+from tests.protocol.samples import request_of
 from tests.scenes import in_virtual_time
 
 GIVEN_UP_S = 4.0
@@ -50,7 +54,7 @@ def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]
 
     async def run() -> tuple[float, VerifierQueue, list[str]]:
         queue, loop = VerifierQueue(peers), asyncio.get_running_loop()
-        dials = VerifierDials(queue, cast("Links", net), use=net.use, lose=net.lose)
+        dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
         dials.begin(net.needed, now_s=loop.time())
         while len(net.used) < net.needed and len(dials):
             await dials.wait(100.0)
@@ -81,7 +85,7 @@ def test_tarpits_are_dialled_side_by_side() -> None:
 @in_virtual_time
 async def test_one_that_answers_late_and_is_not_needed_is_asked_first_again() -> None:
     queue, net = VerifierQueue(["slow", "quick", "other"]), Net({"slow": 0.6, "quick": 0.3})
-    dials = VerifierDials(queue, cast("Links", net), use=net.use, lose=net.lose)
+    dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
     dials.begin(2, now_s=0.0)
     await asyncio.sleep(1.0)
     assert net.used == ["quick"]
@@ -126,3 +130,40 @@ def test_who_was_too_slow_is_asked_once_more_after_all_others() -> None:
     assert [queue.next(4.0), queue.next(5.0), queue.next(5.0)] == [None, "b", "a"]
     queue.ask_last("a")
     assert queue.next(9.0) is None
+
+
+@dataclass(slots=True)
+class Greeter:
+    """A link to a peer that names its features."""
+
+    peer_id: str
+    features: frozenset[str]
+
+    async def named_features(self) -> frozenset[str]:
+        return self.features
+
+
+@in_virtual_time
+async def test_one_that_would_not_understand_the_request_is_not_asked_nor_avoided_for_that() -> None:
+    shaped = request_of(sampling=Sampling(shaping=Shaping(presence_penalty=1.0)))
+    failures, used = PeerFailures(), list[str]()
+
+    class Swarm:
+        async def get(self, peer_id: str, protocol: str) -> Greeter:
+            return Greeter(peer_id, frozenset({SHAPING} if peer_id == "new" else ()))
+
+    def use(link: PeerLink) -> bool:
+        used.append(link.peer_id)
+        return True
+
+    def lose(peer_id: str, lost: PeerLost) -> None:
+        assert isinstance(lost, OlderPeer)
+        failures.note_error(peer_id, lost, now_s=0.0)
+
+    dials = VerifierDials(VerifierQueue(["old", "new"]), cast("Links", Swarm()), shaped, use=use, lose=lose)
+    for _ in range(2):
+        dials.begin(1, now_s=0.0)
+        await dials.wait(1.0)
+    await dials.close()
+    assert used == ["new"]
+    assert failures.avoided(0.0) == frozenset()

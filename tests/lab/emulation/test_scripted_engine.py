@@ -6,8 +6,16 @@ from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 
+SHAPING = Shaping(
+    presence_penalty=0.7,
+    frequency_penalty=-0.4,
+    logit_bias=tuple(TokenBias(token, 1.5) for token in range(0, 64, 3)),
+    bad_words=((3, 9, 5), (9, 7), (11,), (4, 8)),
+    min_tokens=20,
+    held_back=(1, 2),
+)
 SAMPLINGS = [
     Sampling(),
     Sampling(repetition_penalty=1.5),
@@ -16,6 +24,7 @@ SAMPLINGS = [
     Sampling(temperature=1.5, seed=5, top_p=0.7),
     Sampling(temperature=1.5, seed=5, min_p=0.2, repetition_penalty=1.2),
     Sampling(temperature=2.0, seed=5, top_k=30, top_p=0.9, min_p=0.05),
+    *(Sampling(temperature=t, repetition_penalty=1.2, shaping=SHAPING) for t in (0.0, 1.0)),
 ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 
 Position = tuple[int, float]
 """A token and its margin: margins tell of a difference long before tokens do."""
@@ -21,15 +21,29 @@ class Asked:
 
 
 def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int) -> list[Asked]:
-    """Prompts of random tokens, some of which begin alike, half of them sampled from."""
+    """Prompts of random tokens, some of which begin alike, half of them sampled from, a third shaped."""
     rng = random.Random(seed)
     common = [rng.randrange(3, vocab_tokens) for _ in range(longest // 2)]
     asked = []
     for number in range(count):
         prompt = [rng.randrange(3, vocab_tokens) for _ in range(rng.randint(2, longest // 2))]
-        sampling = Sampling(temperature=0.8 * (number % 2), top_p=0.95, seed=number)
+        shaping = draw_shaping(rng, vocab_tokens=vocab_tokens) if number % 3 == 2 else None
+        sampling = Sampling(temperature=0.8 * (number % 2), top_p=0.95, seed=number, shaping=shaping)
         asked.append(Asked(common + prompt if number % 3 == 0 else prompt, sampling))
     return asked
+
+
+def draw_shaping(rng: random.Random, *, vocab_tokens: int) -> Shaping:
+    """All that shapes scores at once, about so many tokens that it matters."""
+    some = rng.sample(range(vocab_tokens), min(vocab_tokens // 2, 200))
+    return Shaping(
+        presence_penalty=rng.choice((0.0, 0.7, -1.0)),
+        frequency_penalty=rng.choice((0.3, -0.2)),
+        logit_bias=tuple(TokenBias(token, rng.uniform(-3, 3)) for token in some[:20]),
+        bad_words=tuple((token,) for token in some[20:24]) + tuple(zip(some[24:], some, strict=False)),
+        min_tokens=rng.randrange(9),
+        held_back=tuple(some[:3]),
+    )
 
 
 def serve_alone(engine: Engine, asked: Asked, tokens: int) -> list[Position]:

@@ -12,6 +12,7 @@ from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.request import Sampling
+from tests.node.engine.random_serving import draw_shaping
 from tests.node.engine.tiny_models import VOCAB
 
 NEAR_TIE = 1e-4
@@ -38,8 +39,12 @@ class Walk:
             self.open(number)
 
     def open(self, number: int) -> None:
+        shaping = draw_shaping(random.Random(number), vocab_tokens=VOCAB) if number else None
         sampling = Sampling(
-            temperature=(0.0, 0.9, 1.2)[number], repetition_penalty=(1.0, 1.0, 1.3)[number], seed=number
+            temperature=(0.0, 0.9, 1.2)[number],
+            repetition_penalty=(1.0, 1.0, 1.3)[number],
+            seed=number,
+            shaping=shaping,
         )
         sequence = self.engine.open(sampling=sampling, prompt_tokens=4)
         self.kept[sequence], self.nodes[sequence], self.samplings[sequence] = [], {}, sampling

@@ -11,7 +11,7 @@ from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.vocabulary import FILE_NAME, DraftVocabulary, ReducedVocabularyEngine
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.node.engine.tiny_models import COMMON, VOCAB
 
 
@@ -19,6 +19,20 @@ def test_tokens_are_numbered_in_its_order_and_all_others_are_the_reserved_id() -
     vocabulary = DraftVocabulary((2, 5, 9))
     assert vocabulary.reserved_id == 3
     assert vocabulary.own_tokens([9, 2, 7, 5, 2]) == (2, 0, 3, 1, 0)
+    shaping = Shaping(
+        presence_penalty=1.0,
+        logit_bias=(TokenBias(9, 1.0), TokenBias(7, 2.0)),
+        bad_words=((2,), (5, 7), (5, 9)),
+        min_tokens=3,
+        held_back=(7, 5),
+    )
+    assert vocabulary.own_shaping(shaping) == Shaping(
+        presence_penalty=1.0,
+        logit_bias=(TokenBias(2, 1.0),),
+        bad_words=((0,), (1, 2)),
+        min_tokens=3,
+        held_back=(1,),
+    )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -41,11 +55,20 @@ def test_a_file_that_is_no_rising_list_of_ids_is_refused(tmp_path: Path, text: s
 
 KNOWN = DraftVocabulary(tuple(range(0, VOCAB, 3)))
 NEVER = -1e4
+SHAPING = Shaping(
+    presence_penalty=0.5,
+    frequency_penalty=0.3,
+    logit_bias=tuple(TokenBias(token, token % 7 - 3) for token in range(40)),
+    bad_words=((3,), (0, 6), (1,), (4, 9)),
+    min_tokens=4,
+    held_back=(9, 10),
+)
 SAMPLINGS = [
     Sampling(),
     Sampling(temperature=0.8, seed=11),
     Sampling(temperature=1.0, top_p=0.9, seed=3),
     Sampling(temperature=0.8, repetition_penalty=1.3, seed=5),
+    Sampling(temperature=0.8, seed=5, shaping=SHAPING),
 ]
 
 

@@ -37,7 +37,7 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.limits import MAX_EARNINGS
 from cosine_protocol.messages import Earning, FinishReason, Open, Pacing, Transcript
 from cosine_protocol.nodes import BASE, Node
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
 from cosine_protocol.statements import open_earning
 from tests.node.peers import TARGET, TOKENIZER, expected_output, request_of
 from tests.node.verifier.replaying import claim_of, unfed
@@ -73,6 +73,14 @@ OF_ANOTHER_MODEL: list[tuple[dict[str, Any], ErrorCode]] = [
     ({"prompt": ()}, ErrorCode.UNSUPPORTED),
     ({"prompt": (1,) * 31}, ErrorCode.PROMPT_TOO_LONG),
     ({"prompt": (1, 16)}, ErrorCode.WRONG_TOKENIZER),
+    *(
+        ({"sampling": Sampling(shaping=shaping)}, ErrorCode.WRONG_TOKENIZER)
+        for shaping in (
+            Shaping(logit_bias=(TokenBias(16, 1.0),)),
+            Shaping(bad_words=((3, 16),)),
+            Shaping(min_tokens=1, held_back=(16,)),
+        )
+    ),
 ]
 
 

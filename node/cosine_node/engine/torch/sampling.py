@@ -1,7 +1,7 @@
 """The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
 
-Repetition penalty, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 the
-penalty alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
+Biases, penalties, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 biases and
+penalties alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
 """
 
 import math
@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import Choice
-from cosine_node.engine.sampling import COLDEST, NOTHING_KNOWN, Query, Recipe, choose_by_recipe
+from cosine_node.engine.sampling import (
+    COLDEST,
+    NOTHING_KNOWN,
+    Changes,
+    Query,
+    Recipe,
+    biases,
+    choose_by_recipe,
+    penalties,
+)
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
@@ -145,11 +154,17 @@ def _choose_alike(
     logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
 ) -> list[Choice | None]:
     scores = logits
+    is_shaped = any(query.sampling.shaping is not None for query in queries)
+    if is_shaped:
+        scores = _changed(scores, biases(queries, vocab_tokens=scores.shape[1]))
     if recipe.repetition_penalty != 1:
         # Tokens that were seen are less likely: positive scores are divided, negative ones multiplied.
         penalty = recipe.repetition_penalty
         lessened = torch.where(scores < 0, scores * penalty, scores / penalty)
         scores = torch.where(_seen(scores, queries), lessened, scores)
+    if is_shaped:
+        for changes in penalties(queries, vocab_tokens=scores.shape[1]):
+            scores = _changed(scores, changes)
     if recipe.temperature > 0:
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
         seed_positions = [(query.sampling.seed, query.position) for query in queries]
@@ -167,6 +182,15 @@ def _choose_alike(
         if choice is None and host[row][0][0] == -math.inf and scores[row].amax().isfinite():
             choices[row] = NOTHING_KNOWN
     return choices
+
+
+def _changed(scores: Tensor, changes: Changes) -> Tensor:
+    """Scores [rows, vocab] with changes added."""
+    if not len(changes.rows):
+        return scores
+    places = tuple(torch.from_numpy(each).to(scores.device) for each in (changes.rows, changes.tokens))
+    # Each place is there once, so that nothing depends on an order.
+    return scores.index_put(places, scores[places] + torch.from_numpy(changes.values).to(scores.device))
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:

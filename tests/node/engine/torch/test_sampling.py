@@ -16,7 +16,7 @@ from cosine_node.engine.torch import sampling as keyed
 from cosine_node.engine.torch.sampling import choose, drawn_together, gumbel_noise, gumbel_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.noise import gumbel
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.thoroughness import soak_rest
 
 CPU = torch.device("cpu")
@@ -91,6 +91,55 @@ def test_the_penalty_equals_hugging_face() -> None:
     for row, choice in zip(expected, choose(scores, queries), strict=True):
         assert choice is not None
         assert [p for _, p in sorted(choice.candidates)] == pytest.approx(row.tolist(), rel=1e-4)
+
+
+@given(
+    shaping=st.builds(
+        Shaping,
+        presence_penalty=st.sampled_from([0.0, 0.5, -2.0]),
+        frequency_penalty=st.sampled_from([0.0, 0.25, 2.0, -0.3]),
+        logit_bias=st.dictionaries(st.integers(0, 19), st.floats(-100, 100, width=32), max_size=6).map(
+            lambda biases: tuple(TokenBias(*each) for each in biases.items())
+        ),
+        bad_words=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=3).map(tuple), max_size=9).map(tuple),
+        min_tokens=st.integers(0, 12),
+        held_back=st.lists(st.integers(0, 19), max_size=3).map(tuple),
+    ),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    prompt=st.lists(st.integers(0, 19), min_size=1, max_size=8),
+    output=st.lists(st.integers(0, 19), max_size=12),
+    split=st.integers(0, 20),
+)
+@settings(max_examples=200)
+def test_shaped_scores_equal_hugging_faces_and_the_penalties_openais_formula(
+    shaping: Shaping, repetition_penalty: float, prompt: list[int], output: list[int], split: int
+) -> None:
+    vocab, position = 20, len(output)
+    scores = _logits(1, vocab)
+    expected, text, written = scores, torch.tensor([[*prompt, *output]]), torch.tensor([output], dtype=torch.int64)
+    if shaping.logit_bias:
+        sequences = {(one.token,): one.bias for one in shaping.logit_bias}
+        expected = hf.SequenceBiasLogitsProcessor(sequences)(text, expected)
+    if shaping.bad_words:
+        words = [list(word) for word in shaping.bad_words]
+        expected = hf.NoBadWordsLogitsProcessor(words)(written, expected)
+    if shaping.held_back:
+        processor = hf.MinNewTokensLengthLogitsProcessor(len(prompt), shaping.min_tokens, list(shaping.held_back))
+        expected = processor(text, expected)
+    expected = hf.RepetitionPenaltyLogitsProcessor(repetition_penalty)(text, expected)
+    counts = torch.tensor([[output.count(token) for token in range(vocab)]], dtype=torch.float32)
+    expected = expected - counts * shaping.frequency_penalty - (counts > 0).float() * shaping.presence_penalty
+    sampling = Sampling(repetition_penalty=repetition_penalty, shaping=shaping)
+    tokens = [*prompt, *output]
+    query = Query(sampling, position, vocab, tokens[:split], tokens[split:])
+    (choice,) = choose(scores, [query])
+    if not expected.isfinite().any():
+        assert choice is None
+        return
+    assert choice is not None
+    likely = dict(choice.candidates)
+    found = [likely.get(token, 0.0) for token in range(vocab)]
+    assert found == pytest.approx(expected.softmax(-1)[0].tolist(), rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("vocab", [4096, 5000, 16_384])
