@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from cosine_protocol.errors import UsageError
 
@@ -88,7 +89,7 @@ class GgufTensor:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class GgufHeader:
     """The metadata by their keys, the tensors in the order of their names, and the files, the first one first."""
 
@@ -97,11 +98,29 @@ class GgufHeader:
     parts: tuple[Path, ...]
 
 
+_HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()
+"""By the file itself, under whatever name, and its size and time."""
+
+
 def read_header(file: Path) -> GgufHeader:
     """Read the header of a model, of all its parts if the file is the first of several.
 
-    Checks that all tensors are there. Raises `UsageError`.
+    Checks that all tensors are there. One that somebody still holds is not read again: a large vocabulary takes
+    seconds. Raises `UsageError`.
     """
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    header = _HELD.get(key)
+    if header is None:
+        header = _HELD[key] = _whole(file)
+    return header
+
+
+def _whole(file: Path) -> GgufHeader:
+    """The header of a model. Raises `UsageError`."""
     first = read_part(file)
     count = first.metadata.get(PART_COUNT, 1)
     if not isinstance(count, int) or count <= 1:

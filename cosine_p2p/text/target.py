@@ -11,6 +11,7 @@ from typing import Any, Final
 from platformdirs import user_data_dir
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
@@ -111,7 +112,9 @@ class Target:
     def parse(cls, text: str) -> "Target":
         """A folder or a GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
         path = Path(text).expanduser()
-        if path.suffix == GGUF_SUFFIX and path.is_file():
+        # Held to the end, so that all who look into the file share one reading of it.
+        header = read_header(path) if path.suffix == GGUF_SUFFIX and path.is_file() else None
+        if header is not None:
             path = unfold(path, tokenizer_files(path))
         if path.is_dir():
             facts = read_target_facts(path, name=text)

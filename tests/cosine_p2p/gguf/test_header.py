@@ -107,3 +107,12 @@ def test_names_of_parts() -> None:
     assert [part_names(name) for name in ("a.gguf", "a-00002-of-00003.gguf", "a-00001-of-00000.gguf")] == [
         ("a.gguf",), ("a-00002-of-00003.gguf",), ("a-00001-of-00000.gguf",)
     ]  # fmt: skip
+
+
+def test_a_header_is_read_once_while_somebody_holds_it(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf", {"general.name": "one"})
+    (tmp_path / "link.gguf").symlink_to(file)
+    held = read_header(file)
+    assert read_header(file) is held is read_header(tmp_path / "link.gguf")
+    write_sample(file, {"general.name": "another"})
+    assert read_header(file).metadata["general.name"] == "another"
