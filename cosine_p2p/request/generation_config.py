@@ -3,12 +3,13 @@
 `generation_config.json` is read as transformers reads it (docs/decisions/0017-generation-config.md).
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_p2p.request.arguments import FLAG, TOKEN_IDS, read_argument, whole
+from cosine_p2p.request.model_config import FILE_NAME as MODEL_CONFIG
+from cosine_p2p.request.model_config import read_config_object, read_model_config, text_part
 from cosine_p2p.request.options import read_option
 from cosine_p2p.request.results import AppliedConfig
 from cosine_protocol.errors import UsageError
@@ -55,20 +56,30 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 
 
 def read_eos(folder: Path) -> tuple[int, ...]:
-    """The end-of-sequence ids of a model: of its generation config, else of its config.
+    """The end-of-sequence ids of a model: of its generation config, else of its config, else of the part for text.
 
-    Raises `UsageError` if one of them cannot be read, also where the other says it: no engine could load the model.
+    The first that says anything counts; null says nothing, and a negative id that no token ends a text. Raises
+    `UsageError` if one of them cannot be read, also where another says it: no engine could load the model.
     """
     found: tuple[int, ...] | None = None
-    for name in (FILE_NAME, "config.json"):
-        file = folder / name
+    model = read_model_config(folder)
+    own = read_config_object(folder / FILE_NAME)
+    for name, config in ((FILE_NAME, own), (MODEL_CONFIG, model), (MODEL_CONFIG, text_part(model))):
+        ids = config.get("eos_token_id")
+        if ids is None:
+            continue
+        listed = [token for token in (ids if isinstance(ids, list) else [ids]) if not _is_negative(token)]
         try:
-            ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
-            if ids is not None and found is None:
-                found = read_argument("eos_token_id", ids if isinstance(ids, list) else [ids], TOKEN_IDS)
-        except (OSError, ValueError, AttributeError, RecursionError, UsageError) as error:
-            raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+            read = read_argument("eos_token_id", listed, TOKEN_IDS)
+        except UsageError as error:
+            raise UsageError(f"{folder / name} cannot be read ({error}); fetch the model again.") from None
+        found = read if found is None else found
     return found or ()
+
+
+def _is_negative(token: object) -> bool:
+    """True for -1, which configurations have in place of null."""
+    return isinstance(token, int) and token < 0
 
 
 def read_generation_config(folder: Path) -> GenerationDefaults | None:
@@ -76,14 +87,8 @@ def read_generation_config(folder: Path) -> GenerationDefaults | None:
 
     Values that mean nothing are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
     """
-    file = folder / FILE_NAME
-    if not file.is_file():
-        return None
-    try:
-        config = json.loads(file.read_text("utf-8"))
-        set_options = {str(name): value for name, value in config.items() if value is not None}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    config = read_config_object(folder / FILE_NAME)
+    set_options = {name: value for name, value in config.items() if value is not None}
     values: dict[str, Any] = {}
     lost = {name for name in set_options.keys() & NOT_HONOURED if not asks_for_nothing(name, set_options[name])}
     for name in set_options.keys() & {*VALUES, "do_sample"}:

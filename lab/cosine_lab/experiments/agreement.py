@@ -22,7 +22,8 @@ from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.home_model import OWN_LAYER, HomeModel, is_eagle_head, load_with_home
-from cosine_node.models.model import ModelSource, fetch_folder, target_sizes
+from cosine_node.models.model import ModelSource, fetch_folder
+from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.training.answers import Answer
 from cosine_node.training.distilling import choices_along, drafter_in
 from cosine_node.training.questions import prompts_of
@@ -109,7 +110,7 @@ def answers_of(target: str, options: AgreementOptions) -> list[Answer]:
 
 def load_guesses(target: str, drafters: Sequence[str]) -> dict[str, Guesses]:
     """What each drafter of a target would choose, and what copying would. Raises `UsageError`."""
-    vocab_tokens, _ = target_sizes(fetch_folder(target))
+    vocab_tokens = ModelSizes.read(fetch_folder(target)).vocab_tokens
     engines = {COPYING: NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS)} | {
         name.removeprefix(zoo.SCHEME): drafter_in(
             fetch_folder(name), vocab_tokens=vocab_tokens, device="cpu", pool_tokens=POOL_TOKENS

@@ -16,6 +16,8 @@ from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engin
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.request.model_config import FILE_NAME as CONFIG_FILE
+from cosine_p2p.request.model_config import read_model_config
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -88,15 +90,13 @@ def read_gguf(source: str, file: Path) -> ModelFiles:
 
 def read_folder(source: str, folder: Path) -> ModelFiles:
     """Look at the files of a model in a folder."""
+    if not (folder / CONFIG_FILE).is_file():
+        return ModelFiles(source=source, folder=folder, problem=f"it has no {CONFIG_FILE}")
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = read_model_config(folder)
         tokenizer = TokenizerFiles.read(folder)
-    except FileNotFoundError:
-        return ModelFiles(source=source, folder=folder, problem="it has no config.json")
-    except (OSError, ValueError, RecursionError, UsageError) as error:
-        return ModelFiles(source=source, folder=folder, problem=f"it cannot be read: {error}")
-    if not isinstance(config, dict):
-        return ModelFiles(source=source, folder=folder, problem="its config.json is no object")
+    except (OSError, UsageError) as error:
+        return ModelFiles(source=source, folder=folder, problem=str(error))
     weights = sorted(folder.glob("*.safetensors"))
     parameters, damage = 0, ""
     for file in weights:
@@ -170,7 +170,7 @@ def _read_hub(source: str) -> ModelFiles:
         if source.startswith(HUB_FILE):
             owner, name, wanted = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
             repository = f"{owner}/{name}"
-        names = part_names(wanted) if wanted else ("config.json",)
+        names = part_names(wanted) if wanted else (CONFIG_FILE,)
         known = [try_to_load_from_cache(repository, name) for name in names]
         if isinstance(known[0], str) and all(isinstance(one, str) for one in known):
             return read_gguf(source, Path(known[0])) if wanted else read_folder(source, Path(known[0]).parent)

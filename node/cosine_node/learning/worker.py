@@ -27,7 +27,7 @@ from cosine_node.learning.finetuning import RoundSettings, acceptance_along, tra
 from cosine_node.learning.served_weights import add_what_serves
 from cosine_node.learning.stream_store import read_streams
 from cosine_node.learning.versions import Versions
-from cosine_node.models.model import target_sizes
+from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.training.distilling import drafter_in
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -45,7 +45,7 @@ def carry_out(order: Order | Answer) -> Answer:
         case ComparisonOrder():
             limit_threads(1, Path(order.live))
             streams = read_streams(Path(order.folder), held_out=None, after=order.after)
-            vocab_tokens = target_sizes(Path(order.target))[0]
+            vocab_tokens = ModelSizes.read(Path(order.target)).vocab_tokens
             earlier, live = (
                 acceptance_along(drafter_in(Path(weights), vocab_tokens=vocab_tokens), streams)
                 for weights in (order.earlier, order.live)
@@ -60,7 +60,7 @@ def _learn(order: RoundOrder) -> RoundOutcome:
     files = TokenizerFiles.read(target)
     if files is None:
         raise UsageError(f"{target} has no tokenizer files.")
-    codec, vocab_tokens = TextTokenizer(files.files), target_sizes(target)[0]
+    codec, vocab_tokens = TextTokenizer(files.files), ModelSizes.read(target).vocab_tokens
     learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
     settings = RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
     versions = Versions(folder)

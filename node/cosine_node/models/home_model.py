@@ -1,6 +1,5 @@
 """The drafter that a verifier holds beside its target: a small model, or a head that reads the target's layers."""
 
-import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.models.model import ModelSource, ServedModel, fetch, load_served
 from cosine_node.terminal.events import Emit
+from cosine_p2p.request.model_config import read_model_config
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
@@ -68,10 +68,9 @@ def _load_small(home: ModelSource, folder: Path, emit: Emit, *, measure_s: float
 def is_eagle_head(folder: Path) -> bool:
     """True for the folder of a draft head, which is no model of its own."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        named = read_model_config(folder).get("architectures")
+    except UsageError:
         return False
-    named = config.get("architectures") if isinstance(config, dict) else None
     return isinstance(named, list) and any("eagle3" in str(name).lower() for name in named)
 
 

@@ -1,6 +1,5 @@
 """Loads the model that a volunteer names: the engine, its cost curve, and its identity by content."""
 
-import json
 import logging
 import time
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_targe
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
+from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
@@ -198,24 +198,13 @@ def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engi
     if source.model == NGRAM:
         from cosine_node.engine.ngram import NgramEngine
 
-        vocab_tokens, context_tokens = target_sizes(folder)
-        return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
+        sizes = ModelSizes.read(folder)
+        return NgramEngine(vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     engine = load_with(source.engine, folder, zoo.resolve(source.model), vocabulary)
     if vocabulary is None:
         return engine
-    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=target_sizes(target_folder)[0])
-
-
-def target_sizes(target_folder: Path) -> tuple[int, int]:
-    """Tokens of a target's vocabulary and context."""
-    try:
-        config = json.loads((target_folder / "config.json").read_text("utf-8"))
-        return config["vocab_size"], config.get("max_position_embeddings", 4096)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(
-            f"{target_folder} is no target to draft for: no config.json names its vocabulary."
-        ) from None
+    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=ModelSizes.read(target_folder).vocab_tokens)
 
 
 def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | None:
@@ -239,7 +228,7 @@ def _retokenized(
         engine,
         own=own_tokens,
         target=target_tokens,
-        vocab_tokens=target_sizes(target_folder)[0],
+        vocab_tokens=ModelSizes.read(target_folder).vocab_tokens,
         lead=own_tokens.lead,
         ends=own_tokens.ends,
     )

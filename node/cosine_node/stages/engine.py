@@ -83,8 +83,12 @@ def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
     Files name layers as modules are called, but not always below the same modules.
     """
     held = decoder_layers(part)
-    name = next(name for name, module in part.named_modules() if module is held).rpartition(".")[2]
+    lists = {name: module for name, module in part.named_modules() if isinstance(module, torch.nn.ModuleList)}
+    above, _, name = next(name for name, module in lists.items() if module is held).rpartition(".")
     number = re.compile(rf"(?:^|\.){re.escape(name)}\.([0-9]+)\.")
+    # Those of what sees beside the model of texts, called the same.
+    others = {other.removesuffix(f".{name}").rpartition(".")[2] for other in lists if other.endswith(f".{name}")}
+    foreign = tuple(f"{other}.{name}." for other in others - {above.rpartition(".")[2]})
     absent = tuple(
         f"{name.rpartition('.')[2]}.{weight}"
         for name, module in part.named_modules()
@@ -93,7 +97,7 @@ def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
     )
 
     def is_wanted(key: str) -> bool:
-        found = number.search(key)
+        found = None if any(other in key for other in foreign) else number.search(key)
         return not key.endswith(absent) if found is None else int(found[1]) in layers
 
     return is_wanted

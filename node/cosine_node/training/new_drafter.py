@@ -19,6 +19,8 @@ INITIAL_DEVIATION: Final = 0.02
 """Llama's own standard deviation of initial weights."""
 LAYER_NAME: Final = re.compile(r"^(.*\b(?:layers|h)\.)(\d+)(\..*)$")
 """Parameters of a layer, as transformers names them in nearly all models."""
+TEXT_MODEL: Final = "language_model"
+"""The name of the model of texts within one that also sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,12 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
 
     Negative layers count from the last. The reserved id begins as the mean of all tokens. Raises `UsageError`.
     """
-    count = target.config.num_hidden_layers
+    # Of a model that also sees, the part that reads: the drafter is a model of texts.
+    config = copy.deepcopy(target.config.get_text_config())
+    count = config.num_hidden_layers
     if not layers or any(not -count <= layer < count for layer in layers):
         raise UsageError(f"--layers must name some of the target's {count} layers, 0 to {count - 1}.")
     chosen = [layer % count for layer in layers]
-    config = copy.deepcopy(target.config)
     config.num_hidden_layers = len(chosen)
     config.vocab_size = vocabulary.reserved_id + 1
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None
@@ -88,7 +91,7 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
         config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
     )
     known = torch.tensor(vocabulary.target_ids)
-    weights = target.state_dict()
+    weights = {name.replace(f".{TEXT_MODEL}.", ".", 1): weight for name, weight in target.state_dict().items()}
     by_token = tables_by_token(drafter)
     state = {}
     for name, own in drafter.state_dict().items():

@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from cosine_node.engine.torch.loading import load_model, read_config, resolve_device
+from cosine_node.engine.torch.loading import load_model, resolve_device
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.models.model import fetch_folder
+from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.training.answers import Answer, TargetPrompt
 from cosine_node.training.local_target import LocalTarget
 from cosine_node.training.loop import computes_in_bfloat16
@@ -88,7 +89,7 @@ class LocalSource:
         if self.width is None:
             model = load_model(str(self.folder), dtype=torch.float32)
             return drafter_of(model, layers=self.layers, vocabulary=vocabulary)
-        context = read_config(str(self.folder)).get_text_config().max_position_embeddings
+        context = ModelSizes.read(self.folder).context_tokens
         return new_model(Shape(len(self.layers), self.width, vocabulary.reserved_id + 1, context), self.seed)
 
 

@@ -323,6 +323,35 @@ def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) ->
     assert read_eos(tmp_path) == (0,)
 
 
+@pytest.mark.parametrize(
+    ("generation", "config", "ends"),
+    [
+        ({}, {"eos_token_id": None}, ()),
+        ({"eos_token_id": None}, {"eos_token_id": 5}, (5,)),
+        ({"eos_token_id": -1}, {"eos_token_id": 5}, ()),
+        ({}, {"eos_token_id": -1}, ()),
+        ({}, {"eos_token_id": [-1, 5]}, (5,)),
+        ({"eos_token_id": []}, {"eos_token_id": 5}, ()),
+        ({}, {"text_config": {"eos_token_id": [1, 106]}}, (1, 106)),
+        ({}, {"eos_token_id": 2, "text_config": {"eos_token_id": 1}}, (2,)),
+        ({"eos_token_id": [7]}, {"eos_token_id": 2, "text_config": {"eos_token_id": 1}}, (7,)),
+        ({}, {"text_config": {"eos_token_id": None}}, ()),
+    ],
+)
+def test_null_says_nothing_and_a_negative_id_that_nothing_ends_a_text(
+    tmp_path: Path, generation: object, config: object, ends: tuple[int, ...]
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_eos(tmp_path) == ends
+
+
+def test_a_configuration_that_contradicts_itself_is_one_sentence(target: Path) -> None:
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "hidden_size": 65}))
+    assert "not a multiple of the number of attention heads" in refused(Role.VERIFIER, target)
+
+
 def test_events_say_what_is_going_on(target: Path) -> None:
     events: list[tuple[str, dict[str, object]]] = []
     source = ModelSource(model=NGRAM, target=str(target), engine=EngineChoice(device="cpu"))

@@ -34,6 +34,7 @@ from tests.node.engine.tiny_models import (
     VOCAB,
     WINDOWED,
     build,
+    gemma3_that_sees,
 )
 from tests.node.stages.chains import FOUR, POOL_TOKENS, save_tiny
 from tests.thoroughness import soak_rest
@@ -377,3 +378,14 @@ def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
     monkeypatch.setattr(LayerBefore, "forward", forward)
     with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
         load_stages(tmp_path, ranges(1, 4)[1:], slots=64)
+
+
+def test_the_parts_of_a_model_that_sees_are_those_of_its_model_of_texts(tmp_path: Path) -> None:
+    whole = build(gemma3_that_sees())
+    whole.save_pretrained(tmp_path)
+    for part in (LayerRange(first=0, end=1, layers=2), LayerRange(first=1, end=2, layers=2)):
+        model = load_part(str(tmp_path), part, dtype=torch.float32)
+        layers = model.get_decoder().layers
+        assert [isinstance(layer, AbsentLayer) for layer in layers] == [index not in part for index in range(2)]
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(weight, whole.get_parameter(name), rtol=0, atol=0, msg=name)

@@ -9,7 +9,7 @@ import transformers as tf
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.training.new_drafter import Shape, adopt, drafter_of
 from cosine_protocol.errors import UsageError
-from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB
+from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, gemma3_that_sees
 
 ALL = DraftVocabulary(tuple(range(VOCAB)))
 SOME = DraftVocabulary((3, 17, 150))
@@ -76,3 +76,13 @@ def test_a_drafter_of_another_shape_is_not_adopted() -> None:
     one, two = (drafter_of(model, layers=layers, vocabulary=SOME) for layers in ((0,), (0, 1)))
     with pytest.raises(UsageError, match="shape"):
         adopt(two, one, SOME, SOME)
+
+
+def test_the_drafter_of_a_model_that_sees_reads_texts_alone() -> None:
+    model = build(gemma3_that_sees())
+    drafter = drafter_of(model, layers=(0, 1), vocabulary=ALL).eval()
+    assert drafter.config.model_type == "gemma3_text"
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        found, expected = drafter(input_ids=tokens).logits[..., :VOCAB], model(input_ids=tokens).logits
+    assert torch.allclose(found, expected, atol=1e-5)

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosine_node.engine.context_length import STRETCHED_ROPES
 from cosine_node.engine.processor import has_matrix_units
 from cosine_node.engine.torch.attention import attend
 from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
 from cosine_node.engine.torch.pass_plan import DecoderPlan
 from cosine_node.engine.torch.row_tiles import VECTOR, RowKernel
-from cosine_node.engine.torch.support import STRETCHED_ROPES
 
 KNOWN_LAYERS: Final = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
 from cosine_node.engine.torch.load_self_test import SelfTestPasses
@@ -29,7 +30,7 @@ from cosine_node.engine.torch.row_tiles import (
     RowTileSet,
     measure_tiles,
 )
-from cosine_node.engine.torch.support import UNBOUNDED_TOKENS, context_tokens
+from cosine_node.engine.torch.support import context_tokens
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
@@ -29,7 +30,6 @@ from cosine_node.engine.torch.partial_model import part_of
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
-    UNBOUNDED_TOKENS,
     UnsupportedModel,
     cache_parameter,
     context_tokens,

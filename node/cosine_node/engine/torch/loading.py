@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
@@ -179,7 +180,10 @@ def read_config(source: str) -> Any:
         transformers_config(file)
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except StrictDataclassError as error:
+        # What is wrong stands on its second line.
+        raise UsageError(f"No model can be read from '{source}': {' '.join(str(error).split())}") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
 
 

@@ -106,12 +106,16 @@ class AbsentOutput(nn.Identity):
 def decoder_layers(model: Any) -> nn.ModuleList:
     """The layers of a causal LM. Raises `UnsupportedModel` where they cannot be told from its other parts."""
     count = model.config.get_text_config().num_hidden_layers
-    found = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
-    # Lists inside of layers, of experts for example, come after the list of layers that they are in.
-    outer = [one for one in found if not any(one is not other and one in list(other.modules()) for other in found)]
-    if len(outer) != 1:
-        raise UnsupportedModel(model.config.model_type, "its layers cannot be told from its other parts")
-    return outer[0]
+    # What sees beside a model of texts may have as many layers.
+    for place in (model.get_decoder(), model):
+        found = [module for module in place.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+        # Lists inside of layers, of experts for example, come after the list of layers that they are in.
+        outer = [
+            one for one in found if not any(one is not other and one in list(other.modules()) for other in found)
+        ]
+        if len(outer) == 1:
+            return outer[0]
+    raise UnsupportedModel(model.config.model_type, "its layers cannot be told from its other parts")
 
 
 def part_class(model_class: Any, layers: LayerRange) -> Any:

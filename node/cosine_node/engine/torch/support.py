@@ -5,14 +5,8 @@ from typing import Any, Final
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from cosine_node.engine import context_length
 from cosine_protocol.errors import UsageError
-
-STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
-"""Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
-
-UNBOUNDED_TOKENS: Final = 1 << 20
-"""The context of a model whose configuration names none. The pool bounds it sooner."""
-
 
 ATTENTION_KINDS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
 """The names that configurations have for layers whose state is keys and values only."""
@@ -73,15 +67,7 @@ def cache_parameter(model_class: Any) -> str | None:
 def context_tokens(config: Any) -> int:
     """The longest sequence whose tokens do not depend on the rest of the pass."""
     text = config.get_text_config()
-    # MPT has a name of its own.
-    named = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
-    longest: int = named or UNBOUNDED_TOKENS
-    # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
-    parameters = getattr(text, "rope_parameters", None) or {}
-    for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):
-        if rope.get("rope_type") in STRETCHED_ROPES:
-            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
-    return longest
+    return context_length.context_tokens({name: getattr(text, name, None) for name in context_length.FACTS})
 
 
 def numerics(model: Any) -> str:

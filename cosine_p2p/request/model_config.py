@@ -1,0 +1,40 @@
+"""A model's config.json as transformers reads it, without transformers."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.errors import UsageError
+
+FILE_NAME: Final = "config.json"
+"""As `save_pretrained` writes it."""
+TEXT_PARTS: Final = ("text_config", "thinker_config", "llm_config", "language_config", "decoder", "generator")
+"""The names under which models that also see or hear keep the configuration of their language model."""
+
+
+def read_model_config(folder: Path) -> Mapping[str, Any]:
+    """The object in a folder's config.json, empty where there is no such file. Raises `UsageError`."""
+    return read_config_object(folder / FILE_NAME)
+
+
+def read_config_object(file: Path) -> Mapping[str, Any]:
+    """The object in a file of JSON, empty where there is no such file. Raises `UsageError`."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} cannot be read (it holds no object); fetch the model again.")
+    return content
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the language model: the part that has a name of its own, within what is around it.
+
+    Where the part does not say a thing, what is said beside it counts: older files have all of it there.
+    """
+    part = next((config[name] for name in TEXT_PARTS if isinstance(config.get(name), dict)), None)
+    return config if part is None else {**config, **text_part(part)}

@@ -1,0 +1,37 @@
+"""The longest text of a model, as its configuration tells it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+NAMES: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+    "context_length",
+    "model_max_length",
+)
+"""What configurations call it. transformers reads most of them by the first name."""
+FACTS: Final = (*NAMES, "rope_parameters")
+"""All that is looked at."""
+STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
+UNBOUNDED_TOKENS: Final = 1 << 20
+"""The context of a model whose configuration names none. The pool bounds it sooner."""
+
+
+def context_tokens(facts: Mapping[str, Any]) -> int:
+    """The longest sequence whose tokens do not depend on the rest of the pass, by what a configuration says."""
+    longest = next((facts[name] for name in NAMES if _is_length(facts.get(name))), UNBOUNDED_TOKENS)
+    parameters = facts.get("rope_parameters") or {}
+    # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
+    for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):
+        if rope.get("rope_type") in STRETCHED_ROPES:
+            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
+    return longest
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and value > 0

@@ -1,0 +1,99 @@
+"""Sizes are read as transformers reads them, from every shape of configuration, with transformers and without."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers as tf
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from cosine_node.engine.context_length import UNBOUNDED_TOKENS
+from cosine_node.engine.torch.support import context_tokens
+from cosine_node.models import model_sizes
+from cosine_node.models.model_sizes import ModelSizes
+from cosine_protocol.errors import UsageError
+
+
+@pytest.fixture(params=["with transformers", "without"])
+def _library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without":
+        monkeypatch.setattr(model_sizes, "find_spec", lambda name: None)
+
+
+def read(folder: Path, config: object) -> tuple[int, int]:
+    (folder / "config.json").write_text(json.dumps(config))
+    sizes = ModelSizes.read(folder)
+    return sizes.vocab_tokens, sizes.context_tokens
+
+
+TEXT: dict[str, Any] = {"model_type": "llama", "vocab_size": 32_064, "max_position_embeddings": 4096}
+SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "GPT-2": (
+        {"model_type": "gpt2", "vocab_size": 50_257, "n_positions": 1024, "n_ctx": 1024, "n_embd": 8},
+        (50_257, 1024),
+    ),
+    "GPT-J": ({"model_type": "gptj", "vocab_size": 9, "n_positions": 2048, "n_layer": 2}, (9, 2048)),
+    "MPT": ({"model_type": "mpt", "vocab_size": 9, "max_seq_len": 512}, (9, 512)),
+    "DBRX": ({"model_type": "dbrx", "vocab_size": 9, "max_seq_len": 32_768}, (9, 32_768)),
+    "Bloom": ({"model_type": "bloom", "vocab_size": 9}, (9, UNBOUNDED_TOKENS)),
+    "ChatGLM": ({"model_type": "nobodys", "vocab_size": 9, "seq_length": 8192}, (9, 8192)),
+    "another's": ({"model_type": "nobodys", "vocab_size": 9, "max_sequence_length": 300}, (9, 300)),
+    "n_ctx alone": ({"model_type": "nobodys", "vocab_size": 9, "n_ctx": 700}, (9, 700)),
+    "LLaVA": ({"model_type": "llava", "text_config": TEXT, "vision_config": {}}, (32_064, 4096)),
+    "Mistral 3": (
+        {"model_type": "mistral3", "text_config": {**TEXT, "model_type": "mistral"}, "vision_config": {}},
+        (32_064, 4096),
+    ),
+    "Gemma 3": (
+        {"model_type": "gemma3", "text_config": {**TEXT, "model_type": "gemma3_text"}, "vision_config": {}},
+        (32_064, 4096),
+    ),
+    "Qwen2-VL": (
+        {"model_type": "qwen2_vl", "vocab_size": 152_064, "max_position_embeddings": 32_768, "vision_config": {}},
+        (152_064, 32_768),
+    ),
+    "a part within a part": (
+        {"model_type": "nobodys", "thinker_config": {"text_config": TEXT}, "vocab_size": 7},
+        (32_064, 4096),
+    ),
+}
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_tells_the_sizes_of_its_model_of_texts(tmp_path: Path, shape: str) -> None:
+    config, sizes = SHAPES[shape]
+    assert read(tmp_path, config) == sizes
+
+
+@pytest.mark.parametrize("kind", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+def test_a_configuration_written_out_says_the_same_without_transformers(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        config = tf.AutoConfig.for_model(kind)
+        text = config.get_text_config()
+    except Exception as error:
+        # Broad, because each kind has its own reasons why it needs more than its defaults.
+        pytest.skip(f"this kind has no defaults: {type(error).__name__}")
+    if not isinstance(getattr(text, "vocab_size", None), int):
+        pytest.skip("this kind has no vocabulary of its own")
+    monkeypatch.setattr(model_sizes, "find_spec", lambda name: None)
+    assert read(tmp_path, json.loads(config.to_json_string(use_diff=False))) == (
+        text.vocab_size,
+        context_tokens(config),
+    )
+
+
+def test_defaults_of_a_kind_that_its_file_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
+    """As gemma-3's configurations are: their part for text leaves out what is as always."""
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 8}}
+    assert read(tmp_path, config) == (262_208, 131_072)
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("config", [{}, [], {"model_type": "nobodys"}, {"vocab_size": "many"}, {"vocab_size": -1}])
+def test_a_folder_that_names_no_vocabulary_is_refused(tmp_path: Path, config: object) -> None:
+    with pytest.raises(UsageError):
+        read(tmp_path, config)
