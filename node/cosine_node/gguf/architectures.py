@@ -118,14 +118,24 @@ def _layers(model: GgufFile) -> range:
     return range(count)
 
 
-def _by_layer(model: GgufFile, key: str, default: list[int]) -> list[int]:
-    """A number for each layer, where the file has one for each; else the default. Raises `UsageError`."""
+def drafting_layers(model: GgufFile) -> int:
+    """The last layers, which guess further tokens and which transformers leaves out."""
+    has_some = model.metadata.get(f"{model.architecture}.nextn_predict_layers")
+    count = model.size("nextn_predict_layers") if has_some else 0
+    if count >= len(_layers(model)):
+        raise UsageError(f"{model.path} says that all of its layers are for drafting; fetch it again.")
+    return count
+
+
+def _by_layer(model: GgufFile, key: str, default: list[int], *, count: int | None = None) -> list[int]:
+    """A number for each layer, or so many, where the file has a list; else the default. Raises `UsageError`."""
+    count = len(_layers(model)) if count is None else count
     given = model.metadata.get(f"{model.architecture}.{key}")
     if not isinstance(given, list):
         return default
-    if len(given) < len(_layers(model)) or not all(isinstance(one, int) for one in given):
-        raise UsageError(f"{model.path} does not say its {model.architecture}.{key} of each layer; fetch it again.")
-    return given[: len(_layers(model))]
+    if len(given) < count or not all(isinstance(one, int) for one in given):
+        raise UsageError(f"{model.path} has too short a list of its {model.architecture}.{key}; fetch it again.")
+    return given[:count]
 
 
 def _window(model: GgufFile) -> int | None:
@@ -166,8 +176,15 @@ def _width_of(model: GgufFile, place: str) -> int | None:
     return None if tensor is None else tensor.shape[0]
 
 
-def _experts(model: GgufFile) -> dict[str, Any]:
-    """The sizes of a mixture, under all names that configurations have for them."""
+def _experts(model: GgufFile, *, gating: int = 1) -> dict[str, Any]:
+    """The sizes of a mixture, under all names that configurations have for them.
+
+    The `gating` that transformers has, by llama.cpp's number, is a softmax (1) or a sigmoid (2).
+    """
+    if model.metadata.get(f"{model.architecture}.expert_gating_func", gating) not in (0, gating):
+        raise UsageError(
+            f"{model.path} weights its experts in a way that transformers has not in this architecture."
+        )
     width = model.size("expert_feed_forward_length", default=_width_of(model, "ffn_down_exps"))
     return {
         **common_settings(model),
@@ -230,6 +247,11 @@ def _granite(model: GgufFile) -> dict[str, Any]:
     }
 
 
+def _granite_moe(model: GgufFile) -> dict[str, Any]:
+    shared = model.metadata.get("granitemoe.expert_shared_feed_forward_length")
+    return {**_experts(model), **_granite(model), **({"shared_intermediate_size": shared} if shared else {})}
+
+
 def _qwen2_moe(model: GgufFile) -> dict[str, Any]:
     width = model.size("expert_shared_feed_forward_length", default=_width_of(model, "ffn_down_shexp"))
     shared = {"shared_expert_intermediate_size": width}
@@ -273,6 +295,16 @@ def _falcon(model: GgufFile) -> dict[str, Any]:
 def _starcoder2(model: GgufFile) -> dict[str, Any]:
     common = common_settings(model)
     return {**common, "hidden_act": GELU, "norm_epsilon": _layer_norm(model), "use_bias": True}
+
+
+def _phi2(model: GgufFile) -> dict[str, Any]:
+    return {**_partly_turned(model), "hidden_act": "gelu_new", "layer_norm_eps": _layer_norm(model)}
+
+
+def _exaone4(model: GgufFile) -> dict[str, Any]:
+    window = _window(model)
+    kinds = _layer_kinds(model, period=4 if window else 1)
+    return {**common_settings(model), "sliding_window": window, "layer_types": kinds}
 
 
 def _stablelm(model: GgufFile) -> dict[str, Any]:
@@ -323,8 +355,31 @@ def _lfm2(model: GgufFile) -> dict[str, Any]:
     }
 
 
+def _qwen35(model: GgufFile) -> dict[str, Any]:
+    sections = _by_layer(model, "rope.dimension_sections", [], count=3)
+    common = _partly_turned(model)
+    layers = range(len(_layers(model)) - drafting_layers(model))
+    period = model.size("full_attention_interval", default=4)
+    value_heads = model.size("ssm.time_step_rank")
+    return {
+        **common,
+        "num_hidden_layers": len(layers),
+        "layer_types": ["linear_attention" if (layer + 1) % period else "full_attention" for layer in layers],
+        "linear_conv_kernel_dim": model.size("ssm.conv_kernel"),
+        "linear_key_head_dim": model.size("ssm.state_size"),
+        "linear_num_key_heads": model.size("ssm.group_count"),
+        "linear_num_value_heads": value_heads,
+        "linear_value_head_dim": model.size("ssm.inner_size") // value_heads,
+        "rope_parameters": {**common["rope_parameters"], "mrope_section": sections, "mrope_interleaved": True},
+    }
+
+
+def _qwen35_moe(model: GgufFile) -> dict[str, Any]:
+    return {**_qwen2_moe(model), **_qwen35(model)}
+
+
 def _minimax(model: GgufFile) -> dict[str, Any]:
-    experts = _experts(model)
+    experts = _experts(model, gating=2)
     return {**experts, **_partly_turned(model), "intermediate_size": experts["moe_intermediate_size"]}
 
 
@@ -397,6 +452,23 @@ def _groups_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     return np.ascontiguousarray(np.concatenate([queries, keys, values], axis=1).reshape(rows.shape))
 
 
+def _grouped(more: int = 0) -> Layout:
+    """Rows of value heads: transformers has those of a key head together, llama.cpp the first ones of all before.
+
+    Before the values stand as many keys and queries as `more` says.
+    """
+
+    def lay(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+        [rows] = tensors
+        keys, values = model.size("ssm.group_count"), model.size("ssm.time_step_rank")
+        before = more * keys * model.size("ssm.state_size")
+        tiled = rows[before:].reshape(values // keys, keys, -1, *rows.shape[1:])
+        grouped = tiled.swapaxes(0, 1).reshape(rows[before:].shape)
+        return np.ascontiguousarray(np.concatenate([rows[:before], grouped]))
+
+    return lay
+
+
 def _turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     """A matrix whose rows are transformers' columns."""
     return np.ascontiguousarray(tensors[0].T)
@@ -411,6 +483,11 @@ def _joined(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     return np.concatenate(tensors, axis=1)
 
 
+def _above(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """A gate above what it opens."""
+    return np.concatenate(tensors)
+
+
 def _in_turn(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     """Gates and what they open in turn, along the last axis of transformers' matrices."""
     gate, up = (tensor.swapaxes(1, 2) if tensor.ndim == 3 else tensor for tensor in tensors)
@@ -419,6 +496,18 @@ def _in_turn(tensors: Sequence[Floats], _: GgufFile) -> Floats:
 
 def _experts_turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     return np.ascontiguousarray(tensors[0].swapaxes(1, 2))
+
+
+def _grouped_inputs(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    return np.ascontiguousarray(_grouped()([tensors[0].T], model).T)
+
+
+def _grouped_kernels(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    return np.expand_dims(_grouped(2)(tensors, model), 1)
+
+
+def _grouped_logarithms(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    return _grouped()([_logarithms(tensors, model)], model)
 
 
 def _logarithms(tensors: Sequence[Floats], _: GgufFile) -> Floats:
@@ -446,6 +535,13 @@ HALVES: Final[Mapping[str, Layout]] = {
 }
 """Where llama.cpp turns neighbours of a head, and transformers its halves."""
 JOINED: Final[Mapping[str, Layout]] = {"ffn_gate_exps.weight": _joined}
+QWEN35: Final[Mapping[str, Layout]] = {
+    **dict.fromkeys(("attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight", "ssm_dt.bias"), _grouped()),
+    "attn_qkv.weight": _grouped(2),
+    "ssm_conv1d.weight": _grouped_kernels,
+    "ssm_a": _grouped_logarithms,
+    "ssm_out.weight": _grouped_inputs,
+}
 QKV: Final = ("attn_qkv.weight", "attn_qkv.bias")
 
 LLAMA: Final = Architecture("llama", "LlamaForCausalLM", layouts=HALVES)
@@ -464,6 +560,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "qwen3moe": Architecture(
         "qwen3_moe", "Qwen3MoeForCausalLM", lambda model: {**_experts(model), "norm_topk_prob": True}, JOINED
+    ),
+    "qwen35": Architecture("qwen3_5_text", "Qwen3_5ForCausalLM", _qwen35, QWEN35, norms_are_offsets=True),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe_text",
+        "Qwen3_5MoeForCausalLM",
+        _qwen35_moe,
+        {**QWEN35, **JOINED, "ffn_gate_inp_shexp.weight": _with_axis(0)},
+        norms_are_offsets=True,
     ),
     "gemma": Architecture(
         "gemma", "GemmaForCausalLM", lambda model: _gemma(model, layers_27b=0), norms_are_offsets=True
@@ -524,6 +628,17 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         lambda model: {**common_settings(model), "hidden_act": "relu2"},
         HALVES,
     ),
+    "phi2": Architecture("phi", "PhiForCausalLM", _phi2),
+    "granitemoe": Architecture("granitemoe", "GraniteMoeForCausalLM", _granite_moe, {**HALVES, **JOINED}),
+    "olmoe": Architecture(
+        "olmoe", "OlmoeForCausalLM", lambda model: {**_experts(model), "norm_topk_prob": False}, JOINED
+    ),
+    "exaone4": Architecture("exaone4", "Exaone4ForCausalLM", _exaone4),
+    "ernie4_5": Architecture("ernie4_5", "Ernie4_5ForCausalLM"),
+    "seed_oss": Architecture(
+        "seed_oss", "SeedOssForCausalLM", lambda model: {**common_settings(model), "attention_out_bias": False}
+    ),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
     "mamba": Architecture(
         "mamba",
         "MambaForCausalLM",
@@ -538,6 +653,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 OLMO3: Final = Architecture("olmo3", "Olmo3ForCausalLM", _olmo3)
 """The architecture olmo2 with sliding windows."""
+GRANITE_SHARED: Final = Architecture(
+    "granitemoeshared",
+    "GraniteMoeSharedForCausalLM",
+    _granite_moe,
+    {**HALVES, **JOINED, "ffn_gate_shexp.weight": _above},
+)
+"""The architecture granitemoe with an expert that all tokens go through."""
 FALCON_MAMBA: Final = Architecture(
     "falcon_mamba", "FalconMambaForCausalLM", _falcon_mamba, ARCHITECTURES["mamba"].layouts
 )
@@ -551,6 +673,8 @@ def architecture_of(model: GgufFile) -> Architecture | None:
             return MIXTRAL
         case "olmo2" if _window(model) is not None:
             return OLMO3
+        case "granitemoe" if model.metadata.get("granitemoe.expert_shared_feed_forward_length"):
+            return GRANITE_SHARED
         case "mamba" if model.metadata.get("mamba.ssm.dt_b_c_rms"):
             return FALCON_MAMBA
     return ARCHITECTURES.get(model.architecture)

@@ -6,7 +6,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.gguf.architectures import LONG_ROPE, Architecture, architecture_of, rope_scaling, sizes
+from cosine_node.gguf.architectures import (
+    LONG_ROPE,
+    Architecture,
+    architecture_of,
+    drafting_layers,
+    rope_scaling,
+    sizes,
+)
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 
@@ -16,12 +23,26 @@ ELSEWHERE: Final = frozenset({ROPE_FACTORS, *(LONG_ROPE.format(length) for lengt
 """The tensors that are no weights of transformers: its rotary embedding is made of them."""
 STRETCHED: Final = frozenset({"none", "linear", "yarn", "longrope"})
 """The ways to stretch a rotary embedding that both libraries have."""
-EXPERTS: Final[Mapping[str, tuple[str, ...]]] = {
+UNHEEDED: Final[Mapping[str, tuple[float, ...]]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.temperature_length": (0,),
+    "expert_group_count": (0, 1),
+    "expert_weights_scale": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (1,),
+    "rope.scaling.yarn_log_multiplier": (0,),
+}
+"""What llama.cpp computes with and transformers, in these architectures, does not; and where that is nothing."""
+MERGED: Final[Mapping[str, tuple[str, ...]]] = {
     "experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
     "experts.gate_up_proj_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
     "experts.down_proj": ("ffn_down_exps.weight",),
     "experts.down_proj_bias": ("ffn_down_exps.bias",),
     "mlp.e_score_correction_bias": ("exp_probs_b.bias",),
+    "block_sparse_moe.router.weight": ("ffn_gate_inp.weight",),
+    "shared_mlp.input_linear.weight": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
+    "linear_attn.dt_bias": ("ssm_dt.bias",),
 }
 """The tensors of a layer's weights whose names the package `gguf` does not know, as it was written for others."""
 
@@ -57,17 +78,21 @@ def transformers_config(model: GgufFile) -> dict[str, Any]:
 
 def _known_architecture(model: GgufFile) -> Architecture:
     architecture, stretching = architecture_of(model), rope_scaling(model)
-    reason = ""
-    if stretching not in STRETCHED:
-        reason = f"its rotary embedding is stretched in the way {stretching!r}"
     if architecture is None:
-        reason = f"models of the kind {model.architecture!r} are none of those that PyTorch is given"
-    if architecture is None or reason:
-        raise UsageError(
-            f"{model.path} cannot be run from GGUF in PyTorch: {reason}; use the model's own folder, or "
-            "--engine llama."
-        )
+        raise _refusal(model, f"models of the kind {model.architecture!r} are none of those that PyTorch is given")
+    if stretching not in STRETCHED:
+        raise _refusal(model, f"its rotary embedding is stretched in the way {stretching!r}")
+    for key, plain in UNHEEDED.items():
+        value = model.metadata.get(f"{model.architecture}.{key}", plain[0])
+        if value not in plain:
+            raise _refusal(model, f"it has {key} {value!r}, which transformers does without")
     return architecture
+
+
+def _refusal(model: GgufFile, reason: str) -> UsageError:
+    return UsageError(
+        f"{model.path} cannot be run from GGUF in PyTorch: {reason}; use the model's own folder, or --engine llama."
+    )
 
 
 def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -78,8 +103,10 @@ def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tupl
     architecture = _known_architecture(model)
     sources = _sources(model, names)
     used = {tensor for tensors in sources.values() for tensor in tensors}
+    layers = model.size("block_count")
+    spare = tuple(f"blk.{layer}." for layer in range(layers - drafting_layers(model), layers))
     for tensor in model.tensors:
-        if tensor not in used and tensor not in ELSEWHERE:
+        if tensor not in used and tensor not in ELSEWHERE and not tensor.startswith(spare):
             raise UsageError(
                 f"{model.path} has a tensor {tensor}, which is not known in a {model.architecture} model."
             )
@@ -88,7 +115,7 @@ def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tupl
         values = [model.weight(tensor) for tensor in tensors]
         layout = architecture.layouts.get(place)
         found = values[0] if layout is None else layout(values, model)
-        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight")
+        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight") and place != "ssm_norm.weight"
         yield name, found - np.float32(1) if is_offset else found
 
 
@@ -102,7 +129,7 @@ def _sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str, ...]
     for name in names:
         parts = name.split(".")
         layer = next((part for part in parts if part.isdecimal()), None)
-        experts = next((tensors for end, tensors in EXPERTS.items() if name.endswith(f".{end}")), None)
+        experts = next((tensors for end, tensors in MERGED.items() if name.endswith(f".{end}")), None)
         if experts is not None:
             tensors = tuple(f"blk.{layer}.{tensor}" for tensor in experts)
         else:

@@ -246,6 +246,50 @@ _MAMBA_SIZES: Final = {
     "ssm.state_size": _STATE,
     "ssm.time_step_rank": _RANK,
 }
+_DELTA_STATE: Final = 12
+_DELTA_HEADS: Final = (2, 6)
+"""Of keys, and of values."""
+_DELTA_ROWS: Final = (2 * _DELTA_HEADS[0] + _DELTA_HEADS[1]) * _DELTA_STATE
+_DELTA_VALUES: Final = _DELTA_HEADS[1] * _DELTA_STATE
+_DELTA_SIZES: Final = {
+    # llama.cpp norms queries and keys with it too, transformers always with this one.
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.dimension_count": HEAD // 2,
+    "rope.dimension_sections": [2, 2, 2, 0],
+    "full_attention_interval": 2,
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": _DELTA_STATE,
+    "ssm.group_count": _DELTA_HEADS[0],
+    "ssm.time_step_rank": _DELTA_HEADS[1],
+    "ssm.inner_size": _DELTA_VALUES,
+}
+_DELTA: Final = {
+    **weights(
+        attn_norm=(WIDTH,),
+        post_attention_norm=(WIDTH,),
+        attn_qkv=(_DELTA_ROWS, WIDTH),
+        attn_gate=(_DELTA_VALUES, WIDTH),
+        ssm_conv1d=(_DELTA_ROWS, 4),
+        ssm_alpha=(_DELTA_HEADS[1], WIDTH),
+        ssm_beta=(_DELTA_HEADS[1], WIDTH),
+        ssm_norm=(_DELTA_STATE,),
+        ssm_out=(WIDTH, _DELTA_VALUES),
+    ),
+    "ssm_a": (_DELTA_HEADS[1],),
+    "ssm_dt.bias": (_DELTA_HEADS[1],),
+}
+_GATED_ATTENTION: Final = {
+    **attention(HEAD),
+    **weights(attn_q=(2 * HEADS * HEAD, WIDTH), post_attention_norm=(WIDTH,)),
+    **normed_heads(HEAD),
+}
+_DRAFTING: Final = {
+    **_GATED_ATTENTION,
+    "nextn.eh_proj.weight": (WIDTH, 2 * WIDTH),
+    "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,),
+    "nextn.shared_head_norm.weight": (WIDTH,),
+}
 _CONVOLUTION: Final = {
     **weights(attn_norm=(WIDTH,)),
     "shortconv.conv.weight": (WIDTH, 3),
@@ -259,6 +303,21 @@ def without(shapes: Shapes, *names: str) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if name.rpartition(".")[0] not in names}
 
 
+_PHI2: Final = {**attention(kv_heads=HEADS), **without(PLAIN, "ffn_norm")}
+_EXAONE4: Final = {
+    **without(attention(), "attn_norm"),
+    **without(GATED, "ffn_norm"),
+    **POST_NORMS,
+    **normed_heads(QUARTER),
+}
+_GRANITE_MOE_SIZES: Final[dict[str, Any]] = {
+    **EXPERT_SIZES,
+    "feed_forward_length": EXPERT_FEED,
+    "attention.scale": 0.4,
+    "embedding_scale": 3.0,
+    "residual_scale": 0.6,
+    "logit_scale": 2.5,
+}
 YARN: Final = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -464,6 +523,56 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         UNTIED,
     ),
     "arcee": TinyGguf("arcee", sizes(), ({**attention(), **PLAIN},) * 2, UNTIED),
+    "phi2": TinyGguf(
+        "phi2",
+        layer_norm_sizes(kv_heads=HEADS, rope__dimension_count=QUARTER // 2),
+        (
+            {
+                **_PHI2,
+                **biases(_PHI2, "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"),
+            },
+        )
+        * 2,
+        {**UNTIED, **BIASED_NORM, "output.bias": (VOCAB,)},
+    ),
+    "granitemoe": TinyGguf(
+        "granitemoe",
+        sizes(**_GRANITE_MOE_SIZES),
+        ({**attention(), **MIXED},) * 2,
+        TIED,
+    ),
+    "granitemoe-shared": TinyGguf(
+        "granitemoe",
+        sizes(**_GRANITE_MOE_SIZES, expert_shared_feed_forward_length=FEED),
+        ({**attention(), **MIXED, **without(_SHARED, "ffn_gate_inp_shexp")},) * 2,
+        TIED,
+    ),
+    "olmoe": TinyGguf(
+        "olmoe",
+        {**sizes(kv_heads=HEADS, feed_forward_length=EXPERT_FEED), **EXPERT_SIZES},
+        ({**attention(kv_heads=HEADS), **MIXED, **normed_heads(WIDTH)},) * 2,
+        UNTIED,
+    ),
+    "exaone4": TinyGguf("exaone4", sizes(), (_EXAONE4,) * 2, UNTIED),
+    "exaone4-32b": TinyGguf(
+        "exaone4", sizes(layers=64, attention__sliding_window=WINDOW), (_EXAONE4,) * 64, UNTIED
+    ),
+    "ernie4_5": TinyGguf("ernie4_5", sizes(head=HEAD), (GEMMA,) * 2, TIED),
+    "seed_oss": TinyGguf(
+        "seed_oss",
+        sizes(head=HEAD),
+        (
+            {
+                **attention(HEAD),
+                **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
+                **weights(post_attention_norm=(WIDTH,)),
+                **without(GATED, "ffn_norm"),
+            },
+        )
+        * 2,
+        UNTIED,
+    ),
+    "hunyuan-dense": TinyGguf("hunyuan-dense", sizes(head=HEAD), ({**GEMMA, **normed_heads(HEAD)},) * 2, TIED),
     "mamba": TinyGguf("mamba", _MAMBA_SIZES, (_MAMBA,) * 2, TIED),
     "falcon-mamba": TinyGguf("mamba", {**_MAMBA_SIZES, "ssm.dt_b_c_rms": True}, (_MAMBA,) * 2, TIED),
     "lfm2": TinyGguf(
@@ -471,6 +580,24 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         {**sizes(layers=3, shortconv__l_cache=3), "attention.head_count_kv": [0, KV_HEADS, 0]},
         (_CONVOLUTION, {**LLAMA, **normed_heads(QUARTER)}, _CONVOLUTION),
         {**without(TIED, "output_norm"), **weights(token_embd_norm=(WIDTH,))},
+    ),
+    "qwen35": TinyGguf(
+        "qwen35",
+        {**sizes(head=HEAD), **_DELTA_SIZES},
+        tuple({**first, **without(GATED, "ffn_norm")} for first in (_DELTA, _GATED_ATTENTION)),
+        UNTIED,
+    ),
+    "qwen35-drafting": TinyGguf(
+        "qwen35",
+        {**sizes(layers=3, head=HEAD), **_DELTA_SIZES, "nextn_predict_layers": 1},
+        tuple({**first, **without(GATED, "ffn_norm")} for first in (_DELTA, _GATED_ATTENTION, _DRAFTING)),
+        UNTIED,
+    ),
+    "qwen35moe": TinyGguf(
+        "qwen35moe",
+        {**sizes(head=HEAD), **_DELTA_SIZES, **EXPERT_SIZES, "expert_shared_feed_forward_length": FEED},
+        tuple({**first, **without(MIXED, "ffn_norm"), **_SHARED} for first in (_DELTA, _GATED_ATTENTION)),
+        UNTIED,
     ),
     "minimax-m2": TinyGguf(
         "minimax-m2",

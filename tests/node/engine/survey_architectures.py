@@ -220,8 +220,9 @@ def gguf_section() -> list[str]:
         _paragraph(", ".join(f"`{name}`" for name in names)),
         "",
         _paragraph(
-            "`llama` is Mistral, Mixtral and SmolLM2 too, `olmo2` OLMo 3, `mamba` Falcon Mamba. Three differ by "
-            "design: `phi3` has the sliding window that the file states, which llama.cpp leaves out; the rotary "
+            "`llama` is Mistral, Mixtral and SmolLM2 too, `olmo2` OLMo 3, `mamba` Falcon Mamba. Of Qwen 3.5 "
+            "the layers that draft are left out. These differ by design: `phi3` has the sliding window that the "
+            "file states, which llama.cpp leaves out; the rotary "
             "embedding of `gpt-oss` is stretched as in the model's own code, where llama.cpp rounds; GELU is exact "
             "in `falcon` and `gptneox`, and nowhere looked up in a table of float16."
         ),
