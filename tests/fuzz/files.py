@@ -16,7 +16,8 @@ from cosine_node import zoo
 from cosine_node.doctor.model_files import read_folder
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.text_request import parse_chat, parse_completion, parse_object
+from cosine_node.gateway.body import parse_object
+from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel
@@ -298,7 +299,7 @@ def check_body(data: bytes) -> None:
         body = parse_object(data)
         request = (parse_chat if "messages" in body else parse_completion)(body)
         for choice in request.choices(seed=1):
-            json.dumps(json_safe([choice.prompt, choice.echo, choice.seed]), ensure_ascii=False).encode()
+            json.dumps(json_safe([choice.prompt, choice.seed]), ensure_ascii=False).encode()
     except ApiError as error:
         json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
         raise

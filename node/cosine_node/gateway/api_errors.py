@@ -8,6 +8,7 @@ from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
     GenerationTimedOut,
+    OptionRefused,
     PeerLost,
     PromptRefused,
     PromptTooLong,
@@ -69,6 +70,8 @@ def of_failure(error: CosineError, *, param: str) -> ApiError:
             return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="context_length_exceeded", param=param)
         case PromptRefused():
             return bad_value(param, str(error))
+        case OptionRefused(name=name):
+            return bad_value(name, str(error))
         case GenerationTimedOut():
             # Asked again it would take as long again.
             headers = {"X-Should-Retry": "false"}

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +18,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.api_errors import ApiError, of_failure
+from cosine_node.gateway.body import read_object, text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
 from cosine_node.gateway.replies import CHAT, COMPLETION, Json, own_config
-from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
+from cosine_node.gateway.text_options import CHAT_DEFAULTS
+from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_node.gateway.tokens import Answer, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
@@ -138,6 +142,8 @@ def make_app(
             Mount("/v1", routes=_v1_routes(service, watch), middleware=checks),
             Route("/health", health),
             Route("/metrics", metrics),
+            # vLLM and llama.cpp have them here, and clients that know one base alone look for them under it.
+            *_token_routes(service, watch, checks),
         ],
         middleware=middleware,
         exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _hung_up},
@@ -150,6 +156,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
     async def describe(name: str) -> Json:
         verifiers, _ = await watch.look()
+        context = verifiers[0].context_tokens if verifiers else None
         takes_config = bool(verifiers) and service.client.takes_generation_config
         published = verifiers[0].generation_defaults if takes_config else None
         return {
@@ -158,7 +165,10 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
             "created": began_s,
             "owned_by": "cosine",
             "root": service.model_names[0],
-            "max_model_len": verifiers[0].context_tokens if verifiers else None,
+            # By the names of vLLM, OpenRouter and llama.cpp: clients read one of them.
+            "max_model_len": context,
+            "context_length": context,
+            "meta": {"n_ctx": context, "n_ctx_train": context},
             "generation_config": own_config(apply_defaults(published, asked={}, otherwise=CHAT_DEFAULTS)),
         }
 
@@ -172,6 +182,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         return JSONResponse(await describe(name))
 
     return [
+        *_token_routes(service, watch),
         Route("/chat/completions", Endpoint(service, parse_chat, CHAT), methods=["POST"]),
         Route("/completions", Endpoint(service, parse_completion, COMPLETION), methods=["POST"]),
         Route("/models", models),
@@ -179,13 +190,33 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
     ]
 
 
+def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middleware] = ()) -> list[BaseRoute]:
+    """What the target's tokenizer and template answer by themselves."""
+
+    def route(path: str, answer: Answer) -> BaseRoute:
+        async def reply(request: Request) -> Response:
+            body = await read_object(request)
+            service.model_named(None if body.get("model") is None else text(body["model"], "model"))
+            try:
+                said = await service.client.with_tokenizer(partial(answer, body))
+            except CosineError as error:
+                raise of_failure(error, param="messages") from None
+            verifiers, _ = await watch.look()
+            context = verifiers[0].context_tokens if verifiers else None
+            return JSONResponse(said | ({"max_model_len": context} if "count" in said else {}))
+
+        return Route(path, reply, methods=["POST"], middleware=checks)
+
+    return [route("/tokenize", tokenized), route("/detokenize", detokenized), route("/apply-template", rendered)]
+
+
 def count_requests(registry: CollectorRegistry, admission: Admission, model_name: str) -> Callable[[int], None]:
     """Show in a registry the generations that run and wait; the function returned counts a response's status."""
-    for name, text, count in (
+    for name, told, count in (
         ("num_requests_running", "Generations under way.", lambda: admission.running),
         ("num_requests_waiting", "Generations that wait for a place.", lambda: admission.waiting),
     ):
-        gauge = Gauge(f"cosine:{name}", text, ("model_name",), registry=registry)
+        gauge = Gauge(f"cosine:{name}", told, ("model_name",), registry=registry)
         gauge.labels(model_name).set_function(count)
     responses = Counter("cosine:http_responses", "HTTP responses, by status.", ("status",), registry=registry)
     return lambda status: responses.labels(str(status)).inc()

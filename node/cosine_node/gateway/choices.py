@@ -4,11 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cosine_node.gateway.admission import Slots
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
+from cosine_node.gateway.tokens import text_of_tokens
+from cosine_p2p.request.options import Prompt
 from cosine_p2p.request.results import Generation, Observer
+from cosine_p2p.text.prompt import encode_prompt, read_prompt
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.request import Request
 
 if TYPE_CHECKING:
@@ -58,23 +63,9 @@ async def generated(
     events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
 
     async def run(choice: RequestedChoice) -> None:
-        options: dict[str, Any] = {**wanted.asked, "seed": choice.seed, "stop": wanted.stop}
-        async with slots():
-            run = await client.start(choice.prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
-            events.put_nowait(ChoiceStarted(choice, run.request))
-            if choice.echo:
-                events.put_nowait(ChoiceText(choice, choice.echo))
-            is_finished = False
-            try:
-                async with aclosing(run.chunks()) as chunks:
-                    async for chunk in chunks:
-                        if chunk.text:
-                            events.put_nowait(ChoiceText(choice, chunk.text))
-                is_finished = True
-            finally:
-                generation = run.result()
-                (observer.observe if is_finished else observer.observe_abandoned)(generation)
-            events.put_nowait(ChoiceFinished(choice, generation))
+        async with slots(), aclosing(_events_of(wanted, choice, client, observer, cache_scope)) as own:
+            async for event in own:
+                events.put_nowait(event)
 
     tasks = [asyncio.ensure_future(run(choice)) for choice in choices]
     for task in tasks:
@@ -92,3 +83,74 @@ async def generated(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _events_of(
+    wanted: TextRequest,
+    choice: RequestedChoice,
+    client: "AsyncClient",
+    observer: Observer,
+    cache_scope: bytes | None,
+) -> AsyncGenerator[ChoiceEvent, None]:
+    """The events of one choice. Raises as the client."""
+    prompt, echo = choice.prompt, ""
+    tokens: tuple[int, ...] = ()
+    if wanted.is_echoed or not (wanted.adds_special_tokens and wanted.is_generating):
+        tokens, echo = await client.with_tokenizer(partial(_read, wanted, prompt))
+    if not wanted.is_generating:
+        yield ChoiceText(choice, echo)
+        yield ChoiceFinished(choice, _nothing_after(tokens, choice.seed))
+        return
+    prompt = prompt if wanted.adds_special_tokens else tokens
+    options: dict[str, Any] = {**wanted.asked, "seed": choice.seed}
+    run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
+    yield ChoiceStarted(choice, run.request)
+    if echo:
+        yield ChoiceText(choice, echo)
+    is_finished = False
+    try:
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                if chunk.text:
+                    yield ChoiceText(choice, chunk.text)
+        is_finished = True
+    finally:
+        generation = run.result()
+        (observer.observe if is_finished else observer.observe_abandoned)(generation)
+    yield ChoiceFinished(choice, generation)
+
+
+def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tuple[int, ...], str]:
+    """The token ids of a prompt, and its text. Raises `PromptRefused`."""
+    checked = read_prompt(prompt)
+    if isinstance(checked, str):
+        adds = wanted.adds_special_tokens
+        tokens = encode_prompt(codec, checked) if adds else codec.encode(checked, add_special_tokens=False)
+        return tokens, checked if wanted.is_echoed else ""
+    tokens = encode_prompt(codec, checked)
+    return tokens, text_of_tokens(codec, tokens) if wanted.is_echoed else ""
+
+
+def _nothing_after(prompt: Sequence[int], seed: int) -> Generation:
+    """The generation of no token, which nobody is asked for."""
+    return Generation(
+        text="",
+        token_ids=(),
+        prompt_tokens=len(prompt),
+        tokens=0,
+        finish_reason="length",
+        seconds=0.0,
+        time_to_first_token_s=0.0,
+        strategy="",
+        seed=seed,
+        rounds=0,
+        drafted=0,
+        offered=0,
+        accepted=0,
+        near_ties=0,
+        bytes_sent=0,
+        bytes_received=0,
+        drafters=(),
+        verifiers=(),
+        why=(),
+    )

@@ -16,9 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
+from cosine_node.gateway.body import read_object
 from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.replies import ReplyWriter, StreamedReplyWriter, Style, WholeReplyWriter, reason_of
-from cosine_node.gateway.text_request import Parse, TextRequest, read_object
+from cosine_node.gateway.text_request import Parse, TextRequest
 from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
@@ -48,6 +49,12 @@ class Service:
     unix_s: Callable[[], float]
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
 
+    def model_named(self, name: str | None) -> str:
+        """The name of the model that a request means; without one it is the gateway's own. Raises `ApiError`."""
+        if name and name not in self.model_names:
+            raise no_such_model(name, self.model_names)
+        return name or self.model_names[0]
+
 
 class Endpoint:
     """An ASGI application: parses a body, generates, and replies whole or in server-sent events."""
@@ -60,13 +67,12 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         wanted = self._parse(await read_object(request))
-        if wanted.model not in self._service.model_names:
-            raise no_such_model(wanted.model, self._service.model_names)
+        model = self._service.model_named(wanted.model)
         fields: dict[str, Any] = {
             "style": self._style,
             "request_id": request.state.request_id,
             "created_s": int(self._service.unix_s()),
-            "model": wanted.model,
+            "model": model,
             "seed": draw_seed() if wanted.seed is None else wanted.seed,
             "send": send,
         }
@@ -98,8 +104,10 @@ class Endpoint:
         service = self._service
         request_names: list[str] = []
         log_fields["requests"] = request_names
-        # A scope of its own for the prefixes of a key's prompts, so that no other key's times tell of them.
-        scope = blake2b(key, key=service.secret, digest_size=CACHE_SCOPE_BYTES).digest() if key else None
+        # A scope of its own for the prefixes of a key's prompts, so that no other key's times tell of them; and for
+        # those of a salt, for who shares a key with others.
+        owner = key + wanted.cache_salt.encode()
+        scope = blake2b(owner, key=service.secret, digest_size=CACHE_SCOPE_BYTES).digest() if owner else None
 
         async def generate() -> None:
             choices = wanted.choices(writer.seed)

@@ -1,221 +1,82 @@
 """Requests for text: the bodies of chat and plain completions, checked and made alike."""
 
-import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http import HTTPStatus
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from starlette.requests import Request
-
-from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
-from cosine_p2p.request.chat import RESERVED, Chat, Message
-from cosine_p2p.request.options import (
-    OPTIONS,
-    TEXT_DEFAULTS,
-    GenerationOptions,
-    Prompt,
-    choice_seed,
-    read_option,
+from cosine_node.gateway.api_errors import bad_value, unsupported
+from cosine_node.gateway.body import (
+    Body,
+    flag,
+    is_unicode,
+    required,
+    stated_flag,
+    text,
+    token_ids,
+    unicode_throughout,
+    whole,
 )
+from cosine_node.gateway.fields import (
+    HONOURED_IN_CHATS,
+    HONOURED_IN_COMPLETIONS,
+    refuse_others,
+    refuse_stream_options,
+)
+from cosine_node.gateway.text_options import CHAT_DEFAULTS, COMPLETION_DEFAULTS, NO_BOUND, read_options
+from cosine_p2p.request.chat import RESERVED, Chat, Message
+from cosine_p2p.request.options import GenerationOptions, Prompt, choice_seed
 from cosine_p2p.text.chat_template import REASONING
 from cosine_p2p.text.prompt import TEXT_PARTS
-from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.limits import MAX_PROMPT_TOKENS
 from cosine_protocol.request import MAX_SEED
 
-MAX_BODY_BYTES: Final = 4 << 20
-"""Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
-BODY_TIMEOUT_S: Final = 30.0
-"""The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
 MAX_CHOICES: Final = 64
 """Bounds the work of one request: four times the generations that a gateway runs at once by default."""
-# OpenAI's reference bounds stops to 4; their length is ours, for each is searched for in all the text.
-MAX_STOPS: Final = 4
-MAX_STOP_CHARACTERS: Final = 1024
-
-# OpenAI's temperature is 1 by default. Its reference has no bound for a chat, but a model that never ends would
-# hold a slot for minutes; the 16 tokens of a completion are its own.
-CHAT_DEFAULTS: Final[GenerationOptions] = {**TEXT_DEFAULTS, "temperature": 1.0, "max_new_tokens": 1024}
-COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 16}
-
-NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
-ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
-    **dict.fromkeys(("audio", "bad_words", "functions", "ignore_eos", "logit_bias", "stop_token_ids"), NOTHING),
-    **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), NOTHING),
-    **dict.fromkeys(("chat_template", "structured_outputs", "suffix", "tools", "use_beam_search"), NOTHING),
-    **dict.fromkeys(("frequency_penalty", "min_tokens", "presence_penalty", "top_logprobs"), (None, 0)),
-    **dict.fromkeys(("function_call", "tool_choice"), (None, "none", "auto")),
-    **dict.fromkeys(("logprobs", "prompt_logprobs"), (None, False)),
-    "best_of": (None, 1),
-    "modalities": (*NOTHING, ["text"]),
-    "response_format": (None, {"type": "text"}),
-    "web_search_options": (None,),
-}
-"""The values that ask for nothing, of each parameter that would change the text in a way the swarm cannot.
-
-Ignoring any other would answer another question.
-"""
-REASONS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("logprobs", "top_logprobs", "prompt_logprobs"), "verifiers send tokens, not their probabilities"
-    ),
-    "chat_template": "chats are written by the target's own template",
-    "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
-}
-"""What is said of them; without a reason of its own, a parameter is refused as no such processor."""
-
-Body = Mapping[str, Any]
-
-
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object a request carries; it is waited for `BODY_TIMEOUT_S`."""
-    data = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > MAX_BODY_BYTES:
-                    message = f"The body has more than {MAX_BODY_BYTES} bytes."
-                    raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, code="body_too_large")
-    except TimeoutError:
-        message = f"The body was not there within {BODY_TIMEOUT_S:g} s."
-        raise ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_too_slow") from None
-    return parse_object(bytes(data))
-
-
-def parse_object(data: bytes) -> dict[str, Any]:
-    """Bytes as a JSON object."""
-
-    def refuse_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no JSON")
-
-    try:
-        value = json.loads(data, parse_constant=refuse_constant)
-    except (ValueError, RecursionError):
-        raise ApiError(HTTPStatus.BAD_REQUEST, "The body is not JSON.", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise ApiError(HTTPStatus.BAD_REQUEST, "The body must be a JSON object.", code="invalid_json")
-    return value
-
-
-def required(body: Body, name: str, *, path: str = "") -> Any:
-    """A field that must be there; `path` is how errors name it, by default `name`."""
-    value = body.get(name)
-    if value is None:
-        raise bad_value(path or name, f"{path or name} is required.")
-    return value
-
-
-def whole(body: Body, name: str, default: int, *, low: int, high: int) -> int:
-    """A whole number from `low` to `high`."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise bad_value(name, f"{name} must be a whole number from {low} to {high}.")
-    return value
-
-
-def real(body: Body, name: str, default: float) -> float:
-    """A number of any size."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise bad_value(name, f"{name} must be a number.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise bad_value(name, f"{name} is too large.") from None
-
-
-def flag(body: Body, name: str) -> bool:
-    """True or false, the default."""
-    return bool(stated_flag(body, name))
-
-
-def stated_flag(body: Body, name: str) -> bool | None:
-    """True, false, or None where the body does not say."""
-    value = body.get(name)
-    if not (value is None or isinstance(value, bool)):
-        raise bad_value(name, f"{name} must be true or false.")
-    return value
-
-
-def text(value: Any, name: str) -> str:
-    """A string that can be written as UTF-8, which half a surrogate pair cannot."""
-    if not isinstance(value, str):
-        raise bad_value(name, f"{name} must be a string.")
-    if not is_unicode(value):
-        raise bad_value(name, f"{name} holds half of a surrogate pair.")
-    return value
-
-
-def unicode_throughout(value: Any, name: str) -> Any:
-    """A value of JSON none of whose strings holds half of a surrogate pair."""
-    try:
-        written = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        raise bad_value(name, f"{name} is nested too deeply.") from None
-    if not is_unicode(written):
-        raise bad_value(name, f"{name} holds half of a surrogate pair.")
-    return value
-
-
-def is_unicode(value: str) -> bool:
-    """True if a string can be written as UTF-8."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedChoice:
-    """One text to generate: `index` among all of the request, `number` among those for its prompt.
-
-    `echo` is text that stands before what is generated.
-    """
+    """One text to generate: `index` among all of the request, `number` among those for its prompt."""
 
     index: int
     number: int
     prompt: Prompt
     seed: int
-    echo: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """One request. Without `seed` one is drawn.
+    """One request. Without a `model` the gateway's is meant; without `seed` one is drawn.
 
     `asked` are the options of the text that the body names; the model's own generation config sets the defaults of
-    the others, and `otherwise` holds where it says nothing.
+    the others, and `otherwise` holds where it says nothing. With `is_echoed` the text begins with the prompt.
+    Without `adds_special_tokens` prompts are read without those that the tokenizer adds. Only requests of the same
+    `cache_salt` share cached prefixes.
     """
 
-    model: str
+    model: str | None
     prompt_field: str
     prompts: tuple[Prompt, ...]
     n: int
-    asked: Mapping[str, int | float]
+    asked: Mapping[str, Any]
     otherwise: GenerationOptions
     seed: int | None
-    stop: tuple[str, ...]
     is_streamed: bool
     includes_usage: bool
     is_echoed: bool = False
+    adds_special_tokens: bool = True
+    cache_salt: str = ""
+
+    @property
+    def is_generating(self) -> bool:
+        """False where no token is wanted after the prompt."""
+        return self.asked.get("max_new_tokens") != 0
 
     def choices(self, seed: int) -> tuple[RequestedChoice, ...]:
         """All texts to generate: n for the first prompt, then n for the next; each prompt's seeds begin anew."""
         return tuple(
             RequestedChoice(
-                index=row * self.n + number,
-                number=number,
-                prompt=prompt,
-                seed=choice_seed(seed, number),
-                echo=prompt if self.is_echoed and isinstance(prompt, str) else "",
+                index=row * self.n + number, number=number, prompt=prompt, seed=choice_seed(seed, number)
             )
             for row, prompt in enumerate(self.prompts)
             for number in range(self.n)
@@ -227,104 +88,71 @@ Parse = Callable[[Body], TextRequest]
 
 def parse_chat(body: Body) -> TextRequest:
     """The body of `/v1/chat/completions`. Raises `ApiError`."""
-    messages = required(body, "messages")
-    if not isinstance(messages, list) or not messages:
-        raise bad_value("messages", "messages must be a list of at least one message.")
-    chat = _chat(body, [_message(message, f"messages[{index}]") for index, message in enumerate(messages)])
-    limit_field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    refuse_others(body, HONOURED_IN_CHATS)
     return _text_request(
-        body, prompt_field="messages", prompts=(chat,), limit_field=limit_field, otherwise=CHAT_DEFAULTS
+        body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
 
 
 def parse_completion(body: Body) -> TextRequest:
     """The body of `/v1/completions`. Raises `ApiError`."""
-    prompt = required(body, "prompt")
-    prompts = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(prompts, list) or not prompts:
-        raise bad_value("prompt", "prompt must be a string or a list of strings.")
-    if any(isinstance(each, int | list) for each in prompts):
-        raise unsupported("prompt", "Prompts of token ids are not supported here; send text.")
-    texts = tuple(text(each, "prompt") for each in prompts)
+    refuse_others(body, HONOURED_IN_COMPLETIONS)
+    prompts = _prompts(required(body, "prompt"))
     request = _text_request(
-        body, prompt_field="prompt", prompts=texts, limit_field="max_tokens", otherwise=COMPLETION_DEFAULTS
+        body, prompt_field="prompt", prompts=prompts, least_tokens=0, otherwise=COMPLETION_DEFAULTS
     )
-    return replace(request, is_echoed=flag(body, "echo"))
+    adds_special_tokens = stated_flag(body, "add_special_tokens") is not False
+    return replace(request, is_echoed=flag(body, "echo"), adds_special_tokens=adds_special_tokens)
+
+
+def _prompts(prompt: Any) -> tuple[Prompt, ...]:
+    """A text or token ids, or several of either."""
+    several = prompt if isinstance(prompt, list) else [prompt]
+    if isinstance(prompt, list) and prompt and all(isinstance(each, int | float) for each in prompt):
+        several = [prompt]
+    if not several or not all(isinstance(each, str | list) for each in several):
+        raise bad_value("prompt", "prompt must be text or token ids, or a list of texts or of lists of token ids.")
+    if len(several) > MAX_CHOICES:
+        raise bad_value("prompt", f"One request may ask for at most {MAX_CHOICES} texts; send several.")
+    return tuple(
+        text(each, "prompt") if isinstance(each, str) else token_ids(each, "prompt", high=MAX_PROMPT_TOKENS)
+        for each in several
+    )
 
 
 def _text_request(
-    body: Body, *, prompt_field: str, prompts: Sequence[Prompt], limit_field: str, otherwise: GenerationOptions
+    body: Body, *, prompt_field: str, prompts: Sequence[Prompt], least_tokens: int, otherwise: GenerationOptions
 ) -> TextRequest:
     """The fields that both kinds of bodies have. Raises `ApiError`."""
-    refuse_unsupported(body)
     n = whole(body, "n", 1, low=1, high=MAX_CHOICES)
     if n * len(prompts) > MAX_CHOICES:
         raise bad_value("n", f"One request may ask for at most {MAX_CHOICES} texts; send several.")
+    seed = whole(body, "seed", NO_BOUND, low=NO_BOUND, high=MAX_SEED)
     is_streamed = flag(body, "stream")
-    model = text(required(body, "model"), "model")
-    asked = _asked(body, limit_field)
-    seed = None if body.get("seed") is None else whole(body, "seed", 0, low=0, high=MAX_SEED)
-    stop = body.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise bad_value("stop", f"stop must be a string or a list of at most {MAX_STOPS}.")
-    stops = [text(each, "stop") for each in stops]
-    if any(not 0 < len(each) <= MAX_STOP_CHARACTERS for each in stops):
-        raise bad_value("stop", f"Each stop must have 1 to {MAX_STOP_CHARACTERS} characters.")
     stream_options = body.get("stream_options")
     if stream_options is not None and not (isinstance(stream_options, dict) and is_streamed):
         raise bad_value("stream_options", "stream_options is an object, and only for stream true.")
+    refuse_stream_options(stream_options or {})
     return TextRequest(
-        model=model,
+        model=None if body.get("model") is None else text(body["model"], "model"),
         prompt_field=prompt_field,
         prompts=tuple(prompts),
         n=n,
-        asked=asked,
+        asked=read_options(body, least_tokens=least_tokens),
         otherwise=otherwise,
-        seed=seed,
-        stop=tuple(stops),
+        seed=None if seed == NO_BOUND else seed,
         is_streamed=is_streamed,
         includes_usage=stream_options is not None and flag(stream_options, "include_usage"),
+        cache_salt=text(body.get("cache_salt") or "", "cache_salt"),
     )
 
 
-def refuse_unsupported(body: Body) -> None:
-    """Raises `ApiError` for the first parameter that cannot be honoured."""
-    for name, values in sorted(ASKING_FOR_NOTHING.items()):
-        value = body.get(name)
-        # Equal as JSON, where false is not 0.
-        if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values):
-            continue
-        # The best n of n are all of them.
-        if name == "best_of" and value == body.get("n"):
-            continue
-        no_processor = "every peer of a request applies the same few samplers, and this is none of them"
-        raise unsupported(name, f"{name} is not supported here: {REASONS.get(name, no_processor)}.")
-
-
-def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
-    """The options of the text that a body names; -1 is vLLM's way to switch top_k off."""
-    values: dict[str, Any] = {
-        name: real(body, name, 0.0)
-        for name, option in OPTIONS.items()
-        if option.yields and option.kind.type is float and body.get(name) is not None
-    }
-    if body.get("top_k") is not None:
-        values["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
-    for name, value in values.items():
-        try:
-            read_option(name, value)
-        except UsageError as error:
-            raise bad_value(name, str(error)) from None
-    if body.get(limit_field) is not None:
-        # More than the protocol's limit is the limit: the context ends before.
-        limit = whole(body, limit_field, 1, low=1, high=MAX_TOKEN_ID)
-        values["max_new_tokens"] = min(limit, MAX_NEW_TOKENS)
-    return values
-
-
-def _chat(body: Body, messages: Sequence[Message]) -> Chat:
-    """A chat and how its template is used, by vLLM's names for it. Raises `ApiError`."""
+def read_chat(body: Body) -> Chat:
+    """The chat of a body, and how its template is used, by vLLM's names for it. Raises `ApiError`."""
+    given = required(body, "messages")
+    if not isinstance(given, list) or not given:
+        raise bad_value("messages", "messages must be a list of at least one message.")
+    messages = [_message(message, f"messages[{index}]") for index, message in enumerate(given)]
     begins, continues = (stated_flag(body, name) for name in ("add_generation_prompt", "continue_final_message"))
     if begins and continues:
         raise bad_value(

@@ -11,12 +11,16 @@ from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestE
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import SecretStr
 
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
+from tests.swarm.reference import plain_stream
 
 pytestmark = pytest.mark.network
 
 KEY: Final = "a-key"
 TOKENS: Final = 20
+LETTERS: Final = LetterCodec()
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
 
 
@@ -124,10 +128,57 @@ def test_a_stop_string_ends_the_text_before_itself(client: OpenAI) -> None:
     assert texts(streamed(client, stop=stop)) == [GREEDY[: GREEDY.index(stop)]]
 
 
+def test_what_shapes_the_text_is_honoured(client: OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "presence_penalty": 1.5,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"3": 2.5, "5": -100},
+        "extra_body": {"bad_words": ["7", "89"], "min_tokens": 3},
+    }
+    shaping = Shaping(
+        presence_penalty=1.5,
+        frequency_penalty=0.5,
+        logit_bias=(TokenBias(3, 2.5), TokenBias(5, -100.0)),
+        bad_words=(LETTERS.encode("7"), LETTERS.encode("89")),
+    )
+    expected = LETTERS.decode(plain_stream(PROMPT, Sampling(shaping=shaping), tokens=TOKENS))
+    assert chat(client, **asked).choices[0].message.content == expected != GREEDY
+    assert texts(streamed(client, **asked)) == [expected]
+    stop = LETTERS.encode(GREEDY[6])[0]
+    done = chat(client, extra_body={"stop_token_ids": [stop]})
+    assert (done.choices[0].message.content, done.choices[0].finish_reason) == (
+        GREEDY[: GREEDY.index(GREEDY[6])],
+        "stop",
+    )
+
+
+def test_prompts_of_token_ids_and_what_other_servers_take_besides_numbers(client: OpenAI) -> None:
+    ids = list(LETTERS.encode(PROMPT))
+    for prompt in (ids, [ids], [PROMPT]):
+        done = client.completions.create(model=MODEL, prompt=prompt, max_tokens=TOKENS, temperature=0, echo=True)
+        assert [choice.text for choice in done.choices] == [PROMPT + GREEDY]
+    extra = {"max_tokens": 20.0, "seed": -1, "stop": ["", *(f"zz{n}" for n in range(60))], "top_p": 0, "n": None}
+    assert chat(client, extra_body=extra).choices[0].message.content == GREEDY
+    assert chat(client, max_tokens=-1, stop=GREEDY[9:11]).choices[0].finish_reason == "stop"
+
+
+def test_a_prompt_can_be_told_again_alone(client: OpenAI) -> None:
+    done = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=0, echo=True)
+    assert (done.choices[0].text, done.choices[0].finish_reason) == (PROMPT, "length")
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (8, 0)
+    pieces = client.completions.create(model=MODEL, prompt=[[1, 2], [3]], max_tokens=0, echo=True, stream=True)
+    said = [(choice.index, choice.text) for piece in pieces for choice in piece.choices if choice.text]
+    assert sorted(said) == [(0, LETTERS.decode([1, 2])), (1, LETTERS.decode([3]))]
+    assert client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=0).choices[0].text == ""
+
+
 def test_models_are_listed_and_described(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL, "cosine"]
     described = client.models.retrieve(MODEL)
-    assert (described.id, (described.model_extra or {})["max_model_len"]) == (MODEL, 4096)
+    extra = described.model_extra or {}
+    assert (described.id, extra["max_model_len"], extra["context_length"]) == (MODEL, 4096, 4096)
+    assert extra["meta"]["n_ctx_train"] == 4096
     assert chat(client, model="cosine").choices[0].message.content == GREEDY
     with pytest.raises(NotFoundError):
         client.models.retrieve("gpt-5")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
@@ -190,6 +190,17 @@ def test_more_than_may_wait_are_refused_at_once() -> None:
     assert (replies[-1].error["code"], replies[-1].headers["retry-after"]) == ("overloaded", "2")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("logit_bias", {"1073741824": 1}), ("stop_token_ids", [1 << 30]), ("bad_words", ["a" * 65])],
+)
+def test_tokens_that_the_target_does_not_have_and_words_that_are_too_long_are_the_askers_fault(
+    name: str, value: Any
+) -> None:
+    reply = with_gateway(lambda running: running.complete(**{name: value}))
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_value", name)
+
+
 def test_prompts_that_cannot_be_are_the_askers_fault() -> None:
     async def use(running: Gateway) -> list[Reply]:
         chat = {"model": MODEL, "messages": [{"role": "wizard", "content": PROMPT}]}
@@ -266,14 +277,17 @@ def by_key(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def test_the_prompts_of_one_key_do_not_show_in_the_times_of_another() -> None:
-    """A key that guesses how another's prompt begins waits as long as for any other prompt."""
+@pytest.mark.parametrize("salts", [("", "", "", ""), ("a", "a", "b", "b")])
+def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(salts: Sequence[str]) -> None:
+    """Who guesses how another's prompt begins waits as long as for any other prompt."""
+    keys = ("one", "one", *(("one", "one") if salts[0] else ("two", "two")))
 
     async def use(running: Gateway) -> list[float]:
         loop, took_s = asyncio.get_running_loop(), []
-        for key in ("one", "one", "two", "two"):
+        for key, salt in zip(keys, salts, strict=True):
             began_s = loop.time()
-            reply = await running.complete("0123456789" * 60, max_tokens=1, headers=by_key(key))
+            options: dict[str, Any] = {"max_tokens": 1, "headers": by_key(key), "cache_salt": salt or None}
+            reply = await running.complete("0123456789" * 60, **options)
             assert reply.status == 200
             took_s.append(loop.time() - began_s)
         return took_s
@@ -306,7 +320,7 @@ def test_eighty_requests_of_one_key_do_not_keep_another_out() -> None:
 
 
 def finished(index: int = 0, number: int = 0, **changes: Any) -> ChoiceFinished:
-    choice = RequestedChoice(index=index, number=number, prompt="p", seed=7, echo="")
+    choice = RequestedChoice(index=index, number=number, prompt="p", seed=7)
     return ChoiceFinished(choice, generation(**changes))
 
 

@@ -11,23 +11,14 @@ from starlette.requests import Request
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.text_request import (
-    BODY_TIMEOUT_S,
-    MAX_BODY_BYTES,
-    MAX_CHOICES,
-    MAX_STOP_CHARACTERS,
-    Body,
-    Parse,
-    TextRequest,
-    parse_chat,
-    parse_completion,
-    parse_object,
-    read_object,
-)
+from cosine_node.gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES, Body, parse_object, read_object
+from cosine_node.gateway.fields import HARMLESS, REFUSED
+from cosine_node.gateway.text_options import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_WORDS
+from cosine_node.gateway.text_request import MAX_CHOICES, Parse, TextRequest, parse_chat, parse_completion
 from cosine_p2p.request.chat import Chat
-from cosine_p2p.request.options import choice_seed
-from cosine_protocol.limits import MAX_NEW_TOKENS
-from cosine_protocol.request import MAX_SEED, Sampling
+from cosine_p2p.request.options import DEFAULTS, GenerationOptions, choice_seed, merge_options
+from cosine_protocol.limits import MAX_NEW_TOKENS, MIN_TOP_P
+from cosine_protocol.request import MAX_SEED
 
 CHAT: Final[dict[str, Any]] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: Final[dict[str, Any]] = {"model": "m", "prompt": "hi"}
@@ -40,7 +31,8 @@ JSON = st.recursive(
 )
 FIELDS = ["model", "messages", "prompt", "n", "max_tokens", "max_completion_tokens", "stop", "echo", "unheard_of"]
 FIELDS += ["stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"]
-FIELDS += ["suffix", "best_of", "logprobs", "tools", "response_format"]
+FIELDS += ["suffix", "best_of", "logprobs", "tools", "response_format", "logit_bias", "bad_words", "stop_token_ids"]
+FIELDS += ["min_tokens", "presence_penalty", "frequency_penalty", "ignore_eos"]
 
 
 def refusal(parse: Parse, body: dict[str, Any]) -> ApiError:
@@ -50,23 +42,60 @@ def refusal(parse: Parse, body: dict[str, Any]) -> ApiError:
 
 
 @BOTH
-def test_what_is_not_said_or_null_has_openais_default_and_unknown_fields_are_ignored(
+def test_what_is_not_said_or_null_has_openais_default_and_harmless_fields_change_nothing(
     parse: Parse, body: dict[str, Any]
 ) -> None:
     wanted = parse(body)
     assert (wanted.asked, wanted.otherwise["temperature"]) == ({}, 1.0)
-    assert (wanted.n, wanted.seed, wanted.stop) == (1, None, ())
+    assert (wanted.n, wanted.seed) == (1, None)
     assert (wanted.is_streamed, wanted.includes_usage, wanted.is_echoed) == (False, False, False)
-    names = ["n", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "logit_bias"]
-    assert parse(body | dict.fromkeys([*names, "tools"])) == wanted
-    assert parse(body | {"user": "u", "store": True, "metadata": {"a": 1}, "unheard_of": [1]}) == wanted
+    names = ["n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stream"]
+    names += [
+        "stream_options",
+        "logit_bias",
+        "bad_words",
+        "stop_token_ids",
+        "min_tokens",
+        "ignore_eos",
+        "cache_salt",
+    ]
+    assert parse(body | dict.fromkeys([*names, *REFUSED, "unheard_of"])) == wanted
+    assert parse(body | {name: [1] for name in HARMLESS}) == wanted
+    # There is one model, whose name need not be said.
+    assert parse({name: value for name, value in body.items() if name != "model"}).model is None
 
 
 @BOTH
 def test_sampling_parameters_are_taken(parse: Parse, body: dict[str, Any]) -> None:
     values: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1}
+    values |= {"presence_penalty": -2, "frequency_penalty": 2, "ignore_eos": True}
     assert parse(body | values).asked == values
     assert parse(body | {"top_k": -1}).asked == {"top_k": 0}
+    assert parse(body | {"top_p": 0}).asked == {"top_p": MIN_TOP_P}
+    assert parse(body | {"min_tokens": 3, "max_tokens": 3}).asked == {"min_tokens": 3, "max_new_tokens": 3}
+    assert parse(body | {"stop_token_ids": [3.0, 4]}).asked == {"stop_token_ids": (3, 4)}
+    assert parse(body | {"bad_words": ["a", " b"]}).asked == {"bad_words": ("a", " b")}
+
+
+@BOTH
+def test_biases_are_an_object_or_pairs_where_false_is_never(parse: Parse, body: dict[str, Any]) -> None:
+    for biases in ({"5": 1, "7": -2.5}, [[5, 1], [7, -2.5]]):
+        assert parse(body | {"logit_bias": biases}).asked == {"logit_bias": {5: 1.0, 7: -2.5}}
+    assert parse(body | {"logit_bias": [[5, False]]}).asked == {"logit_bias": {5: -100.0}}
+
+
+@BOTH
+def test_whole_numbers_may_be_written_as_floats_and_sentinels_mean_what_other_servers_take_them_for(
+    parse: Parse, body: dict[str, Any]
+) -> None:
+    written = {"max_tokens": 8.0, "seed": 7.0, "top_k": 4.0, "n": 2.0, "min_tokens": 3.0}
+    assert parse(body | written) == parse(body | {name: int(value) for name, value in written.items()})
+    assert parse(body | {"max_tokens": -1}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
+    assert parse(body | {"max_completion_tokens": -1}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
+    assert parse(body | {"seed": -1}) == parse(body)
+    assert parse(body | {"stop": ""}) == parse(body | {"stop": []}) == parse(body | {"stop": [""]}) == parse(body)
+    assert parse(body | {"stop": ["", "a"]}).asked == parse(body | {"stop": "a"}).asked == {"stop": ("a",)}
+    assert len(parse(body | {"stop": [str(number) for number in range(MAX_STOPS)]}).asked["stop"]) == MAX_STOPS
 
 
 def test_lengths() -> None:
@@ -74,20 +103,31 @@ def test_lengths() -> None:
     assert parse_completion(COMPLETION).otherwise["max_new_tokens"] == 16
     assert parse_chat(CHAT | {"max_tokens": 7}).asked == {"max_new_tokens": 7}
     assert parse_chat(CHAT | {"max_tokens": 7, "max_completion_tokens": 9}).asked == {"max_new_tokens": 9}
+    assert refusal(parse_chat, CHAT | {"max_tokens": 0}).param == "max_tokens"
+    assert not parse_completion(COMPLETION | {"max_tokens": 0}).is_generating
     assert parse_completion(COMPLETION | {"max_tokens": 10**9}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
 
 
 MEANINGLESS: Final[dict[str, list[Any]]] = {
     "model": [5],
     "n": [0, True, MAX_CHOICES + 1, 1.5],
-    "max_tokens": [0, "9"],
-    "temperature": ["hot", True, -0.1, 10**400],
-    "top_p": [0, 1.01],
+    "max_tokens": [-2, "9", 8.5, True],
+    "max_completion_tokens": [-2, "9"],
+    "min_tokens": [-1, "1", 1.5, MAX_NEW_TOKENS + 1],
+    "presence_penalty": [2.1, "1"],
+    "frequency_penalty": [-2.1, True],
+    "logit_bias": [{"a": 1}, {"5": 101}, {"5": "1"}, {"-5": 1}, {"5": True}, [[5]], ["a"], 5, [["a", 1]]],
+    "stop_token_ids": [5, ["5"], [-1], [1.5], list(range(65))],
+    "bad_words": ["a", [""], [5], ["x" * (MAX_STOP_CHARACTERS + 1)], ["a"] * (MAX_WORDS + 1), ["\ud800"]],
+    "ignore_eos": [1],
+    "cache_salt": [5],
+    "temperature": ["0", True, -0.1, 10**400],
+    "top_p": [-0.1, 1.01],
     "top_k": [-2],
     "min_p": [2],
     "repetition_penalty": [0],
-    "seed": [-1, MAX_SEED + 1, 1.0],
-    "stop": [5, {"a": 1}, "", [""], ["a", 5], list("abcde"), "x" * (MAX_STOP_CHARACTERS + 1), "\ud800"],
+    "seed": [-2, MAX_SEED + 1, 1.5, "7"],
+    "stop": [5, {"a": 1}, ["a", 5], ["a"] * (MAX_STOPS + 1), "x" * (MAX_STOP_CHARACTERS + 1), "\ud800"],
     "stream": [1],
     "stream_options": [{"include_usage": True}],
 }
@@ -107,9 +147,6 @@ def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[
     ("name", "value", "harmless"),
     [
         ("best_of", 3, 1),
-        ("logit_bias", {"50256": -100}, {}),
-        ("frequency_penalty", 0.5, 0),
-        ("presence_penalty", -0.5, 0.0),
         ("logprobs", True, False),
         ("logprobs", 0, None),
         ("top_logprobs", 5, 0),
@@ -120,8 +157,12 @@ def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[
         ("audio", {"voice": "alloy"}, None),
         ("modalities", ["text", "audio"], ["text"]),
         ("suffix", "the end", ""),
-        ("min_tokens", 5, 0),
-        ("ignore_eos", True, False),
+        ("repeat_penalty", 1.1, 1.0),
+        ("mirostat", 2, 0),
+        ("n_predict", 2, None),
+        ("enable_thinking", False, None),
+        ("unheard_of", False, None),
+        ("max_token", 5, None),
     ],
 )
 def test_what_the_swarm_cannot_do_is_refused_by_name(
@@ -130,6 +171,24 @@ def test_what_the_swarm_cannot_do_is_refused_by_name(
     refused = refusal(parse, body | {name: value})
     assert (refused.status, refused.param, refused.code) == (400, name, "unsupported_parameter")
     assert parse(body | {name: harmless}) == parse(body)
+
+
+@BOTH
+def test_a_name_that_is_misspelt_is_refused_with_the_nearest_and_one_of_any_letters_in_ascii(
+    parse: Parse, body: dict[str, Any]
+) -> None:
+    assert refusal(parse, body | {"max_token": 5}).message.endswith("; there is max_tokens.")
+    refused = refusal(parse, body | {"\ud800é" * 40: 5})
+    assert refused.param is not None and refused.param.isascii() and len(refused.param) == 64
+    json.dumps(refused.body, ensure_ascii=False).encode()
+
+
+@BOTH
+def test_options_of_a_stream_that_are_not_honoured_are_refused_by_name(parse: Parse, body: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"include_usage": True, "include_obfuscation": True, "other": None}
+    assert parse(body | {"stream": True, "stream_options": asked}).includes_usage
+    refused = refusal(parse, body | {"stream": True, "stream_options": {"continuous_usage_stats": True}})
+    assert refused.param == "stream_options.continuous_usage_stats"
 
 
 def test_the_best_n_of_n_are_n_choices() -> None:
@@ -228,35 +287,31 @@ def test_a_message_that_cannot_be_is_refused_by_place(message: Any, param: str, 
 
 
 @pytest.mark.parametrize(
-    ("prompt", "code"),
+    ("prompt", "expected"),
     [
-        ([1, 2, 3], "unsupported_parameter"),
-        ([[1, 2], [3]], "unsupported_parameter"),
-        ([], "invalid_value"),
-        (5, "invalid_value"),
-        ([None], "invalid_value"),
-        ("\ud800", "invalid_value"),
+        ("a", ("a",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2.0, 3], ((1, 2, 3),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
     ],
 )
-def test_prompts_are_text_and_chats_have_messages(prompt: Any, code: str) -> None:
+def test_a_prompt_is_text_or_token_ids_or_several(prompt: Any, expected: Any) -> None:
+    assert parse_completion(COMPLETION | {"prompt": prompt}).prompts == expected
+
+
+@pytest.mark.parametrize("prompt", [[], 5, [None], [1, None], [1.5], [-1], [True], [[1], 2], [["a"]], {}, "\ud800"])
+def test_any_other_prompt_is_refused_and_chats_have_messages(prompt: Any) -> None:
     refused = refusal(parse_completion, COMPLETION | {"prompt": prompt})
-    assert (refused.param, refused.code) == ("prompt", code)
-    for missing in ("model", "messages"):
-        refused = refusal(parse_chat, CHAT | {missing: None})
-        assert (refused.param, refused.message) == (missing, f"{missing} is required.")
+    assert (refused.param, refused.code) == ("prompt", "invalid_value")
+    refused = refusal(parse_chat, CHAT | {"messages": None})
+    assert (refused.param, refused.message) == ("messages", "messages is required.")
     none: list[Any] = [[], {}, "hi"]
     assert {refusal(parse_chat, CHAT | {"messages": each}).param for each in none} == {"messages"}
 
 
 def test_choices_of_several_prompts_begin_their_seeds_anew() -> None:
-    wanted = parse_completion({"model": "m", "prompt": ["a", "b"], "n": 2, "echo": True})
-    choices = wanted.choices(5)
-    assert [(c.index, c.number, c.prompt, c.echo) for c in choices] == [
-        (0, 0, "a", "a"),
-        (1, 1, "a", "a"),
-        (2, 0, "b", "b"),
-        (3, 1, "b", "b"),
-    ]
+    choices = parse_completion({"model": "m", "prompt": ["a", "b"], "n": 2}).choices(5)
+    assert [(c.index, c.number, c.prompt) for c in choices] == [(0, 0, "a"), (1, 1, "a"), (2, 0, "b"), (3, 1, "b")]
     assert [c.seed for c in choices] == [5, choice_seed(5, 1)] * 2
 
 
@@ -280,8 +335,8 @@ def test_any_body_is_understood_or_refused(parse: Parse, body: dict[str, Any]) -
     assert isinstance(wanted, TextRequest)
     assert 1 <= len(wanted.choices(0)) <= MAX_CHOICES
     asked: dict[str, Any] = {**wanted.otherwise, **wanted.asked}
-    assert asked.pop("max_new_tokens") >= 1
-    Sampling(**asked)
+    assert asked.pop("max_new_tokens") >= int(parse is parse_chat)
+    merge_options(DEFAULTS, asked, GenerationOptions)
 
 
 @given(st.binary())

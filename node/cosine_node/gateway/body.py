@@ -1,0 +1,135 @@
+"""Bodies of requests: bounded strict JSON, and checks of single fields, which raise `ApiError` by their name."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, NoReturn
+
+from starlette.requests import Request
+
+from cosine_node.gateway.api_errors import ApiError, bad_value
+from cosine_protocol.limits import MAX_TOKEN_ID
+
+MAX_BODY_BYTES: Final = 4 << 20
+"""Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
+BODY_TIMEOUT_S: Final = 30.0
+"""The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
+
+Body = Mapping[str, Any]
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object a request carries; it is waited for `BODY_TIMEOUT_S`."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                data += piece
+                if len(data) > MAX_BODY_BYTES:
+                    message = f"The body has more than {MAX_BODY_BYTES} bytes."
+                    raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, code="body_too_large")
+    except TimeoutError:
+        message = f"The body was not there within {BODY_TIMEOUT_S:g} s."
+        raise ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_too_slow") from None
+    return parse_object(bytes(data))
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Bytes as a JSON object."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        value = json.loads(data, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "The body is not JSON.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(HTTPStatus.BAD_REQUEST, "The body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def required(body: Body, name: str, *, path: str = "") -> Any:
+    """A field that must be there; `path` is how errors name it, by default `name`."""
+    value = body.get(name)
+    if value is None:
+        raise bad_value(path or name, f"{path or name} is required.")
+    return value
+
+
+def whole(body: Body, name: str, default: int, *, low: int, high: int) -> int:
+    """A whole number from `low` to `high`; 8.0 is one too, as JSON has one kind of number."""
+    value = body.get(name)
+    return default if value is None else whole_value(value, name, low=low, high=high)
+
+
+def whole_value(value: Any, name: str, *, low: int, high: int) -> int:
+    """As `whole`, of a value that must be there."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise bad_value(name, f"{name} must be a whole number from {low} to {high}.")
+    return value
+
+
+def token_ids(value: Any, name: str, *, high: int) -> tuple[int, ...]:
+    """A list of at most so many token ids."""
+    if not isinstance(value, list) or len(value) > high:
+        raise bad_value(name, f"{name} must be a list of at most {high} token ids.")
+    return tuple(whole_value(each, name, low=0, high=MAX_TOKEN_ID) for each in value)
+
+
+def real(body: Body, name: str, default: float) -> float:
+    """A number of any size."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise bad_value(name, f"{name} must be a number.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise bad_value(name, f"{name} is too large.") from None
+
+
+def flag(body: Body, name: str) -> bool:
+    """True or false, the default."""
+    return bool(stated_flag(body, name))
+
+
+def stated_flag(body: Body, name: str) -> bool | None:
+    """True, false, or None where the body does not say."""
+    value = body.get(name)
+    if not (value is None or isinstance(value, bool)):
+        raise bad_value(name, f"{name} must be true or false.")
+    return value
+
+
+def text(value: Any, name: str) -> str:
+    """A string that can be written as UTF-8, which half a surrogate pair cannot."""
+    if not isinstance(value, str):
+        raise bad_value(name, f"{name} must be a string.")
+    if not is_unicode(value):
+        raise bad_value(name, f"{name} holds half of a surrogate pair.")
+    return value
+
+
+def unicode_throughout(value: Any, name: str) -> Any:
+    """A value of JSON none of whose strings holds half of a surrogate pair."""
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise bad_value(name, f"{name} is nested too deeply.") from None
+    if not is_unicode(written):
+        raise bad_value(name, f"{name} holds half of a surrogate pair.")
+    return value
+
+
+def is_unicode(value: str) -> bool:
+    """True if a string can be written as UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,286 @@
+"""The fields of a body: which are honoured, which change nothing, and which are refused, each by name.
+
+Besides OpenAI's own they are those of vLLM, llama.cpp's server, SGLang, TGI, and of clients written for these.
+A field that is in none of the tables is refused too (docs/decisions/0045-fields-of-requests.md).
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import ApiError, unsupported
+
+Body = Mapping[str, Any]
+
+HONOURED: Final = frozenset({
+    "bad_words", "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "max_completion_tokens",
+    "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "repetition_penalty", "seed", "stop",
+    "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
+})  # fmt: skip
+"""The fields that both kinds of bodies may have."""
+HONOURED_IN_CHATS: Final = HONOURED | {
+    "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages",
+    "reasoning_effort",
+}  # fmt: skip
+HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "prompt"}
+
+HARMLESS: Final = frozenset({
+    # For the accounts, logs and caches of whoever serves, or for how fast a text comes.
+    "cache_prompt", "id_slot", "keep_alive", "metadata", "n_keep", "prediction", "priority", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "request_id", "return_progress", "safety_identifier",
+    "service_tier", "session_id", "slot_id", "speculative.n_max", "speculative.n_min", "speculative.p_min", "store",
+    "timings_per_token", "usage", "user",
+    # Of tools, which are refused themselves.
+    "parallel_tool_calls", "parse_tool_calls",
+    # Of samplers that are refused themselves: without these, their parameters change nothing.
+    "adaptive_decay", "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_range", "dry_sequence_breakers",
+    "dynamic_temperature", "dynatemp_exponent", "mirostat_eta", "mirostat_tau", "smoothing_curve", "xtc_threshold",
+    # Special tokens are left out of texts, with whatever stands between them.
+    "spaces_between_special_tokens",
+})  # fmt: skip
+"""The fields that cannot change a text, whatever their value."""
+
+NOTHING: Final[tuple[Any, ...]] = (False, "", [], {})
+OFF: Final[tuple[Any, ...]] = (0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a field is refused, but with the `neutral` values, which ask for what is done anyway."""
+
+    reason: str
+    neutral: tuple[Any, ...] = ()
+
+
+def _refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
+    return {name: Refusal(reason, neutral) for name, neutral in fields.items()}
+
+
+_NO_SAMPLER: Final = "every peer of a request applies the same few samplers, and this is none of them"
+_NO_GRAMMAR: Final = "no peer of a swarm follows a grammar"
+_NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
+_TEXT_ALONE: Final = "the target reads and writes text alone"
+_OWN_TEMPLATE: Final = "chats are written by the target's own template; its options go into chat_template_kwargs"
+_ONE_MODEL: Final = "the target is served as it is"
+_SHAPE: Final = "replies have OpenAI's shape, with the text as it is"
+
+REFUSED: Final[Mapping[str, Refusal]] = {
+    **_refused(
+        _NO_SAMPLER,
+        adaptive_target=(-1,),
+        allowed_token_ids=NOTHING,
+        banned_strings=NOTHING,
+        banned_tokens=NOTHING,
+        custom_logit_processor=NOTHING,
+        custom_params=NOTHING,
+        custom_token_bans=NOTHING,
+        diversity_penalty=OFF,
+        do_sample=(),
+        dry_multiplier=OFF,
+        dynatemp_range=OFF,
+        dynatemp_high=OFF,
+        dynatemp_low=OFF,
+        early_stopping=(False,),
+        encoder_repetition_penalty=(1,),
+        epsilon_cutoff=OFF,
+        eta_cutoff=OFF,
+        guidance_scale=(1,),
+        length_penalty=(1,),
+        logits_processors=NOTHING,
+        min_keep=(0, 1),
+        mirostat=OFF,
+        mirostat_mode=OFF,
+        negative_prompt=NOTHING,
+        no_repeat_ngram_size=OFF,
+        num_beams=(1,),
+        penalty_alpha=OFF,
+        penalty_last_n=(-1,),
+        repeat_last_n=(-1,),
+        repetition_penalty_range=OFF,
+        sampler_order=NOTHING,
+        sampler_priority=NOTHING,
+        samplers=NOTHING,
+        smoothing_factor=OFF,
+        temperature_last=(False,),
+        tfs=(1,),
+        tfs_z=(1,),
+        thinking_budget=(-1,),
+        thinking_token_budget=(-1,),
+        top_a=OFF,
+        top_n_sigma=(-1, 0),
+        typical=(1,),
+        typical_p=(1,),
+        use_beam_search=(False,),
+        watermark=(False,),
+        xtc_probability=OFF,
+    ),
+    **_refused(
+        _NO_GRAMMAR,
+        ebnf=NOTHING,
+        format=NOTHING,
+        grammar=NOTHING,
+        grammar_lazy=(False,),
+        grammar_triggers=NOTHING,
+        guided_choice=NOTHING,
+        guided_decoding_backend=NOTHING,
+        guided_grammar=NOTHING,
+        guided_json=NOTHING,
+        guided_json_object=(False,),
+        guided_regex=NOTHING,
+        guided_whitespace_pattern=NOTHING,
+        json_schema=NOTHING,
+        regex=NOTHING,
+        response_format=({"type": "text"},),
+        structural_tag=NOTHING,
+        structured_outputs=NOTHING,
+    ),
+    **_refused(
+        "no peer of a swarm sees to it that a call of a tool is well formed",
+        function_call=("none", "auto"),
+        functions=NOTHING,
+        tool_choice=("none", "auto"),
+        tool_prompt=NOTHING,
+        tools=NOTHING,
+        web_search_options=(),
+    ),
+    **_refused(
+        _NO_PROBABILITIES,
+        decoder_input_details=(False,),
+        details=(False,),
+        logprob_start_len=(-1,),
+        logprobs=(False,),
+        n_probs=OFF,
+        post_sampling_probs=(False,),
+        prompt_logprobs=(False,),
+        return_logprob=(False,),
+        top_logprobs=(0,),
+        top_logprobs_num=OFF,
+        top_n_tokens=OFF,
+    ),
+    **_refused(
+        "verifiers send no probabilities to choose by; ask for n choices instead", best_of=(1,), n_cmpl=(1,)
+    ),
+    **_refused(
+        _TEXT_ALONE,
+        audio=NOTHING,
+        image_data=NOTHING,
+        media_io_kwargs=NOTHING,
+        mm_processor_kwargs=NOTHING,
+        modalities=(*NOTHING, ["text"]),
+        multimodal_data=NOTHING,
+        prompt_embeds=NOTHING,
+    ),
+    **_refused(
+        _OWN_TEMPLATE,
+        chat_template=NOTHING,
+        custom_chat_template=NOTHING,
+        enable_thinking=(),
+        reasoning=NOTHING,
+        response_prefix=NOTHING,
+        think=(),
+        thinking=NOTHING,
+        thinking_forced_open=(False,),
+        verbosity=("medium",),
+    ),
+    **_refused(
+        _ONE_MODEL,
+        adapter_id=NOTHING,
+        lora=NOTHING,
+        lora_path=NOTHING,
+        models=NOTHING,
+        moderation=(),
+        plugins=NOTHING,
+        provider=NOTHING,
+        transforms=NOTHING,
+    ),
+    **_refused(
+        "a prompt is read as it is, or refused where it is too long",
+        input_ids=NOTHING,
+        raw=(False,),
+        truncate=OFF,
+        truncate_prompt_tokens=(-1,),
+        truncation_length=OFF,
+    ),
+    **_refused(
+        _SHAPE,
+        include_reasoning=(True,),
+        include_stop_str_in_output=(False,),
+        n_indent=OFF,
+        no_stop_trim=(False,),
+        reasoning_format=("none", "auto"),
+        response_fields=NOTHING,
+        return_full_text=(False,),
+        return_hidden_states=(False,),
+        return_token_ids=(False,),
+        return_tokens=(False,),
+        return_tokens_as_token_ids=(False,),
+        separate_reasoning=(),
+        skip_special_tokens=(True,),
+        stop_regex=NOTHING,
+        stream_reasoning=(),
+        t_max_predict_ms=OFF,
+    ),
+    **_refused("texts are written from their beginning to their end", suffix=NOTHING),
+    **_refused("its name here is max_tokens", max_new_tokens=(), n_predict=()),
+    **_refused("its name here is min_tokens", min_new_tokens=OFF),
+    **_refused("repetition_penalty is about all that was written; send that", repeat_penalty=(1,), rep_pen=(1,)),
+    **_refused("ask with temperature 0 instead", greedy=(False,)),
+}
+"""The fields that would change a text, or how it is told, in a way that is not to be had here."""
+
+_ONLY: Final[Mapping[str, Refusal]] = {
+    **_refused(_OWN_TEMPLATE, add_special_tokens=(False,)),
+    **_refused("a chat is not told again; ask for a completion", echo=(False,)),
+    **_refused("it is for completions; send messages", prompt=()),
+    **_refused("it is for chats; send a prompt", messages=()),
+    **_refused(
+        "it is for chats, which have a template",
+        add_generation_prompt=(),
+        chat_template_kwargs=NOTHING,
+        continue_final_message=(False,),
+        documents=NOTHING,
+        reasoning_effort=(),
+    ),
+}
+"""What is said of a field that the other kind of bodies may have."""
+
+
+def refuse_others(body: Body, honoured: Set[str]) -> None:
+    """Raise `ApiError` for the first field that is neither honoured nor harmless, nor asks for nothing."""
+    for name, value in body.items():
+        if value is None or name in honoured or name in HARMLESS:
+            continue
+        refusal = REFUSED.get(name) or _ONLY.get(name)
+        if refusal is None:
+            raise _unknown(name, honoured)
+        # The best n of n are all of them.
+        if not _is_among(value, refusal.neutral) and not (name == "best_of" and value == body.get("n")):
+            raise unsupported(name, f"{name} is not supported here: {refusal.reason}.")
+
+
+def _unknown(name: str, honoured: Set[str]) -> ApiError:
+    """Of a field that nobody knows, nobody knows whether it would change the text."""
+    shown = _shown(name)
+    nearest = get_close_matches(name, sorted(honoured), n=1)
+    hint = f"; there is {nearest[0]}" if nearest else ""
+    return unsupported(shown, f"{shown} is no parameter that is known here{hint}.")
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    """Equality of JSON, where false is not 0, and 1 is 1.0."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+def refuse_stream_options(options: Body) -> None:
+    """Raise `ApiError` for an option of a stream that is not honoured."""
+    for name, value in options.items():
+        # Sizes tell whoever sees the wire how long a text is; what hides them from others changes no text.
+        if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
+            shown = _shown(name)
+            raise unsupported(f"stream_options.{shown}", f"stream_options.{shown} is not supported here.")
+
+
+def _shown(name: str) -> str:
+    """A stranger's name of a field as an error can tell it."""
+    return name.encode("ascii", "backslashreplace").decode()[:64]

@@ -1,0 +1,124 @@
+"""The options of a text as bodies name them: OpenAI's fields, and those of vLLM and llama.cpp's server."""
+
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import bad_value
+from cosine_node.gateway.body import Body, flag, real, text, token_ids, whole, whole_value
+from cosine_p2p.request.options import TEXT_DEFAULTS, GenerationOptions, read_option
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import (
+    MAX_BAD_WORDS,
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_EOS_TOKENS,
+    MAX_NEW_TOKENS,
+    MAX_TOKEN_ID,
+    MIN_TOP_P,
+)
+
+MAX_STOPS: Final = 64
+"""OpenAI's reference has 4, other servers no bound; each is searched for in all the text."""
+MAX_STOP_CHARACTERS: Final = 1024
+"""Bounds the work too, and what is held back of a text."""
+MAX_WORDS: Final = MAX_BAD_WORDS // 2
+"""A word may be one sequence of tokens alone and another one after a space."""
+NO_BOUND: Final = -1
+"""As a length it means none, as a seed that one is drawn: so read it llama.cpp's server, Ollama and vLLM."""
+
+# OpenAI's temperature is 1 by default. Its reference has no bound for a chat, but a model that never ends would
+# hold a slot for minutes; the 16 tokens of a completion are its own.
+CHAT_DEFAULTS: Final[GenerationOptions] = {**TEXT_DEFAULTS, "temperature": 1.0, "max_new_tokens": 1024}
+COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 16}
+
+REALS: Final = (
+    *("temperature", "top_p", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty"),
+)
+
+
+def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
+    """The options that a body names, of a client's generation; at least so many tokens. Raises `ApiError`."""
+    options: dict[str, Any] = {name: real(body, name, 0.0) for name in REALS if body.get(name) is not None}
+    if options.get("top_p") == 0:
+        # OpenAI's reference has it: of all tokens only the best one stays.
+        options["top_p"] = MIN_TOP_P
+    if body.get("top_k") is not None:
+        # -1 is vLLM's way to switch it off.
+        options["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
+    found: dict[str, Any] = {
+        "logit_bias": _biases(body),
+        "bad_words": _words(body),
+        "stop_token_ids": token_ids(body.get("stop_token_ids") or [], "stop_token_ids", high=MAX_EOS_TOKENS),
+        "ignore_eos": flag(body, "ignore_eos"),
+        "stop": _stops(body),
+    }
+    options |= {name: value for name, value in found.items() if value}
+    for name, value in options.items():
+        try:
+            read_option(name, value)
+        except UsageError as error:
+            raise bad_value(name, str(error)) from None
+    return options | _lengths(body, least_tokens)
+
+
+def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
+    """The bounds of the text's length; the newer of OpenAI's two names counts before the other."""
+    lengths: dict[str, int] = {}
+    for name in ("max_tokens", "max_completion_tokens"):
+        if body.get(name) is None:
+            continue
+        limit = whole(body, name, 0, low=NO_BOUND, high=MAX_TOKEN_ID)
+        if NO_BOUND < limit < least_tokens:
+            raise bad_value(name, f"{name} must be at least {least_tokens}, or {NO_BOUND} for no bound.")
+        # More than the protocol's limit is the limit: the context ends before.
+        lengths["max_new_tokens"] = MAX_NEW_TOKENS if limit == NO_BOUND else min(limit, MAX_NEW_TOKENS)
+    if least := whole(body, "min_tokens", 0, low=0, high=MAX_NEW_TOKENS):
+        if least > lengths.get("max_new_tokens", MAX_NEW_TOKENS):
+            raise bad_value("min_tokens", "min_tokens must be no more than max_tokens.")
+        lengths["min_tokens"] = least
+    return lengths
+
+
+def _stops(body: Body) -> tuple[str, ...]:
+    """The texts that end an output; an empty one is none, as for llama.cpp's server."""
+    stop = body.get("stop")
+    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
+    stops = [each for each in (text(each, "stop") for each in stops) if each]
+    if len(stops) > MAX_STOPS or any(len(each) > MAX_STOP_CHARACTERS for each in stops):
+        raise bad_value(
+            "stop", f"stop must be at most {MAX_STOPS} texts of at most {MAX_STOP_CHARACTERS} characters."
+        )
+    return tuple(stops)
+
+
+def _words(body: Body) -> tuple[str, ...]:
+    """The words that must not be written."""
+    words = body.get("bad_words")
+    if words is None:
+        return ()
+    if not isinstance(words, list) or len(words) > MAX_WORDS:
+        raise bad_value("bad_words", f"bad_words must be a list of at most {MAX_WORDS} texts.")
+    words = [text(word, "bad_words") for word in words]
+    if any(not 0 < len(word) <= MAX_STOP_CHARACTERS for word in words):
+        raise bad_value("bad_words", f"Each of bad_words must have 1 to {MAX_STOP_CHARACTERS} characters.")
+    return tuple(words)
+
+
+def _biases(body: Body) -> dict[int, float]:
+    """The biases of tokens: an object as OpenAI has it, or pairs as llama.cpp has them, where false is never."""
+    biases = body.get("logit_bias") or {}
+    pairs = list(biases.items()) if isinstance(biases, dict) else biases
+    if not isinstance(pairs, list) or len(pairs) > MAX_BIASES:
+        raise bad_value(
+            "logit_bias", f"logit_bias must be an object of at most {MAX_BIASES} token ids and numbers."
+        )
+    found: dict[int, float] = {}
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise bad_value("logit_bias", "logit_bias must be an object of token ids and numbers.")
+        token, bias = pair
+        if isinstance(token, str) and token.isascii() and token.isdecimal():
+            token = int(token[:20])
+        name = whole_value(token, "logit_bias", low=0, high=MAX_TOKEN_ID)
+        found[name] = -MAX_BIAS if bias is False else real({"logit_bias": bias}, "logit_bias", 0.0)
+    return found

@@ -1,0 +1,75 @@
+"""Texts as token ids and back, by the target's own tokenizer and template: vLLM's and llama.cpp's endpoints."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import bad_value
+from cosine_node.gateway.body import Body, required, stated_flag, text, token_ids
+from cosine_node.gateway.fields import refuse_others
+from cosine_node.gateway.text_request import read_chat
+from cosine_p2p.request.chat import Chat
+from cosine_p2p.text.prompt import encode_prompt, read_prompt, render
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.limits import MAX_PROMPT_TOKENS
+
+Json = dict[str, Any]
+Answer = Callable[[Body, TextTokenizer], Json]
+"""Reads a body and answers it by the target's tokenizer."""
+
+OF_CHATS: Final = frozenset({
+    "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages", "model",
+    "reasoning_effort",
+})  # fmt: skip
+OF_TEXTS: Final = frozenset({"add_special", "add_special_tokens", "content", "model", "parse_special", "prompt"})
+
+
+def text_of_tokens(codec: TextTokenizer, tokens: Sequence[int]) -> str:
+    """The text of token ids, special ones with theirs."""
+    parts = groupby(tokens, key=lambda token: bool(codec.special_text(token)))
+    return "".join(
+        "".join(map(codec.special_text, run)) if is_special else codec.decode(list(run))
+        for is_special, run in parts
+    )
+
+
+def tokenized(body: Body, codec: TextTokenizer) -> Json:
+    """The answer to `/tokenize`: the token ids of a chat, or of a text.
+
+    A `prompt`, as vLLM calls it, gets the special tokens that the tokenizer adds, a `content`, as llama.cpp calls
+    it, does not, unless the body says otherwise.
+    """
+    if body.get("messages") is not None:
+        refuse_others(body, OF_CHATS)
+        tokens = encode_prompt(codec, _chat(body))
+    else:
+        refuse_others(body, OF_TEXTS)
+        name = "content" if body.get("content") is not None else "prompt"
+        if stated_flag(body, "parse_special") is False:
+            raise bad_value("parse_special", "Special tokens in a text are always read as such.")
+        asked = stated_flag(body, "add_special" if name == "content" else "add_special_tokens")
+        adds = name == "prompt" if asked is None else asked
+        tokens = codec.encode(text(required(body, name), name), add_special_tokens=adds)
+    return {"tokens": list(tokens), "count": len(tokens)}
+
+
+def detokenized(body: Body, codec: TextTokenizer) -> Json:
+    """The answer to `/detokenize`: a text by both names."""
+    refuse_others(body, frozenset({"model", "tokens"}))
+    tokens = token_ids(required(body, "tokens"), "tokens", high=MAX_PROMPT_TOKENS)
+    if tokens and max(tokens) >= codec.vocab_tokens:
+        raise bad_value("tokens", f"Token ids must be at most {codec.vocab_tokens - 1} here, not {max(tokens)}.")
+    said = text_of_tokens(codec, tokens)
+    return {"content": said, "prompt": said}
+
+
+def rendered(body: Body, codec: TextTokenizer) -> Json:
+    """The answer to `/apply-template`: the text of a chat."""
+    refuse_others(body, OF_CHATS)
+    return {"prompt": render(codec, _chat(body))}
+
+
+def _chat(body: Body) -> Chat:
+    checked = read_prompt(read_chat(body))
+    assert isinstance(checked, Chat)
+    return checked

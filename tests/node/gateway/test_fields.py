@@ -1,0 +1,71 @@
+"""No field of a body is ignored in silence: it is honoured, cannot change a text, or is refused by name."""
+
+from typing import Any, Final
+
+import pytest
+from openai.types import completion_create_params as of_completions
+from openai.types.chat import completion_create_params as of_chats
+
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.fields import HARMLESS, HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS, REFUSED
+from cosine_node.gateway.text_request import Parse, parse_chat, parse_completion
+
+CHAT: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": "hi"}]}
+COMPLETION: Final[dict[str, Any]] = {"prompt": "hi"}
+OF_CHATS: Final = sorted(of_chats.CompletionCreateParamsStreaming.__annotations__)
+OF_COMPLETIONS: Final = sorted(of_completions.CompletionCreateParamsStreaming.__annotations__)
+NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
+
+
+def test_a_field_stands_in_one_table() -> None:
+    for honoured in (HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS):
+        assert not honoured & HARMLESS
+        assert not honoured & REFUSED.keys()
+    assert not HARMLESS & REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "name"),
+    [
+        *((parse_chat, CHAT, name) for name in OF_CHATS),
+        *((parse_completion, COMPLETION, name) for name in OF_COMPLETIONS),
+        *((parse_chat, CHAT, name) for name in sorted(REFUSED)),
+        *((parse_completion, COMPLETION, name) for name in sorted(REFUSED)),
+    ],
+)
+def test_every_field_of_openais_schemas_and_of_our_tables_is_looked_at(
+    parse: Parse, body: dict[str, Any], name: str
+) -> None:
+    """None of them takes an object that nobody knows, but those whose value changes nothing."""
+    asked = body | {name: NOBODYS}
+    if name in HARMLESS:
+        assert parse(asked) == parse(body)
+        return
+    with pytest.raises(ApiError) as refused:
+        parse(asked)
+    assert (refused.value.status, (refused.value.param or "").partition("[")[0]) == (400, name)
+    assert refused.value.message.endswith(".") and name in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral"), [(name, value) for name, refusal in REFUSED.items() for value in refusal.neutral]
+)
+def test_a_value_that_asks_for_what_is_done_anyway_is_taken(name: str, neutral: Any) -> None:
+    assert parse_completion(COMPLETION | {name: neutral}) == parse_completion(COMPLETION)
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "name"),
+    [
+        (parse_chat, CHAT | {"echo": True}, "echo"),
+        (parse_chat, CHAT | {"prompt": "hi"}, "prompt"),
+        (parse_chat, CHAT | {"add_special_tokens": True}, "add_special_tokens"),
+        (parse_completion, COMPLETION | CHAT, "messages"),
+        (parse_completion, COMPLETION | {"reasoning_effort": "low"}, "reasoning_effort"),
+        (parse_completion, COMPLETION | {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_a_field_of_the_other_kind_of_bodies_is_refused(parse: Parse, body: dict[str, Any], name: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(body)
+    assert refused.value.param == name

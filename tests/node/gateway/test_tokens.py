@@ -1,0 +1,60 @@
+"""Texts to token ids and back, under the names and in the shapes of vLLM and llama.cpp's server."""
+
+from typing import Any
+
+import pytest
+
+from tests.node.gateway.gateways import MODEL, asked
+
+TOKENS = [17, 18, 19]
+TEXT = "ABC"
+CHAT = [{"role": "user", "content": "AB"}, {"role": "assistant", "content": "C"}]
+
+
+@pytest.mark.parametrize("base", ["", "/v1"])
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/tokenize", {"prompt": TEXT}, {"tokens": TOKENS, "count": 3, "max_model_len": 4096}),
+        (
+            "/tokenize",
+            {"content": TEXT, "add_special": True},
+            {"tokens": TOKENS, "count": 3, "max_model_len": 4096},
+        ),
+        ("/tokenize", {"messages": CHAT}, {"tokens": TOKENS, "count": 3, "max_model_len": 4096}),
+        ("/tokenize", {"content": ""}, {"tokens": [], "count": 0, "max_model_len": 4096}),
+        ("/detokenize", {"tokens": TOKENS, "model": MODEL}, {"content": TEXT, "prompt": TEXT}),
+        ("/detokenize", {"tokens": []}, {"content": "", "prompt": ""}),
+        ("/apply-template", {"messages": CHAT}, {"prompt": TEXT}),
+    ],
+)
+def test_texts_and_tokens(base: str, path: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
+    reply = asked("POST", base + path, body)
+    assert (reply.status, reply.json) == (200, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"content": TEXT, "with_pieces": True}, "with_pieces"),
+        ("/tokenize", {"content": TEXT, "parse_special": False}, "parse_special"),
+        ("/tokenize", {"messages": [{"role": "nobody", "content": "a"}]}, "messages"),
+        ("/detokenize", {"tokens": "17"}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [1 << 30]}, "tokens"),
+        ("/apply-template", {"messages": []}, "messages"),
+        ("/apply-template", {"messages": CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
+    reply = asked("POST", path, body)
+    assert (reply.status, reply.error["param"]) == (400, param)
+
+
+def test_keys_and_names_are_asked_for_here_too() -> None:
+    assert asked("POST", "/tokenize", {"prompt": TEXT}, api_keys=("sesame",)).status == 401
+    assert asked("POST", "/tokenize", {"prompt": TEXT}, headers={"host": "evil.example"}).status == 421
+    assert asked("POST", "/tokenize", {"prompt": TEXT, "model": "other"}).status == 404
+    assert asked("GET", "/tokenize").status == 405
