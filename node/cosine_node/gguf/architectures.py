@@ -226,6 +226,63 @@ def _gemma3(model: GgufFile) -> dict[str, Any]:
     }
 
 
+def _gemma4(model: GgufFile) -> dict[str, Any]:
+    kinds = _layer_kinds(model, period=6)
+    layers = _layers(model)
+    first = {kind: kinds.index(kind) for kind in kinds}
+    local, whole = first.get("sliding_attention", 0), first.get("full_attention", 0)
+    kv_heads = _by_layer(model, "attention.head_count_kv", [model.size("attention.head_count_kv") for _ in layers])
+    widths = _by_layer(model, "feed_forward_length", [model.size("feed_forward_length") for _ in layers])
+    per_layer = "embedding_length_per_layer_input"
+    experts = _experts(model) if model.metadata.get("gemma4.expert_count") else {}
+    return {
+        **_gemma(model, layers_27b=0),
+        **experts,
+        "enable_moe_block": bool(experts),
+        "top_k_experts": experts.get("num_experts_per_tok"),
+        "num_key_value_heads": kv_heads[local],
+        "num_global_key_value_heads": kv_heads[whole],
+        "head_dim": model.size("attention.key_length_swa"),
+        "global_head_dim": head_size(model),
+        # Layers that see all of a text may use their keys as values.
+        "attention_k_eq_v": f"blk.{whole}.attn_v.weight" not in model.tensors,
+        "num_kv_shared_layers": sharing_layers(model),
+        "intermediate_size": min(widths),
+        "use_double_wide_mlp": max(widths) > min(widths),
+        "hidden_size_per_layer_input": model.size(per_layer) if model.metadata.get(f"gemma4.{per_layer}") else 0,
+        "vocab_size_per_layer_input": model.vocab_tokens,
+        "final_logit_softcapping": _softcap(model, "final_logit_softcapping", None),
+        "sliding_window": _window(model),
+        "layer_types": kinds,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": _turned_part(model),
+                "rope_theta": model.decimal("rope.freq_base", 10000.0),
+            },
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": model.decimal("rope.freq_base_swa", 10000.0),
+            },
+        },
+    }
+
+
+def _turned_part(model: GgufFile) -> float:
+    """The part of a head that is turned: the file divides all frequencies beyond it by as good as infinity."""
+    factors = model.weight("rope_freqs.weight")
+    count = int(np.count_nonzero(factors == 1))
+    if not (factors[:count] == 1).all() or not (factors[count:] > 1e20).all():
+        raise UsageError(f"{model.path} stretches its rotary embedding in a way that transformers has not.")
+    return count / len(factors)
+
+
+def sharing_layers(model: GgufFile) -> int:
+    """The last layers, which have no keys and values of their own."""
+    has_some = model.metadata.get(f"{model.architecture}.attention.shared_kv_layers")
+    return min(model.size("attention.shared_kv_layers"), len(_layers(model)) - 1) if has_some else 0
+
+
 def _phi3(model: GgufFile) -> dict[str, Any]:
     # llama.cpp does without the window, the model's own code has it.
     window = _window(model)
@@ -574,6 +631,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", _gemma2, norms_are_offsets=True),
     "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", _gemma3, norms_are_offsets=True),
+    "gemma4": Architecture("gemma4_text", "Gemma4ForCausalLM", _gemma4, JOINED),
     "phi3": Architecture("phi3", "Phi3ForCausalLM", _phi3),
     "granite": Architecture("granite", "GraniteForCausalLM", _granite, HALVES),
     "gpt-oss": Architecture(

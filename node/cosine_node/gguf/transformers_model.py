@@ -12,6 +12,7 @@ from cosine_node.gguf.architectures import (
     architecture_of,
     drafting_layers,
     rope_scaling,
+    sharing_layers,
     sizes,
 )
 from cosine_node.gguf.file import GgufFile
@@ -34,16 +35,19 @@ UNHEEDED: Final[Mapping[str, tuple[float, ...]]] = {
     "rope.scaling.yarn_log_multiplier": (0,),
 }
 """What llama.cpp computes with and transformers, in these architectures, does not; and where that is nothing."""
-MERGED: Final[Mapping[str, tuple[str, ...]]] = {
-    "experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
-    "experts.gate_up_proj_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
-    "experts.down_proj": ("ffn_down_exps.weight",),
-    "experts.down_proj_bias": ("ffn_down_exps.bias",),
-    "mlp.e_score_correction_bias": ("exp_probs_b.bias",),
-    "block_sparse_moe.router.weight": ("ffn_gate_inp.weight",),
-    "shared_mlp.input_linear.weight": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
-    "linear_attn.dt_bias": ("ssm_dt.bias",),
-}
+MERGED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("experts.gate_up_proj", ("ffn_gate_up_exps.weight",)),
+    ("experts.gate_up_proj", ("ffn_gate_exps.weight", "ffn_up_exps.weight")),
+    ("experts.gate_up_proj_bias", ("ffn_gate_exps.bias", "ffn_up_exps.bias")),
+    ("experts.down_proj", ("ffn_down_exps.weight",)),
+    ("experts.down_proj_bias", ("ffn_down_exps.bias",)),
+    ("mlp.e_score_correction_bias", ("exp_probs_b.bias",)),
+    ("block_sparse_moe.router.weight", ("ffn_gate_inp.weight",)),
+    ("shared_mlp.input_linear.weight", ("ffn_gate_shexp.weight", "ffn_up_shexp.weight")),
+    ("linear_attn.dt_bias", ("ssm_dt.bias",)),
+    ("router.scale", ("ffn_gate_inp.scale",)),
+    ("router.per_expert_scale", ("ffn_down_exps.scale",)),
+)
 """The tensors of a layer's weights whose names the package `gguf` does not know, as it was written for others."""
 
 
@@ -104,7 +108,14 @@ def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tupl
     sources = _sources(model, names)
     used = {tensor for tensors in sources.values() for tensor in tensors}
     layers = model.size("block_count")
-    spare = tuple(f"blk.{layer}." for layer in range(layers - drafting_layers(model), layers))
+    spare = (
+        *(f"blk.{layer}." for layer in range(layers - drafting_layers(model), layers)),
+        *(
+            f"blk.{layer}.attn_{name}"
+            for layer in range(layers - sharing_layers(model), layers)
+            for name in ("k.", "v.", "k_norm.")
+        ),
+    )
     for tensor in model.tensors:
         if tensor not in used and tensor not in ELSEWHERE and not tensor.startswith(spare):
             raise UsageError(
@@ -129,21 +140,25 @@ def _sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str, ...]
     for name in names:
         parts = name.split(".")
         layer = next((part for part in parts if part.isdecimal()), None)
-        experts = next((tensors for end, tensors in MERGED.items() if name.endswith(f".{end}")), None)
-        if experts is not None:
-            tensors = tuple(f"blk.{layer}.{tensor}" for tensor in experts)
-        else:
-            stem, _, kind = name.rpartition(".") if parts[-1] in ("weight", "bias") else (name, "", "")
-            # The converter knows some models without the part that makes texts.
-            stored = known.get_name(stem) or known.get_name(stem.partition(".")[2])
-            # What has no kind in transformers may have one here.
-            candidates = [f"{stored}.{kind}"] if kind else [f"{stored}", f"{stored}.weight"]
-            tensors = tuple(one for one in candidates if one in model.tensors)[:1]
-        if tensors and all(tensor in model.tensors for tensor in tensors):
-            found[name] = tensors
+        merged = [
+            tuple(f"blk.{layer}.{tensor}" for tensor in tensors)
+            for end, tensors in MERGED
+            if name.endswith(f".{end}")
+        ]
+        stem, kind = (name, "") if parts[-1] not in ("weight", "bias") else name.rsplit(".", 1)
+        # The converter knows some models without the part that makes texts.
+        stored = known.get_name(stem) or known.get_name(stem.partition(".")[2])
+        # What has no kind in transformers may have one here.
+        alone = [(f"{stored}.{kind}",)] if kind else [(f"{stored}",), (f"{stored}.weight",)]
+        for tensors in (*merged, *alone):
+            if all(tensor in model.tensors for tensor in tensors):
+                found[name] = tensors
+                break
     return found
 
 
 def rope_factors(model: GgufFile) -> npt.NDArray[np.float32] | None:
     """What the model's rotary frequencies are divided by, shape (head size / 2,); None if by nothing."""
-    return model.weight(ROPE_FACTORS) if ROPE_FACTORS in model.tensors else None
+    # Gemma 4 has settings that say them.
+    is_told = ROPE_FACTORS in model.tensors and model.architecture != "gemma4"
+    return model.weight(ROPE_FACTORS) if is_told else None

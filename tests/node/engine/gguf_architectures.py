@@ -5,7 +5,7 @@ its own results on these files are an independent reference. The weights are lar
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +42,8 @@ class TinyGguf:
     layers: tuple[Shapes, ...]
     once: Shapes = field(default_factory=dict)
     """The tensors besides the layers'."""
+    fixed: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Tensors that are not random."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """All tensors by name."""
@@ -57,6 +59,7 @@ class TinyGguf:
         tensors = {
             name: random_values((swapped or {}).get(name, name), shape) for name, shape in self.tensors().items()
         }
+        tensors |= {name: np.array(values, dtype=np.float32) for name, values in self.fixed.items()}
         return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors)
 
     def told(self, **metadata: Any) -> "TinyGguf":
@@ -95,7 +98,7 @@ def random_values(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
     kind = name.split(".", 2)[-1] if name.startswith("blk.") else name
-    if kind.endswith(("norm.weight", "norm_2.weight")):
+    if kind.endswith(("norm.weight", "norm_1.weight", "norm_2.weight", "output_scale.weight")):
         values = 1 + 0.3 * values
     elif kind == "ssm_a":
         values = -np.exp(0.5 * values)
@@ -318,6 +321,43 @@ _GRANITE_MOE_SIZES: Final[dict[str, Any]] = {
     "residual_scale": 0.6,
     "logit_scale": 2.5,
 }
+_PER_LAYER: Final = 8
+_GEMMA4: Final = {
+    **GATED,
+    **POST_NORMS,
+    **weights(inp_gate=(_PER_LAYER, WIDTH), proj=(WIDTH, _PER_LAYER), post_norm=(WIDTH,), layer_output_scale=(1,)),
+}
+_GEMMA4_WIDE: Final = {
+    **_GEMMA4,
+    **weights(ffn_gate=(2 * FEED, WIDTH), ffn_up=(2 * FEED, WIDTH), ffn_down=(WIDTH, 2 * FEED)),
+}
+_GEMMA4_MIXED: Final = {
+    **GATED,
+    **POST_NORMS,
+    **without(MIXED, "ffn_norm", "ffn_gate_exps", "ffn_up_exps"),
+    **weights(
+        layer_output_scale=(1,),
+        pre_ffw_norm_2=(WIDTH,),
+        post_ffw_norm_1=(WIDTH,),
+        post_ffw_norm_2=(WIDTH,),
+        ffn_gate_up_exps=(EXPERTS, 2 * EXPERT_FEED, WIDTH),
+    ),
+    "ffn_gate_inp.scale": (WIDTH,),
+    "ffn_down_exps.scale": (EXPERTS,),
+}
+_LOCAL: Final = {**attention(), **normed_heads(QUARTER)}
+_WHOLE: Final = {**attention(HEAD), **normed_heads(HEAD)}
+_GEMMA4_SIZES: Final = {
+    **sizes(head=HEAD, rope__freq_base=1000000.0),
+    "attention.key_length_swa": QUARTER,
+    "attention.value_length_swa": QUARTER,
+    "attention.sliding_window": WINDOW,
+    "rope.dimension_count_swa": QUARTER,
+    "rope.freq_base_swa": 5000.0,
+    "final_logit_softcapping": 9.0,
+}
+_PART_TURNED: Final = {"rope_freqs.weight": [1.0] * 3 + [1e30] * 9}
+"""A fourth of a head, which is two numbers for each frequency."""
 YARN: Final = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -392,6 +432,44 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         sizes(layers=62, head=HEAD, attention__sliding_window=WINDOW),
         ({**GEMMA, **POST_NORMS, **normed_heads(HEAD)},) * 62,
         TIED,
+    ),
+    "gemma4": TinyGguf(
+        "gemma4",
+        {
+            **_GEMMA4_SIZES,
+            "block_count": 6,
+            "feed_forward_length": [FEED] * 3 + [2 * FEED] * 3,
+            "embedding_length_per_layer_input": _PER_LAYER,
+            "attention.shared_kv_layers": 3,
+            "attention.sliding_window_pattern": [True, True, False] * 2,
+        },
+        tuple({**first, **second} for second in (_GEMMA4, _GEMMA4_WIDE) for first in (_LOCAL, _LOCAL, _WHOLE)),
+        {
+            **TIED,
+            **weights(
+                per_layer_token_embd=(VOCAB, 6 * _PER_LAYER),
+                per_layer_model_proj=(6 * _PER_LAYER, WIDTH),
+                per_layer_proj_norm=(_PER_LAYER,),
+            ),
+        },
+        _PART_TURNED,
+    ),
+    "gemma4-mixed": TinyGguf(
+        "gemma4",
+        {
+            **_GEMMA4_SIZES,
+            **EXPERT_SIZES,
+            "block_count": 2,
+            "attention.head_count_kv": [KV_HEADS, 1],
+            "embedding_length_per_layer_input": 0,
+            "attention.sliding_window_pattern": [True, False],
+        },
+        (
+            {**_LOCAL, **_GEMMA4_MIXED},
+            {**without(_WHOLE, "attn_v"), **weights(attn_k=(HEAD, WIDTH)), **_GEMMA4_MIXED},
+        ),
+        TIED,
+        _PART_TURNED,
     ),
     "phi3": TinyGguf("phi3", sizes(), ({**fused_attention(KV_HEADS), **FUSED},) * 2, UNTIED),
     "phi3-long": TinyGguf(
