@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from cosine_node.gateway.body import read_object
 from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.replies import ReplyWriter, StreamedReplyWriter, Style, WholeReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest
+from cosine_node.gateway.tokens import check_template
+from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
@@ -82,6 +85,7 @@ class Endpoint:
             writer = StreamedReplyWriter(**fields, choices=choices, includes_usage=wanted.includes_usage)
         log_fields: dict[str, object] = request.state.log_fields
         try:
+            await self._check_template(wanted)
             await self._reply(wanted, writer, receive, log_fields, request.state.key)
         except CosineError as error:
             log_fields["error"] = str(error)
@@ -96,6 +100,12 @@ class Endpoint:
             LOG.exception("request %s failed", request.state.request_id)
             log_fields["error"] = "internal"
             await writer.fail(internal())
+
+    async def _check_template(self, wanted: TextRequest) -> None:
+        """Raise `ApiError` for what a chat asks of its template and that does not know."""
+        for prompt in wanted.prompts:
+            if isinstance(prompt, Chat) and (prompt.template_options or prompt.documents):
+                await self._service.client.with_tokenizer(partial(check_template, prompt))
 
     async def _reply(
         self, wanted: TextRequest, writer: ReplyWriter, receive: Receive, log_fields: dict[str, object], key: bytes

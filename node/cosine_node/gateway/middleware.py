@@ -152,15 +152,18 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not is_own_name(host, self._names):
+        # Without it, as in HTTP/1.0, no browser asks.
+        host = headers.get("host")
+        if host is not None and not is_own_name(host, self._names):
             raise ApiError(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "The gateway is not asked under this name; its operator allows one with --host-name.",
                 code="unknown_host",
             )
         origin = headers.get("origin")
-        if origin is not None and not (self._origins & {origin, "*"} or is_local(origin) or _is_at(origin, host)):
+        if origin is not None and not (
+            self._origins & {origin, "*"} or is_local(origin) or _is_at(origin, host or "")
+        ):
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 "Pages of this origin may not ask; the gateway's operator allows one with --cors-origin.",

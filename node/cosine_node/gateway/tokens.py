@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from cosine_node.gateway.api_errors import bad_value
+from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.body import Body, required, stated_flag, text, token_ids
 from cosine_node.gateway.fields import refuse_others
 from cosine_node.gateway.text_request import read_chat
@@ -67,6 +67,18 @@ def rendered(body: Body, codec: TextTokenizer) -> Json:
     """The answer to `/apply-template`: the text of a chat."""
     refuse_others(body, OF_CHATS)
     return {"prompt": render(codec, _chat(body))}
+
+
+def check_template(chat: Chat, codec: TextTokenizer) -> None:
+    """Raise `ApiError` for an option that the template of a chat does not read, unless it asks for nothing.
+
+    Whoever sends documents, or an effort, would get an answer without.
+    """
+    template = codec.chat_template(chat.template, has_tools=chat.tools is not None)
+    for name, value in {**chat.template_options, "documents": chat.documents}.items():
+        if value and value != "none" and name not in template:
+            field = name if name in ("documents", "reasoning_effort") else "chat_template_kwargs"
+            raise unsupported(field, f"{field} is not supported here: the target's template does not read {name}.")
 
 
 def _chat(body: Body) -> Chat:

@@ -1,6 +1,8 @@
 """The gateway on a socket: where it listens, how it joins and ends, and whom it waits for."""
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast
@@ -125,6 +127,28 @@ def test_a_client_that_leaves_takes_its_generation_along() -> None:
         event, told = gateway.events.get(timeout=TIMEOUT_S)
         gateway.ask(assert_freed(gateway.swarm))
         assert (event, told["status"], told["error"]) == ("request", 200, "the client hung up")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> None:
+    choices = 3
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 2000, "n": choices, "stream": is_streamed}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with served(curve=SLOW) as gateway:
+
+        async def begun() -> None:
+            for _ in range(1000):
+                if gateway.swarm.members[0].service.requests == choices:
+                    return
+                await asyncio.sleep(0.01)
+            pytest.fail("the choices did not begin")
+
+        with socket.create_connection((HOST, int(gateway.url.rsplit(":", 1)[1]))) as connection:
+            connection.sendall(head.encode() + body)
+            gateway.ask(begun())
+        _, told = gateway.events.get(timeout=TIMEOUT_S)
+        gateway.ask(assert_freed(gateway.swarm))
+        assert told["error"] == "the client hung up"
 
 
 class Wire(asyncio.Transport):

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.node.gateway.gateways import MODEL, asked
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.text_request import parse_chat
+from cosine_node.gateway.tokens import check_template
+from cosine_p2p.request.chat import Chat
+from tests.node.gateway.gateways import MODEL, ChatLetters, asked
 
 TOKENS = [17, 18, 19]
 TEXT = "ABC"
@@ -58,3 +62,35 @@ def test_keys_and_names_are_asked_for_here_too() -> None:
     assert asked("POST", "/tokenize", {"prompt": TEXT}, headers={"host": "evil.example"}).status == 421
     assert asked("POST", "/tokenize", {"prompt": TEXT, "model": "other"}).status == 404
     assert asked("GET", "/tokenize").status == 405
+
+
+class Thinking(ChatLetters):
+    """Its template reads one option."""
+
+    def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
+        return "{% if enable_thinking %}<think>{% endif %}{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"chat_template_kwargs": {"enable_thinking": True}}, None),
+        ({"chat_template_kwargs": {"enable_thinking": False, "other": False}}, None),
+        ({"chat_template_kwargs": {"other": True}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "none"}, None),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"documents": []}, None),
+        ({"documents": [{"title": "a", "text": "b"}]}, "documents"),
+    ],
+)
+def test_what_the_template_does_not_read_is_refused_unless_it_asks_for_nothing(
+    options: dict[str, Any], field: str | None
+) -> None:
+    (chat,) = parse_chat({"messages": CHAT, **options}).prompts
+    assert isinstance(chat, Chat)
+    if field is None:
+        check_template(chat, Thinking())
+        return
+    with pytest.raises(ApiError) as refused:
+        check_template(chat, Thinking())
+    assert (refused.value.status, refused.value.param) == (400, field)

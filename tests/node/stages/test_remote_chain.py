@@ -17,11 +17,12 @@ from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.operations import ChainLost, NotComputed
 from cosine_node.stages.remote_chain import answer_of, feed_messages, open_chain, results_of, rows_of
+from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.limits import MAX_FEED_TOKENS, MAX_PART_BYTES
-from cosine_protocol.protocols import STAGE
+from cosine_protocol.protocols import SHAPING, STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import Activations, FedRow, FeedPass, Join, Joined, Results, RowAnswer
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
@@ -105,6 +106,18 @@ async def test_a_request_goes_on_over_another_chain_with_the_same_text(
             asked.prompt += [token for token, _ in expected[:3]]
             found = await off_loop(lambda: serve_alone(engine, asked, 5))
             assert [token for token, _ in found] == [token for token, _ in expected[3:]]
+
+
+@in_loop
+async def test_no_chain_whose_last_stage_would_ignore_a_part_of_requests(
+    stages: list[StageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != SHAPING))
+    async with served(stages) as swarm:
+        with pytest.raises(ChainLost, match=r"^Layers 3:4 at stage 2: its version knows no shaping"):
+            async with open_chain(swarm.network.join("head"), swarm.plan()):
+                pass
+        await until(lambda: swarm.is_idle)
 
 
 @in_loop
