@@ -98,7 +98,8 @@ class Generation:
 
     `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
     one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
-    own drafter, if it has one, and by nobody else in time. `origins` counts the tokens of the text by who they are
+    own drafter, if it has one, and by nobody else in time. `cached_tokens` of the prompt the first verifier knew
+    already, by its own word. `origins` counts the tokens of the text by who they are
     from; where a stop string cut a commit, less than was committed.
 
     `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
@@ -124,6 +125,7 @@ class Generation:
     offered: int
     accepted: int
     home_tokens: int = 0
+    cached_tokens: int = 0
     origins: tuple[Origin, ...] = ()
     near_ties: int
     bytes_sent: int

@@ -223,6 +223,7 @@ class Run:
             offered=session.ledger.offered,
             accepted=counts.accepted,
             home_tokens=counts.home_tokens,
+            cached_tokens=min(counts.cached_tokens, len(session.job.request.prompt)),
             origins=self._origins.origins({drafter.peer_id: drafter.domain for drafter in drafters}),
             near_ties=counts.near_ties,
             bytes_sent=sent - self._bytes[0],

@@ -100,6 +100,7 @@ class SessionCounts:
     near_ties: int = 0
     accepted: int = 0
     home_tokens: int = 0
+    cached_tokens: int = 0
     passes: PassTimes = field(default_factory=PassTimes)
     tokens_by_verifier: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
@@ -114,10 +115,12 @@ class SessionCounts:
         if len(self.why) < MAX_WHY:
             self.why.append(line)
 
-    def note_commit(self, peer_id: str, authors: bytes, *, near_ties: int) -> None:
+    def note_commit(self, peer_id: str, authors: bytes, stats: m.PassStats) -> None:
         """Count a pass of a verifier and the authors of what it added to the stream."""
+        if not self.rounds:
+            self.cached_tokens = stats.cached_tokens or 0
         self.rounds += 1
-        self.near_ties += near_ties
+        self.near_ties += stats.near_ties
         home_tokens = authors.count(HOME_AUTHOR)
         self.home_tokens += home_tokens
         self.accepted += sum(map(bool, authors)) - home_tokens
@@ -439,7 +442,7 @@ class Session:
         self._digest = commit.digest
         self.signed.note(upstream)
         authors = self.delegation.checked_authors(commit, before, now_s=_now_s())
-        self.counts.note_commit(upstream.peer_id, authors, near_ties=commit.stats.near_ties)
+        self.counts.note_commit(upstream.peer_id, authors, commit.stats)
         self.counts.passes.note(commit.stats, is_first=not upstream.watch.commits)
         self.ledger.credit(authors)
         upstream.watch.note_commit(_now_s())

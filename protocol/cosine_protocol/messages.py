@@ -323,11 +323,15 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, its time."""
+    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, its time.
+
+    `cached_tokens` of the prompt were known before; only the first pass of a request says so.
+    """
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
     pass_us: Microseconds
+    cached_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS))] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ def _verify_messages() -> list[m.Message]:
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
         m.Commit(NUMBER, *commit),
         m.Commit(NUMBER, *commit, transcript=SIGNED_TRANSCRIPT),
+        m.Commit(NUMBER, *commit[:-1], replace(STATS, cached_tokens=48)),
         m.Cancel(NUMBER),
         m.Delegate(NUMBER, SIGNED_MANDATE),
         m.Declined(NUMBER, "too many requests are coordinated here"),

@@ -55,10 +55,16 @@ def reason_of(finished: ChoiceFinished) -> str:
 
 
 def usage(finished: Sequence[ChoiceFinished]) -> Json:
-    """Tokens, each prompt counted once, however many choices it has."""
+    """Tokens, each prompt counted once, however many choices it has, and what its verifier knew of it before."""
     prompt = sum(each.generation.prompt_tokens for each in finished if each.choice.number == 0)
+    cached = sum(each.generation.cached_tokens for each in finished if each.choice.number == 0)
     completion = sum(each.generation.tokens for each in finished)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def metrics(generations: Sequence[Generation], *, seed: int) -> Json:

@@ -213,7 +213,8 @@ class RequestStage(Enum):
 class KvState:
     """The part of a request in the engine's KV cache: its sequence there, and how much of it was fed.
 
-    `scope` says who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`).
+    `scope` says who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`), of which
+    `cached_tokens` were there already.
     """
 
     sequence: int
@@ -221,6 +222,7 @@ class KvState:
     fed_tokens: int = 0
     has_pages: bool = False
     was_prefix_cache_tried: bool = False
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class KvMemory:
         if found := self._engine.reuse_prefix(request.kv.sequence, request.known_tokens):
             request.note_fed(found)
             request.kv.has_pages = True
+            request.kv.cached_tokens = found
 
     def may_begin(self, request: ServedRequest) -> bool:
         """True if a prompt can be fed whole, or its request is the only one: half of a prompt helps nobody.

@@ -379,7 +379,10 @@ class StepLoop:
 
     def _report(self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass) -> None:
         """Post what a pass committed, signed where that is due; a client that reads too slowly is given up."""
-        stats = m.PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s))
+        cached = (
+            min(request.kv.cached_tokens, len(request.request.prompt)) if verdict.position == request.first else 0
+        )
+        stats = m.PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s), cached or None)
         digest = request.tree.root.digest
         transcript = None
         has_ended = verdict.finish is not None

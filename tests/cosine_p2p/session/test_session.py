@@ -437,9 +437,10 @@ def test_drafters_are_asked_once_a_new_verifier_has_told_what_drafts_need_to_pay
 
 def test_a_commit_is_counted_by_who_drafted_it() -> None:
     counts = SessionCounts()
-    counts.note_commit("v", bytes([1, HOME_AUTHOR, 2, 0]), near_ties=1)
-    counts.note_commit("v", bytes([0]), near_ties=0)
+    counts.note_commit("v", bytes([1, HOME_AUTHOR, 2, 0]), m.PassStats(0, 1, 1, 7))
+    counts.note_commit("v", bytes([0]), m.PassStats(0, 0, 1, 9))
     assert (counts.rounds, counts.near_ties, counts.accepted, counts.home_tokens) == (2, 1, 2, 1)
+    assert counts.cached_tokens == 7
     assert counts.tokens_by_verifier == {"v": 5}
 
 

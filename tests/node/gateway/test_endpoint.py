@@ -282,17 +282,19 @@ def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(salt
     """Who guesses how another's prompt begins waits as long as for any other prompt."""
     keys = ("one", "one", *(("one", "one") if salts[0] else ("two", "two")))
 
-    async def use(running: Gateway) -> list[float]:
-        loop, took_s = asyncio.get_running_loop(), []
+    async def use(running: Gateway) -> tuple[list[float], list[int]]:
+        loop, took_s, cached_tokens = asyncio.get_running_loop(), [], []
         for key, salt in zip(keys, salts, strict=True):
             began_s = loop.time()
             options: dict[str, Any] = {"max_tokens": 1, "headers": by_key(key), "cache_salt": salt or None}
             reply = await running.complete("0123456789" * 60, **options)
             assert reply.status == 200
             took_s.append(loop.time() - began_s)
-        return took_s
+            cached_tokens.append(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return took_s, cached_tokens
 
-    new, known, guessed, known_too = with_gateway(use, api_keys=("one", "two"))
+    (new, known, guessed, known_too), cached_tokens = with_gateway(use, api_keys=("one", "two"))
+    assert (cached_tokens[0], cached_tokens[2]) == (0, 0) < (cached_tokens[1], cached_tokens[3]) < (600, 600)
     assert known < 0.7 * new and known_too < 0.7 * guessed
     assert guessed == pytest.approx(new, rel=0.2)
 
@@ -385,7 +387,12 @@ def test_a_whole_chat_has_its_choices_in_order() -> None:
         }
         for index, text in enumerate(["a!", "b"])
     ]
-    assert body["usage"] == {"prompt_tokens": 5, "completion_tokens": 42, "total_tokens": 47}
+    assert body["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 42,
+        "total_tokens": 47,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 @pytest.mark.parametrize(
@@ -431,7 +438,12 @@ def test_an_error_is_raised_until_a_stream_has_begun_and_then_sent_in_it() -> No
 
 def test_a_prompt_is_counted_once_for_all_its_choices() -> None:
     all_choices = [FIRST, SECOND, finished(2, 0, prompt_tokens=9), finished(3, 1, prompt_tokens=9)]
-    assert replies.usage(all_choices) == {"prompt_tokens": 14, "completion_tokens": 84, "total_tokens": 98}
+    assert replies.usage(all_choices) == {
+        "prompt_tokens": 14,
+        "completion_tokens": 84,
+        "total_tokens": 98,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_speculation_is_summed_over_choices_and_drafters_and_nothing_drafted_is_no_division() -> None:
