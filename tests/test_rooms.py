@@ -34,7 +34,14 @@ MAX_MODULES: Final = 20
 """What a reader sees at a glance in a folder's listing."""
 
 MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
-OF_TORCH: Final = ("engine/torch", "engine/eagle", "stages", "training", "learning/finetuning.py")
+OF_TORCH: Final = (
+    "engine/torch",
+    "engine/eagle",
+    "stages",
+    "training",
+    "learning/finetuning.py",
+    "models/tokenizer_worker.py",
+)
 """Where the node runs models, and where it trains them."""
 
 EFFECTS: Final = frozenset(

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Final
 
 from platformdirs import user_cache_dir
 
+from cosine_p2p.text.tokenizer_sources import TOKENIZER, TokenizerSources, other_names
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import Channel, read_budget
 from cosine_protocol import limits
@@ -37,10 +38,6 @@ ADDITIONAL_TEMPLATES: Final = f"{TEMPLATE_FOLDER}/"
 MAX_TEMPLATES: Final = 16
 """A model has one for chats, one for tools, one for documents; each is asked for by itself."""
 _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
-# Any of these alone makes a tokenizer; the others only describe one.
-_VOCABULARIES: Final = frozenset(NAMES) & {
-    "sentencepiece.bpe.model", "spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"
-}  # fmt: skip
 ANSWER_TIMEOUT_S: Final = 10.0
 """A piece is at most `MAX_CHUNK_BYTES`."""
 FETCH_S: Final = 20.0
@@ -73,31 +70,30 @@ class TokenizerFiles:
         return self.files.get(name, b"")
 
     @classmethod
-    def read(cls, folder: Path) -> "TokenizerFiles | None":
-        """Read a model's folder; None if it holds no vocabulary.
+    def stored(cls, folder: Path) -> "TokenizerFiles":
+        """The files of these names in a folder, whatever they are. Raises `UsageError` as `read`."""
+        return cls(_read(folder, names_in(folder)))
 
-        Raises `UsageError` if the files are too big, or one is a link to elsewhere: what is read here may be served
-        to strangers. In a snapshot of Hugging Face's cache links to its blobs are followed.
+    @classmethod
+    def read(cls, folder: Path) -> "TokenizerFiles | None":
+        """The tokenizer of a model's folder, with a tokenizer.json; None if the folder has no vocabulary.
+
+        Where the folder has no tokenizer.json it is what a node has made of its files. Raises `UsageError` if none
+        has, the files are too big, or one is a link to elsewhere: what is read here may be served to strangers. In
+        a snapshot of Hugging Face's cache links to its blobs are followed.
         """
-        root, files = folder.resolve(), {}
-        # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
-        blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
-        for name in names_in(root):
-            file = (root / name).resolve()
-            if not file.is_file():
-                continue
-            if not (file.is_relative_to(root) or file.is_relative_to(blobs)):
-                raise UsageError(
-                    f"{name} in {folder} is a link to {file}; tokenizer files are served to strangers, so put "
-                    "a copy there if it is one."
-                )
-            with file.open("rb") as opened:
-                files[name] = opened.read(limits.MAX_FILE_BYTES + 1)
-        if not _VOCABULARIES & files.keys():
-            return None
-        if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:
-            raise UsageError(f"The tokenizer in {folder} is larger than {limits.MAX_FILE_BYTES >> 20} MiB.")
-        return cls(files)
+        sources = unconverted(folder)
+        if sources is None:
+            found = cls.stored(folder)
+            return found if TOKENIZER in found.files else None
+        made = sources.converted()
+        if made is None:
+            raise UsageError(
+                f"{folder} has a {sources.vocabulary} and no tokenizer.json, which a client reads: name the target "
+                "as its verifiers announce it, or let transformers write the file: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+            )
+        return cls.stored(made)
 
     def write(self, folder: Path) -> None:
         """Put the files into a new folder, which appears whole or not at all. Raises `OSError`."""
@@ -113,6 +109,37 @@ class TokenizerFiles:
             shutil.rmtree(draft, ignore_errors=True)
             if not folder.is_dir():
                 raise
+
+
+def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The files of these names that are in a folder. Raises `UsageError` as `TokenizerFiles.read`."""
+    root, files = folder.resolve(), {}
+    # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
+    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
+    for name in names:
+        file = (root / name).resolve()
+        if not file.is_file():
+            continue
+        if not (file.is_relative_to(root) or file.is_relative_to(blobs)):
+            raise UsageError(
+                f"{name} in {folder} is a link to {file}; tokenizer files are served to strangers, so put "
+                "a copy there if it is one."
+            )
+        with file.open("rb") as opened:
+            files[name] = opened.read(limits.MAX_FILE_BYTES + 1)
+    if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:
+        raise UsageError(f"The tokenizer in {folder} is larger than {limits.MAX_FILE_BYTES >> 20} MiB.")
+    return files
+
+
+def unconverted(folder: Path) -> TokenizerSources | None:
+    """What a folder's tokenizer is to be made of, where it has no tokenizer.json; None where there is none to make.
+
+    Raises `UsageError` as `TokenizerFiles.read`.
+    """
+    if (folder / TOKENIZER).is_file():
+        return None
+    return TokenizerSources.of(_read(folder, [*names_in(folder), *other_names(folder)]), folder=folder)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -145,8 +172,8 @@ class TokenizerCache:
         folder = self.folder_of(digest)
         if not folder.is_dir():
             return None
-        found = TokenizerFiles.read(folder)
-        return found if found is not None and found.digest == digest else None
+        found = TokenizerFiles.stored(folder)
+        return found if found.digest == digest else None
 
     def put(self, files: TokenizerFiles) -> Path:
         """Keep the files; returns their folder. Raises `OSError`."""

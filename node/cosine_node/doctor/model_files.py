@@ -13,6 +13,7 @@ from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.doctor.machine import EngineFacts
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options
+from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
@@ -94,6 +95,7 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
         return ModelFiles(source=source, folder=folder, problem=f"it has no {CONFIG_FILE}")
     try:
         config = read_model_config(folder)
+        convert_tokenizer(folder)
         tokenizer = TokenizerFiles.read(folder)
     except (OSError, UsageError) as error:
         return ModelFiles(source=source, folder=folder, problem=str(error))

@@ -16,6 +16,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
 from cosine_node.models.model_sizes import ModelSizes
+from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
@@ -25,10 +26,13 @@ from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
+from cosine_p2p.text.tokenizer_sources import OTHER_NAMES, TIKTOKEN
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
+FETCHED: Final = ("*.json", "*.safetensors", *OTHER_NAMES, f"*{TIKTOKEN}")
+"""What is downloaded of a model, beside the files that every tokenizer may have."""
 NGRAM: Final = "ngram"
 """The model of a drafter that has no weights: it counts what followed in the text so far."""
 
@@ -157,11 +161,15 @@ def fetch(source: str, emit: Emit) -> Path:
 def fetch_folder(source: str) -> Path:
     """The local folder of a model that `--model` may name; one on the Hugging Face hub is downloaded if need be.
 
-    The folder of a GGUF file is the one it is unfolded to. Raises `UsageError`.
+    The folder of a GGUF file is the one it is unfolded to. A tokenizer that clients could not read is converted.
+    Raises `UsageError`.
     """
     resolved = zoo.resolve(source)
     path = _download(resolved) if isinstance(resolved, str) else resolved
-    return unfold(path, is_served=True) if path.is_file() else path
+    if path.is_file():
+        return unfold(path, is_served=True)
+    convert_tokenizer(path)
+    return path
 
 
 def _download(name: str) -> Path:
@@ -173,11 +181,7 @@ def _download(name: str) -> Path:
     repository, _, file = rest.partition("/")
     try:
         if not name.startswith(HUB_FILE):
-            return Path(
-                snapshot_download(
-                    name, allow_patterns=["*.json", "*.safetensors", *NAMES, f"{ADDITIONAL_TEMPLATES}*"]
-                )
-            )
+            return Path(snapshot_download(name, allow_patterns=[*FETCHED, *NAMES, f"{ADDITIONAL_TEMPLATES}*"]))
         if file.endswith(GGUF_SUFFIX):
             parts = [hf_hub_download(f"{owner}/{repository}", name) for name in part_names(file)]
             return Path(parts[0])

@@ -1,0 +1,83 @@
+"""Tokenizers stored in another way than as a tokenizer.json, and the place where nodes keep what they made of them.
+
+A node with transformers converts them (docs/decisions/0046-converted-tokenizers.md); clients read the result.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_cache_dir
+
+TOKENIZER: Final = "tokenizer.json"
+"""The file that clients read; nothing is converted where it is."""
+MODEL_CONFIG: Final = "config.json"
+"""A model's kind decides about its tokenizer, where nothing else does."""
+OTHER_NAMES: Final = ("sentencepiece.model", "spm.model", "tekken.json", "tiktoken.model")
+"""Files that hold tokens and are never served, unlike those that every tokenizer may have."""
+TIKTOKEN: Final = ".tiktoken"
+"""How a file of tiktoken's may end, whatever it is called."""
+_FIRST: Final = ("tekken.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", *OTHER_NAMES)
+_LAST: Final = ("vocab.json", "vocab.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSources:
+    """The files that a tokenizer is made of, by name; `vocabulary` is the one with its tokens."""
+
+    vocabulary: str
+    files: Mapping[str, bytes] = field(repr=False)
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes], *, folder: Path) -> "TokenizerSources | None":
+        """Those among the tokenizer files of a model's folder; None where none of them holds tokens.
+
+        Of several that do the first counts: Mistral's own, then SentencePiece's, tiktoken's, and lists of words.
+        """
+        names = (*_FIRST, *sorted(name for name in files if name.endswith(TIKTOKEN)), *_LAST)
+        vocabulary = next((name for name in names if files.get(name)), None)
+        if vocabulary is None:
+            return None
+        config = folder / MODEL_CONFIG
+        return cls(vocabulary, {**files, MODEL_CONFIG: config.read_bytes() if config.is_file() else b""})
+
+    def folder_of(self, library_version: str) -> Path:
+        """The place of the tokenizer that a version of transformers makes of them."""
+        return _cache() / f"{self._digest}-{library_version}"
+
+    def converted(self) -> Path | None:
+        """The folder of a tokenizer that was made of them here: by the transformers installed, else by any."""
+        installed = installed_version()
+        if installed is not None:
+            found = [self.folder_of(installed)]
+        else:
+            found = sorted(_cache().glob(f"{self._digest}-*"), reverse=True)
+        return next((folder for folder in found if (folder / TOKENIZER).is_file()), None)
+
+    @property
+    def _digest(self) -> str:
+        total = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            total.update(f"{name} {len(content)}\n".encode())
+            total.update(content)
+        return total.hexdigest()
+
+
+def other_names(folder: Path) -> list[str]:
+    """The names that files with tokens may have in a folder, beside those of every tokenizer."""
+    return [*OTHER_NAMES, *sorted(file.name for file in folder.glob(f"*{TIKTOKEN}"))]
+
+
+def installed_version() -> str | None:
+    """The version of transformers here, which decides about a conversion; None without it."""
+    try:
+        return version("transformers")
+    except PackageNotFoundError:
+        return None
+
+
+def _cache() -> Path:
+    return Path(user_cache_dir("cosine-p2p")) / "converted-tokenizers"

@@ -1,0 +1,327 @@
+"""A tokenizer without a tokenizer.json is served as transformers reads it, and made once."""
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers as tf
+from transformers import AutoTokenizer
+
+from cosine_node.gguf.trial_texts import trial_texts
+from cosine_node.models import tokenizer_conversion
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.model import ModelSource, load_served
+from cosine_node.models.tokenizer_conversion import convert_tokenizer
+from cosine_p2p import load_tokenizer
+from cosine_p2p.text import tokenizer_sources
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+from tests.cosine_p2p.tokenizer_kinds import LINES
+from tests.node.engine.tiny_models import COMMON, build
+from tests.thoroughness import quick_first
+
+TEXTS = trial_texts(["<s>", "</s>", "<tool>", "<|turn|>"])
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "byte pairs": {"model_type": "bpe", "byte_fallback": True},
+    "byte pairs without a space before": {"model_type": "bpe", "byte_fallback": True, "add_dummy_prefix": False},
+    "unigram": {"model_type": "unigram"},
+    "unigram with bytes and no space before": {
+        "model_type": "unigram",
+        "byte_fallback": True,
+        "add_dummy_prefix": False,
+    },
+    "spaces as they are": {
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "remove_extra_whitespaces": False,
+        "normalization_rule_name": "identity",
+    },
+}
+LIBRARY = """
+import base64, io, json, sys, sentencepiece
+asked = json.load(sys.stdin)
+if "model" in asked:
+    library = sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(asked["model"]))
+    answer = [library.encode(line) for line in asked["lines"]]
+else:
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(asked["lines"]), model_writer=made, num_threads=1, minloglevel=2, **asked["options"]
+    )
+    answer = base64.b64encode(made.getvalue()).decode()
+json.dump(answer, sys.stdout)
+"""
+CLASSES: Mapping[str, Mapping[str, Any]] = {
+    "by the model's kind": {},
+    "as Llama 2": {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": False},
+    "as no class of its own": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return made
+
+
+def sentence_piece(**options: Any) -> bytes:
+    """A small model of SentencePiece's, trained here."""
+    options = {"vocab_size": 440, "hard_vocab_limit": False, "user_defined_symbols": ["<tool>"], **options}
+    return base64.b64decode(by_sentence_piece({"options": options, "lines": LINES * 3}))
+
+
+def by_sentence_piece(asked: object) -> Any:
+    """What the library SentencePiece answers, in a process of its own: beside torch it may crash."""
+    pytest.importorskip("sentencepiece", reason="the package sentencepiece is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", LIBRARY], input=json.dumps(asked).encode(), capture_output=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def tiktoken_file() -> bytes:
+    """The tokens of a byte-level BPE as tiktoken writes them: bytes, then what joins two of them."""
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += [b"th", b"the", b" t", b" the", b"in", b"ing", b"12", b"\xf0\x9f", b"  "]
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+
+
+def assert_read_as_by_transformers(folder: Path) -> None:
+    convert_tokenizer(folder)
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        tokens = ours.encode(text)
+        assert list(tokens) == theirs(text)["input_ids"], text
+        assert ours.encode(text, add_special_tokens=False) == tuple(
+            theirs(text, add_special_tokens=False)["input_ids"]
+        )
+        expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(tokens) == expected, text
+    assert ours.library.get_vocab() == theirs.get_vocab()
+    assert ours._named == {name: str(token) for name, token in theirs.special_tokens_map.items()}
+
+
+@pytest.mark.parametrize("shape", quick_first(SHAPES))
+@pytest.mark.parametrize("kind", quick_first(CLASSES))
+def test_a_sentence_piece_model_is_read_as_by_transformers(folder: Path, shape: str, kind: str) -> None:
+    (folder / "tokenizer.model").write_bytes(sentence_piece(**SHAPES[shape]))
+    if CLASSES[kind]:
+        (folder / "tokenizer_config.json").write_text(json.dumps(CLASSES[kind]))
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tokenizer_of_no_class_gives_sentence_pieces_own_tokens(folder: Path, shape: str) -> None:
+    model = sentence_piece(**SHAPES[shape])
+    (folder / "tokenizer.model").write_bytes(model)
+    (folder / "tokenizer_config.json").write_text(json.dumps(CLASSES["as no class of its own"]))
+    convert_tokenizer(folder)
+    ours = load_tokenizer(folder)
+    # A letter with two marks is composed otherwise by `tokenizers`.
+    lines = [line for line in LINES if "\u0323" not in line]
+    theirs = by_sentence_piece({"model": base64.b64encode(model).decode(), "lines": lines})
+    assert [list(ours.encode(line, add_special_tokens=False)) for line in lines] == theirs
+
+
+@pytest.mark.parametrize("name", quick_first(["tokenizer.model", "tiktoken.model"]))
+def test_a_file_of_tiktokens_is_read_as_by_transformers(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(tiktoken_file())
+    special = {str(265 + index): {"content": text, "special": True} for index, text in enumerate(("<s>", "</s>"))}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "added_tokens_decoder": special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+def test_a_file_of_tiktokens_may_have_any_name(folder: Path) -> None:
+    (folder / "some_base.tiktoken").write_bytes(tiktoken_file())
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    convert_tokenizer(folder)
+    (folder / "some_base.tiktoken").rename(folder / "tiktoken.model")
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+def test_mistrals_own_file_is_read_as_by_transformers(folder: Path) -> None:
+    ranks = [base64.b64decode(line.split()[0]) for line in tiktoken_file().splitlines()]
+    special = [{"rank": rank, "token_str": text} for rank, text in enumerate(("<unk>", "<s>", "</s>", "[INST]"))]
+    vocabulary = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for rank, token in enumerate(ranks)
+    ]
+    config = {
+        "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "num_vocab_tokens": len(ranks),
+        "default_vocab_size": len(ranks) + len(special),
+        "default_num_special_tokens": len(special),
+        "version": "v3",
+    }
+    tekken = {"config": config, "vocab": vocabulary, "special_tokens": special}
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    (folder / "config.json").write_text(json.dumps({"model_type": "mistral"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+def test_lists_of_words_and_merges_are_read_as_by_transformers(folder: Path) -> None:
+    letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 324))]
+    names = [*letters, "th", "the", "\u0120the", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({name: token for token, name in enumerate(names)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\n\u0120 the\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+def test_chat_templates_stay(folder: Path) -> None:
+    (folder / "tiktoken.model").write_bytes(tiktoken_file())
+    templates = [{"name": "default", "template": "{{ messages[0].content }}!"}, {"name": "rag", "template": "rag"}]
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": templates}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    convert_tokenizer(folder)
+    codec = load_tokenizer(folder)
+    assert codec.render_chat([{"role": "user", "content": "hi"}]) == "hi!"
+    assert codec.chat_template("rag") == "rag"
+
+
+@pytest.mark.thorough
+def test_the_same_files_give_the_same_bytes_wherever_they_lie(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = set[bytes]()
+    for place in ("here", "there"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{place}"))
+        other = tmp_path / place / "model"
+        other.mkdir(parents=True)
+        (other / "config.json").write_bytes((folder / "config.json").read_bytes())
+        (other / "tiktoken.model").write_bytes(tiktoken_file())
+        convert_tokenizer(other)
+        files = TokenizerFiles.read(other)
+        assert files is not None and str(tmp_path).encode() not in b"".join(files.files.values())
+        digests.add(files.digest)
+    assert len(digests) == 1
+
+
+def test_what_was_made_is_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tiktoken.model").write_bytes(tiktoken_file())
+    convert_tokenizer(folder)
+    made = TokenizerFiles.read(folder)
+
+    def never(*_: object) -> None:
+        raise AssertionError("it was made already")
+
+    monkeypatch.setattr(tokenizer_conversion, "_run_worker", never)
+    convert_tokenizer(folder)
+    assert TokenizerFiles.read(folder) == made
+    # Whatever else a folder has, what was made of other files is not theirs.
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(AssertionError):
+        convert_tokenizer(folder)
+
+
+@pytest.mark.thorough
+def test_a_client_reads_what_a_node_has_made_and_is_told_what_to_do_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tiktoken.model").write_bytes(tiktoken_file())
+    monkeypatch.setattr(tokenizer_sources, "installed_version", lambda: None)
+    with pytest.raises(UsageError, match=r"has a tiktoken\.model and no tokenizer\.json.*save_pretrained") as told:
+        load_tokenizer(folder)
+    assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
+    convert_tokenizer(folder)
+    made = TokenizerFiles.read(folder)
+    monkeypatch.setattr(tokenizer_sources, "installed_version", lambda: None)
+    assert TokenizerFiles.read(folder) == made
+
+
+def told(folder: Path) -> str:
+    with pytest.raises(UsageError) as refused:
+        convert_tokenizer(folder)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def code_only(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["a.Own", None]}}))
+    (folder / "a.py").write_text("raise SystemExit")
+
+
+def code_and_tokens(folder: Path) -> None:
+    code_only(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "nobodys"}))
+    (folder / "own.tiktoken").write_bytes(tiktoken_file())
+
+
+def nonsense(folder: Path) -> None:
+    (folder / "tokenizer.model").write_bytes(b"\x00\x01 nothing of the kind")
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (code_only, "code of its own (auto_map) and no tokenizer.json: such code is never run"),
+        (code_and_tokens, "code of its own (auto_map) and no tokenizer.json: such code is never run"),
+        (nonsense, "has a tokenizer.model and no tokenizer.json, and it cannot be converted: "),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_one_sentence(
+    folder: Path, make: Callable[[Path], None], sentence: str
+) -> None:
+    make(folder)
+    assert sentence in told(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "packages"), [(b"\x0a\x07binary", "sentencepiece protobuf"), (b"YQ== 0\n", "tiktoken")]
+)
+def test_packages_that_are_missing_are_named(
+    folder: Path, content: bytes, packages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tokenizer.model").write_bytes(content)
+    monkeypatch.setattr(tokenizer_conversion, "_is_installed", lambda package: False)
+    assert f"transformers needs `pip install {packages}`" in told(folder)
+    monkeypatch.setattr(tokenizer_conversion, "installed_version", lambda: None)
+    assert "to convert it needs transformers" in told(folder)
+
+
+def test_a_folder_with_a_tokenizer_or_none_is_left_alone(folder: Path) -> None:
+    convert_tokenizer(folder)
+    assert TokenizerFiles.read(folder) is None
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer.model").write_bytes(b"\x00")
+    convert_tokenizer(folder)
+    files = TokenizerFiles.read(folder)
+    assert files is not None and files.files == {"tokenizer.json": b"{}", "tokenizer.model": b"\x00"}
+
+
+@pytest.mark.thorough
+def test_a_node_announces_and_serves_what_it_has_made(folder: Path) -> None:
+    build(tf.LlamaConfig(**COMMON | {"vocab_size": 300})).save_pretrained(folder)
+    (folder / "tiktoken.model").write_bytes(tiktoken_file())
+    choice = EngineChoice(device="cpu", dtype="float32", threads=1)
+    source = ModelSource(model=str(folder), target=str(folder), engine=choice)
+    served = load_served(source, Role.VERIFIER, lambda event, fields: None, measure_s=0.02)
+    files = TokenizerFiles.read(served.tokenizer_folder)
+    assert files is not None and served.facts.tokenizer_digest == files.digest
+    assert {"tokenizer.json", "tokenizer_config.json"} <= files.files.keys()
+    assert "tiktoken.model" not in files.files
+    # The folder itself stays as it was.
+    assert not (folder / "tokenizer.json").exists()
