@@ -117,13 +117,18 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
 
 
 def choose(
-    logits: Floats, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+    logits: Floats,
+    queries: Sequence[Query],
+    vocabulary: DraftVocabulary | None = None,
+    *,
+    known_tokens: int | None = None,
 ) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
 
     Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
     `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
-    their probability lessens that of the candidates.
+    their probability lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are
+    no part of the distribution.
     """
 
     def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
@@ -141,6 +146,9 @@ def choose(
         choose_one = _sampled if recipe.temperature > 0 else _greedy
         return [choose_one(row, query, vocabulary) for row, query in zip(scores, asked, strict=True)]
 
+    if known_tokens is not None and known_tokens < logits.shape[1]:
+        logits = logits.copy()
+        logits[:, known_tokens:] = -math.inf
     # What is infinite or NaN is found in the result, row by row.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return choose_by_recipe(logits, queries, choose_alike)

@@ -78,9 +78,16 @@ def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
 
 
 def load_with(
-    options: EngineChoice, folder: Path, resolved: Path | str, vocabulary: DraftVocabulary | None = None
+    options: EngineChoice,
+    folder: Path,
+    resolved: Path | str,
+    vocabulary: DraftVocabulary | None = None,
+    *,
+    known_tokens: int | None = None,
 ) -> Engine:
-    """An engine around the model in a folder, fetched from what was resolved; `vocabulary` is a drafter's own.
+    """An engine around the model in a folder, fetched from what was resolved.
+
+    `vocabulary` is a drafter's own, and `known_tokens` bounds the ids that it drafts.
 
     Raises `UsageError`.
     """
@@ -97,6 +104,7 @@ def load_with(
             threads=options.threads,
             pool_tokens=options.pool_size,
             vocabulary=vocabulary,
+            known_tokens=known_tokens,
         )
     from cosine_node.engine.torch.loading import load_engine
     from cosine_node.engine.torch.threads import limit_threads
@@ -110,5 +118,6 @@ def load_with(
         pool_tokens=options.pool_size,
         is_deterministic=options.is_deterministic,
         vocabulary=vocabulary,
+        known_tokens=known_tokens,
         feature_layers=options.feature_layers,
     )

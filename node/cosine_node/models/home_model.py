@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.models.model import ModelSource, ServedModel, fetch, load_served
+from cosine_node.models.shared_tokens import tokens_in
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.model_config import read_model_config
 from cosine_protocol.errors import UsageError
@@ -83,10 +84,11 @@ def _load_with_head(
     target_folder = fetch(source.model, emit)
     config = read_config(str(target_folder)).get_text_config()
     head = EagleHead.load(folder, target_layers=config.num_hidden_layers)
-    head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=config.vocab_size)
+    tokens = tokens_in(target_folder)
+    head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=tokens)
     served, target = _load_target(source, target_folder, head.shape.feature_layers, emit, measure_s=measure_s)
     head = head.to(target.device, target.embedding.dtype)
-    return served, _measured(head, name, target, emit, measure_s=measure_s)
+    return served, _measured(head, name, target, emit, tokens=tokens, measure_s=measure_s)
 
 
 def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -> tuple[ServedModel, HomeModel]:
@@ -101,7 +103,8 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
     layer = MtpLayer.load(folder, config, dtype=dtype).to(device)
     last = config.get_text_config().num_hidden_layers
     served, target = _load_target(source, folder, (last,), emit, measure_s=measure_s)
-    return served, _measured(MtpHead(layer, target.model), OWN_LAYER, target, emit, measure_s=measure_s)
+    head = MtpHead(layer, target.model)
+    return served, _measured(head, OWN_LAYER, target, emit, tokens=tokens_in(folder), measure_s=measure_s)
 
 
 def _load_target(
@@ -117,10 +120,13 @@ def _load_target(
     return served, served.engine
 
 
-def _measured(head: "DraftHead", name: str, target: "TorchEngine", emit: Emit, *, measure_s: float) -> HomeModel:
+def _measured(
+    head: "DraftHead", name: str, target: "TorchEngine", emit: Emit, *, tokens: int, measure_s: float
+) -> HomeModel:
+    """A head that drafts so many tokens of its target."""
     from cosine_node.engine.eagle.head_engine import HeadEngine
 
     emit("measuring", {"model": name})
-    drafter = HeadEngine(head, target.embedding, pool_tokens=POOL_TOKENS)
+    drafter = HeadEngine(head, target.embedding, pool_tokens=POOL_TOKENS, known_tokens=tokens)
     curve = measure_curve(drafter, clock=time.perf_counter, budget_s=measure_s)
     return HomeModel(engine=drafter, curve=curve, target=target)

@@ -16,6 +16,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
 from cosine_node.models.model_sizes import ModelSizes
+from cosine_node.models.shared_tokens import DraftedTokens
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.terminal.events import Emit
 from cosine_node.zoo.family import HUB_FILE
@@ -24,7 +25,7 @@ from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
-from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
 from cosine_p2p.text.tokenizer_sources import OTHER_NAMES, TIKTOKEN
 from cosine_protocol.errors import UsageError
@@ -96,9 +97,9 @@ def load_served(
     emit("measuring", {"model": source.model})
     prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
     curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
-    if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
+    if has_own_folder and _is_of_other_tokens(folder, target_folder):
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
-        engine, curve = _retokenized(engine, curve, own, files, target_folder)
+        engine, curve = _retokenized(engine, curve, folder, target_folder)
     names = read_names(source.model, source.target, target_folder)
     return ServedModel(
         engine=engine,
@@ -204,30 +205,25 @@ def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engi
 
         sizes = ModelSizes.read(folder)
         return NgramEngine(vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
-    vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
-    engine = load_with(source.engine, folder, zoo.resolve(source.model), vocabulary)
+    resolved = zoo.resolve(source.model)
+    if folder == target_folder:
+        return load_with(source.engine, folder, resolved)
+    vocabulary = DraftVocabulary.read(folder)
     if vocabulary is None:
-        return engine
+        count = DraftedTokens.of(folder, target_folder).count
+        return load_with(source.engine, folder, resolved, known_tokens=count)
+    engine = load_with(source.engine, folder, resolved, vocabulary)
     return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=ModelSizes.read(target_folder).vocab_tokens)
 
 
-def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | None:
-    """A drafter's tokenizer, if its token ids do not mean what the target's mean.
-
-    A folder without a tokenizer uses the target's.
-    """
-    own = TokenizerFiles.read(folder)
-    if own is None or own.digest == target.digest:
-        return None
-    vocabularies = [TextTokenizer(files.files).library.get_vocab() for files in (own, target)]
-    return own if vocabularies[0] != vocabularies[1] else None
+def _is_of_other_tokens(folder: Path, target_folder: Path) -> bool:
+    """True for a drafter whose ids are not its target's; those of a reduced vocabulary name the target's."""
+    return DraftVocabulary.read(folder) is None and not DraftedTokens.of(folder, target_folder).are_the_targets
 
 
-def _retokenized(
-    engine: Engine, curve: CostCurve, own: TokenizerFiles, target: TokenizerFiles, target_folder: Path
-) -> tuple[Engine, CostCurve]:
+def _retokenized(engine: Engine, curve: CostCurve, folder: Path, target_folder: Path) -> tuple[Engine, CostCurve]:
     """A drafter of other tokens, in the target's, with the cost of a pass by those."""
-    own_tokens, target_tokens = (PlainTokens(TextTokenizer(files.files).library) for files in (own, target))
+    own_tokens, target_tokens = (PlainTokens(load_tokenizer(place).library) for place in (folder, target_folder))
     retokenized = RetokenizedEngine(
         engine,
         own=own_tokens,

@@ -67,5 +67,9 @@ def _check(
         sentence = f"prompt and output need {total} tokens, the context has {engine.context_tokens}"
         raise PeerError(ErrorCode.PROMPT_TOO_LONG, sentence)
     shaping = request.sampling.shaping
-    if max((*request.prompt, *output, *(shaping.tokens if shaping else ()))) >= engine.vocab_tokens:
-        raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")
+    # A token that ends texts may be one that the tokenizer has and the model has no row for.
+    named = set(shaping.tokens).difference(shaping.held_back) if shaping else ()
+    highest = max((*request.prompt, *output, *named))
+    if highest >= engine.vocab_tokens:
+        sentence = f"there is a token {highest}, and the target knows those below {engine.vocab_tokens}"
+        raise PeerError(ErrorCode.WRONG_TOKENIZER, sentence)

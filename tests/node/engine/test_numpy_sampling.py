@@ -60,12 +60,13 @@ def shapings() -> st.SearchStrategy[Shaping]:
     samplings=st.lists(recipes(), min_size=1, max_size=4),
     rounded=st.booleans(),
     is_reduced=st.booleans(),
+    known_share=st.sampled_from([None, 0.5, 0.99, 1.0, 2.0]),
     vocab=st.sampled_from([2, 5, 200, 20_000]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=120, deadline=None)
 def test_choices_are_those_of_torch(
-    samplings: list[Sampling], rounded: bool, is_reduced: bool, vocab: int, seed: int
+    samplings: list[Sampling], rounded: bool, is_reduced: bool, known_share: float | None, vocab: int, seed: int
 ) -> None:
     rng = random.Random(seed)
     logits = torch.randn(len(samplings), vocab, generator=torch.Generator().manual_seed(seed)) * 3
@@ -77,8 +78,12 @@ def test_choices_are_those_of_torch(
         for position, given in enumerate(samplings)
     ]
     vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
-    found = numpy_sampling.choose(logits.numpy(), queries, vocabulary)
-    for ours, torchs in zip(found, sampling.choose(logits, queries, vocabulary), strict=True):
+    known = None if known_share is None else max(1, int(known_share * vocab))
+    before = logits.clone()
+    found = numpy_sampling.choose(logits.numpy(), queries, vocabulary, known_tokens=known)
+    expected = sampling.choose(logits, queries, vocabulary, known_tokens=known)
+    assert torch.equal(logits, before)
+    for ours, torchs in zip(found, expected, strict=True):
         assert (ours is None) is (torchs is None)
         if ours is None or torchs is None:
             # Nothing may come.
@@ -161,3 +166,21 @@ def test_a_row_that_is_no_number_has_no_choice(wrong: float, temperature: float)
 def test_the_best_tokens_of_a_large_vocabulary_are_those_of_all() -> None:
     scores = np.random.default_rng(0).standard_normal(50_001, dtype=np.float32)
     assert numpy_sampling.best_tokens(scores, 9).tolist() == np.argsort(-scores)[:9].tolist()
+
+
+@given(recipe=recipes(), known=st.sampled_from([1, 7, 199]), seed=st.integers(0, 1000))
+def test_rows_without_a_token_are_as_if_they_were_not_there(recipe: Sampling, known: int, seed: int) -> None:
+    logits = torch.randn(1, 200, generator=torch.Generator().manual_seed(seed)) * 3
+    logits[0, known:] += 9
+    query = [Query(recipe, 3, 8, [0, known - 1], [0])]
+    (cut,) = sampling.choose(logits, query, known_tokens=known)
+    (alone,) = sampling.choose(logits[:, :known], query)
+    if cut is None or alone is None:
+        # Nothing may come.
+        assert cut is alone
+        return
+    assert (cut.token, [token for token, _ in cut.candidates]) == (
+        alone.token,
+        [token for token, _ in alone.candidates],
+    )
+    assert [p for _, p in cut.candidates] == pytest.approx([p for _, p in alone.candidates], abs=1e-6)

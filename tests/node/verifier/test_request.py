@@ -66,6 +66,12 @@ def test_what_fits_is_served_from_wherever_it_goes_on_and_audited_for_anybody() 
     assert check((4, 5, 3), eos=(3,)).tokens == 3
 
 
+def test_a_text_may_end_at_a_token_that_the_model_has_no_row_for() -> None:
+    """As one that was added to a tokenizer alone: it never comes, and may be held back."""
+    sampling = Sampling(shaping=Shaping(min_tokens=1, held_back=(16,)))
+    assert admit(sampling=sampling, eos=(16,)).eos == (16,)
+
+
 OF_ANOTHER_MODEL: list[tuple[dict[str, Any], ErrorCode]] = [
     ({"target_digest": bytes([7]) * 32}, ErrorCode.WRONG_TARGET),
     ({"tokenizer_digest": bytes([7]) * 32}, ErrorCode.WRONG_TOKENIZER),
@@ -78,7 +84,6 @@ OF_ANOTHER_MODEL: list[tuple[dict[str, Any], ErrorCode]] = [
         for shaping in (
             Shaping(logit_bias=(TokenBias(16, 1.0),)),
             Shaping(bad_words=((3, 16),)),
-            Shaping(min_tokens=1, held_back=(16,)),
         )
     ),
 ]

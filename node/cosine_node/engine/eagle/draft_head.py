@@ -30,6 +30,8 @@ ARCHITECTURE: Final = "LlamaForCausalLMEagle3"
 """What the configurations of published heads of Llama-like targets name."""
 WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
+MOST_PADDING: Final = 1024
+"""Embeddings are padded to multiples of up to so many rows; one model's tokens have other rows in another."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of queries, keys and values, [..., tokens, heads, width] each, to [..., tokens, heads * width]."""
@@ -79,11 +81,18 @@ class HeadShape:
             raise UsageError(f"This is no configuration of an EAGLE-3 head: {error}.") from None
 
     def check(self, *, target_layers: int, width: int, tokens: int) -> None:
-        """Raise `UsageError` for a target of other sizes than that which the head was made for."""
-        found = {"hidden size": (self.target_width, width), "vocabulary": (self.vocab_tokens, tokens)}
-        for what, (own, other) in found.items():
-            if own != other:
-                raise UsageError(f"This draft head is for a target whose {what} is {own}, not {other}.")
+        """Raise `UsageError` for a target of other sizes than that which the head was made for.
+
+        `tokens` are those that the target's tokenizer knows, of which its embedding may have more rows.
+        """
+        if self.target_width != width:
+            raise UsageError(
+                f"This draft head is for a target whose hidden size is {self.target_width}, not {width}."
+            )
+        if not tokens <= self.vocab_tokens < tokens + MOST_PADDING:
+            raise UsageError(
+                f"This draft head is for a target whose vocabulary is {self.vocab_tokens}, not {tokens}."
+            )
         if self.width != self.target_width:
             raise UsageError("A draft head narrower than its target cannot read the target's embedding.")
         if any(not 0 <= layer <= target_layers for layer in self.feature_layers):
@@ -197,10 +206,6 @@ class EagleHead(nn.Module):
     @property
     def width(self) -> int:
         return self.shape.width
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self.shape.vocab_tokens
 
     def fuse(self, activations: Tensor) -> Tensor:
         """Features [..., width] of the target's activations [..., layers * target width]."""

@@ -1,6 +1,7 @@
 """The engine of a draft head: it drafts in its target's tokens, by what the target's layers made of the text."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,11 +28,6 @@ class DraftHead(Protocol):
     def width(self) -> int: ...
 
     @property
-    def vocab_tokens(self) -> int:
-        """Those of the target."""
-        ...
-
-    @property
     def vocabulary(self) -> DraftVocabulary | None:
         """The target's tokens that it may draft; None for all."""
         ...
@@ -54,11 +50,17 @@ class HeadEngine(PagedEngine):
 
     A token is read beside the feature of its parent. Rows give the activations before their first tokens
     (`Row.activations`); for the others it is what an earlier pass of the head gave for the parent, and zeros where
-    there was none: so a text may begin anywhere. `embedding` [target's tokens, width] is the target's.
+    there was none: so a text may begin anywhere. `embedding` [target's rows, width] is the target's, of
+    whose tokens those below `known_tokens` are drafted.
     """
 
-    def __init__(self, head: DraftHead, embedding: Tensor, *, pool_tokens: int) -> None:
+    def __init__(
+        self, head: DraftHead, embedding: Tensor, *, pool_tokens: int, known_tokens: int | None = None
+    ) -> None:
         self.head = head
+        self._known_tokens = known_tokens
+        if head.vocabulary is not None and known_tokens is not None:
+            self._known_tokens = bisect_left(head.vocabulary.target_ids, known_tokens)
         self._embedding = embedding
         pool = PagePool(tokens=pool_tokens)
         self._store = KvStore(slots=pool.capacity_tokens)
@@ -66,7 +68,7 @@ class HeadEngine(PagedEngine):
         self._outputs = embedding.new_zeros(pool.capacity_tokens, head.width)
         super().__init__(
             pool,
-            vocab_tokens=head.vocab_tokens,
+            vocab_tokens=len(embedding),
             context_tokens=pool.capacity_tokens,
             numerics=str(embedding.dtype).removeprefix("torch."),
         )
@@ -84,7 +86,12 @@ class HeadEngine(PagedEngine):
         with ExitStack() as on_error, torch.inference_mode():
             on_error.callback(self.unfeed, rows)
             feeds = list(zip(trees, rows, strict=True))
-            results = row_results(feeds, lambda wanted: self._logits(feeds, tokens, wanted), vocabulary=vocabulary)
+            results = row_results(
+                feeds,
+                lambda wanted: self._logits(feeds, tokens, wanted),
+                vocabulary=vocabulary,
+                known_tokens=self._known_tokens,
+            )
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         if vocabulary is None:

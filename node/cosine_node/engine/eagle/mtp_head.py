@@ -141,7 +141,6 @@ class MtpHead:
         self._norm = target.get_decoder().norm
         self._output = target.get_output_embeddings()
         self.width: int = layer.projection.out_features
-        self.vocab_tokens: int = self._output.out_features
 
     def fuse(self, activations: Tensor) -> Tensor:
         feature: Tensor = self._norm(activations)

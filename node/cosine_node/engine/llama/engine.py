@@ -75,8 +75,9 @@ class LlamaEngine(PagedEngine):
         context_tokens: int,
         numerics: str,
         vocabulary: DraftVocabulary | None = None,
+        known_tokens: int | None = None,
     ) -> None:
-        """`vocabulary` is that of a drafter's own ids."""
+        """`vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`)."""
         pool = PagePool(tokens=pool_tokens)
         super().__init__(
             pool,
@@ -85,7 +86,7 @@ class LlamaEngine(PagedEngine):
             numerics=numerics,
         )
         self._model = model
-        self._vocabulary = vocabulary
+        self._vocabulary, self._known_tokens = vocabulary, known_tokens
         self._lanes = Lanes(model, lanes=model.lanes)
         self._idle = IdleLanes(model, self._lanes, self._prefixes)
         self._pending: list[_Pending] = []
@@ -285,6 +286,7 @@ class LlamaEngine(PagedEngine):
             logits if len(scored) == len(wanted) else logits[scored],
             [want.query for want in wanted if want.query is not None],
             self._vocabulary,
+            known_tokens=self._known_tokens,
         )
         for place, choice in zip(scored, chosen, strict=True):
             wanted[place].outcome.choices.append(choice)

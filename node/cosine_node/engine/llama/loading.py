@@ -44,12 +44,13 @@ def load_llama(
     threads: int | None = None,
     pool_tokens: int | PoolSize = 16_384,
     vocabulary: DraftVocabulary | None = None,
+    known_tokens: int | None = None,
 ) -> LlamaEngine:
     """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
 
     `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
-    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a self-test, an
-    unknown device, and too little memory.
+    that of a drafter's own ids, of which it drafts those below `known_tokens`. Raises `UsageError` for a file that
+    is damaged or not exact in a self-test, an unknown device, and too little memory.
     """
     library = llama_library()
     handle = find_device(library, device)
@@ -75,7 +76,7 @@ def load_llama(
         on_error.callback(context.close)
         reach(TESTING)
         check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
-        engine = _engine(context, size, vocabulary)
+        engine = _engine(context, size, vocabulary, known_tokens)
         # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.
         freeing = finalize(engine, on_error.pop_all().close)
         # At the end of the process the system takes it.
@@ -83,7 +84,12 @@ def load_llama(
     return engine
 
 
-def _engine(context: LlamaContext, pool_tokens: int, vocabulary: DraftVocabulary | None = None) -> LlamaEngine:
+def _engine(
+    context: LlamaContext,
+    pool_tokens: int,
+    vocabulary: DraftVocabulary | None = None,
+    known_tokens: int | None = None,
+) -> LlamaEngine:
     model = context.model
     return LlamaEngine(
         context,
@@ -92,6 +98,7 @@ def _engine(context: LlamaContext, pool_tokens: int, vocabulary: DraftVocabulary
         context_tokens=model.file.context_tokens,
         numerics=f"gguf:{model.file.weights}+llama.cpp",
         vocabulary=vocabulary,
+        known_tokens=known_tokens,
     )
 
 

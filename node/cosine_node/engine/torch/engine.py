@@ -37,16 +37,17 @@ class TorchEngine(PagedEngine):
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
         vocabulary: DraftVocabulary | None = None,
+        known_tokens: int | None = None,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
         """`pads_rows`, `tiles`, `windows` and `feature_layers` are `PackedModel`'s; with the last,
         `activations` tells what these layers made of known tokens.
 
-        `vocabulary` is that of a drafter's own ids (`choose`). Without `windows`, which no way but packed passes
-        may have, layers with a sliding window hold all tokens as well.
+        `vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`). Without
+        `windows`, which no way but packed passes may have, layers with a sliding window hold all tokens as well.
         """
-        self._vocabulary = vocabulary
+        self._vocabulary, self._known_tokens = vocabulary, known_tokens
         pool = PagePool(tokens=pool_tokens, windows=windows)
         self._passes = way.pass_model(
             model,
@@ -103,7 +104,10 @@ class TorchEngine(PagedEngine):
             on_error.callback(self.unfeed, rows)
             feeds = list(zip(trees, rows, strict=True))
             results = row_results(
-                feeds, lambda wanted: self._passes.logits(feeds, wanted=wanted), vocabulary=self._vocabulary
+                feeds,
+                lambda wanted: self._passes.logits(feeds, wanted=wanted),
+                vocabulary=self._vocabulary,
+                known_tokens=self._known_tokens,
             )
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
@@ -111,11 +115,15 @@ class TorchEngine(PagedEngine):
 
 
 def row_results(
-    feeds: Feeds, logits_of: Callable[[list[int]], Tensor], *, vocabulary: DraftVocabulary | None = None
+    feeds: Feeds,
+    logits_of: Callable[[list[int]], Tensor],
+    *,
+    vocabulary: DraftVocabulary | None = None,
+    known_tokens: int | None = None,
 ) -> list[RowResult]:
     """The results of rows in their trees; `logits_of` runs the pass and gives [wanted, vocab] at these positions.
 
-    `vocabulary` is that of a drafter's own ids (`choose`).
+    `vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`).
     """
     wanted: list[int] = []
     # Where the logits of each row lie among those that are wanted: all of them, and those of scored nodes.
@@ -132,7 +140,7 @@ def row_results(
     if any(of_row != of_scored for of_row, of_scored in places):
         scored = torch.cat([logits[of_scored] for _, of_scored in places])
     queries = [query for tree, row in feeds for query in row_queries(tree, row)]
-    chosen = iter(choose(scored, queries, vocabulary))
+    chosen = iter(choose(scored, queries, vocabulary, known_tokens=known_tokens))
     results = []
     for (_, row), (of_row, _) in zip(feeds, places, strict=True):
         found = [next(chosen) for _ in row.nodes[row.scored_from :]]

@@ -64,14 +64,15 @@ def load_engine(
     pool_tokens: int | PoolSize = 16_384,
     is_deterministic: bool = False,
     vocabulary: DraftVocabulary | None = None,
+    known_tokens: int | None = None,
     feature_layers: Sequence[int] = (),
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
-    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids,
-    `feature_layers` are those that a draft head reads.
+    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids, of
+    which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -108,6 +109,7 @@ def load_engine(
             way=way,
             tiles=tiles,
             vocabulary=vocabulary,
+            known_tokens=known_tokens,
             windows=windows,
             feature_layers=feature_layers,
         )

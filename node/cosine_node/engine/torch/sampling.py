@@ -135,18 +135,25 @@ def drawn_together(
 
 
 def choose(
-    logits: Tensor, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+    logits: Tensor,
+    queries: Sequence[Query],
+    vocabulary: DraftVocabulary | None = None,
+    *,
+    known_tokens: int | None = None,
 ) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
 
     Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
     `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
-    their probability lessens that of the candidates.
+    their probability lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are
+    no part of the distribution.
     """
 
     def choose_alike(block: Tensor, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
         return _choose_alike(block.float(), asked, recipe, vocabulary)
 
+    if known_tokens is not None and known_tokens < logits.shape[1]:
+        logits = F.pad(logits[:, :known_tokens], (0, logits.shape[1] - known_tokens), value=-math.inf)
     return choose_by_recipe(logits, queries, choose_alike)
 
 

@@ -80,7 +80,11 @@ def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layers", "width", "tokens"),
-    [(1, SHAPE.width, SHAPE.vocab_tokens), (2, 32, SHAPE.vocab_tokens), (2, SHAPE.width, 8)],
+    [
+        (1, SHAPE.width, SHAPE.vocab_tokens),
+        (2, 32, SHAPE.vocab_tokens),
+        (2, SHAPE.width, SHAPE.vocab_tokens + 1),
+    ],
 )
 def test_a_head_of_another_target_is_refused(layers: int, width: int, tokens: int) -> None:
     with pytest.raises(UsageError, match="head"):

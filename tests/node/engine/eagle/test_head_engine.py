@@ -117,3 +117,14 @@ def test_a_pass_that_is_refused_feeds_nothing() -> None:
     with pytest.raises(LocalProtocolError):
         engine.forward([Row.chain(99, [1])])
     assert engine.free_tokens == free
+
+
+@pytest.mark.parametrize("known", [1 + VOCABULARY.target_ids[3], VOCAB])
+def test_a_head_drafts_no_row_without_a_token(known: int) -> None:
+    engine = HeadEngine(HEAD, embedding_of(TARGET), pool_tokens=256, known_tokens=known)
+    _, result = read_text(engine)
+    drafted = {token for choice in result.choices for token, _ in choice.candidates}
+    assert max(drafted) < known
+    assert {len(choice.candidates) for choice in result.choices} == {
+        min(5, sum(t < known for t in VOCABULARY.target_ids))
+    }
