@@ -51,7 +51,7 @@ def test_without_options_it_serves_the_embedded_target_to_this_machine(serve: Ru
     assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, "zoo:target", "cosine")
     assert (seen["initial_peers"], seen["max_drafters"], seen["trust"]) == ((PEER,), None, ())
     assert (seen["prompt_window_tokens"], seen["share_feedback"]) == (None, None)
-    assert seen["options"] == GatewayOptions(model_name="zoo:target")
+    assert seen["options"] == GatewayOptions(model_name="zoo:target", host_names=(socket.gethostname(),))
     ready = json.loads(serve("--log-format", "json").out)
     assert ready == {"event": "ready", "url": f"http://{HOST}:{seen['port']}", "model": "zoo:target"}
 
@@ -63,12 +63,25 @@ def test_options_reach_the_client_and_the_gateway(
     assert serve("--share-feedback", "--prompt-window", "64").code == 0
     assert (seen["share_feedback"], seen["prompt_window_tokens"]) == (True, 64)
     limits = "--max-drafters 0 --trust A --trust B --timeout 9 --max-requests 3 --no-share-feedback"
-    target = ("--target", f"m@{'0a' * 32}", "--strategy", "plain", "--cors-origin", "https://a.b")
+    target = (
+        "--target",
+        f"m@{'0a' * 32}",
+        "--strategy",
+        "plain",
+        "--cors-origin",
+        "https://a.b",
+        "--host-name",
+        "api.a.b",
+    )
     assert serve(*target, *limits.split()).code == 0
     assert (seen["max_drafters"], seen["trust"], seen["timeout_s"]) == (0, ("A", "B"), 9.0)
     assert (seen["strategy"], seen["share_feedback"]) == ("plain", False)
     assert seen["options"] == GatewayOptions(
-        model_name="m", api_keys=("one", "two"), cors_origins=("https://a.b",), max_requests=3
+        model_name="m",
+        api_keys=("one", "two"),
+        cors_origins=("https://a.b",),
+        host_names=("api.a.b", socket.gethostname()),
+        max_requests=3,
     )
     assert "one" not in repr(seen["options"])
 
