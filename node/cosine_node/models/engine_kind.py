@@ -120,4 +120,5 @@ def load_with(
         vocabulary=vocabulary,
         known_tokens=known_tokens,
         feature_layers=options.feature_layers,
+        is_served=True,
     )

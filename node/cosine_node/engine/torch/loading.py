@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.gguf_trial import check_against_llama
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.partial_model import copy_out_of_files
@@ -66,13 +68,15 @@ def load_engine(
     vocabulary: DraftVocabulary | None = None,
     known_tokens: int | None = None,
     feature_layers: Sequence[int] = (),
+    is_served: bool = False,
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
     result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids, of
-    which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads.
+    which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads. A GGUF file that
+    `is_served` is tried against llama.cpp.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -82,8 +86,10 @@ def load_engine(
     refuse_by_config(config)
     kind = resolve_dtype(dtype, device=where, config=config)
     try:
+        file = GgufFile.in_folder(Path(source)) if is_served else None
+        load = partial(load_model, source, dtype=kind)
         if quantize is None:
-            model = load_model(source, dtype=kind)
+            model = load() if file is None else check_against_llama(file, load)
         else:
             stored = quantisation_of(config)
             if stored is not None:
