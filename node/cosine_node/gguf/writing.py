@@ -29,7 +29,9 @@ from gguf import (
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_p2p.gguf.pre_tokenizers import CONTRACTIONS, PRE_TOKENIZERS, WORDS
-from cosine_protocol.errors import UsageError
+from cosine_p2p.text.chat_template import ChatTemplates
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import PromptRefused, UsageError
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "F32": LlamaFileType.ALL_F32,
@@ -239,11 +241,14 @@ class StoredModel:
         return cls(folder, config, read_object(folder / "tokenizer.json"))
 
     def chat_template(self) -> str | None:
-        file = self.folder / "chat_template.jinja"
-        if file.is_file():
-            return file.read_text("utf-8")
-        template = (read_object(self.folder / "tokenizer_config.json") or {}).get("chat_template")
-        return template if isinstance(template, str) else None
+        """The chat template that is taken by itself; None if there is none. Raises `UsageError`."""
+        try:
+            templates = ChatTemplates.read(TokenizerFiles.stored(self.folder).files)
+            return templates.chosen(None, has_tools=False)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self.folder} has a template that cannot be read ({error}).") from None
+        except PromptRefused:
+            return None
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """All tensors of its safetensors files by name, in float32. Raises `UsageError`."""
