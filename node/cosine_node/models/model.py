@@ -89,15 +89,16 @@ def load_served(
     if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))
     emit("loading", {"model": source.model})
+    drafted = _drafted(folder, target_folder) if has_own_folder else None
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
-        engine = load_weights(source, folder, target_folder)
+        engine = load_weights(source, folder, target_folder, drafted)
     if source.model != NGRAM:
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
     prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
     curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
-    if has_own_folder and _is_of_other_tokens(folder, target_folder):
+    if drafted is not None and not drafted.are_the_targets:
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, folder, target_folder)
     names = read_names(source.model, source.target, target_folder)
@@ -195,10 +196,12 @@ def _download(name: str) -> Path:
     raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
 
 
-def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engine:
+def load_weights(
+    source: ModelSource, folder: Path, target_folder: Path, drafted: DraftedTokens | None = None
+) -> Engine:
     """The engine of the model in a folder, loaded as the source says; `NGRAM` has the target's sizes.
 
-    Raises `UsageError`.
+    `drafted` are the tokens that it may draft, where they are known already. Raises `UsageError`.
     """
     if source.model == NGRAM:
         from cosine_node.engine.ngram import NgramEngine
@@ -206,19 +209,20 @@ def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engi
         sizes = ModelSizes.read(folder)
         return NgramEngine(vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
     resolved = zoo.resolve(source.model)
-    if folder == target_folder:
-        return load_with(source.engine, folder, resolved)
-    vocabulary = DraftVocabulary.read(folder)
+    vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     if vocabulary is None:
-        count = DraftedTokens.of(folder, target_folder).count
-        return load_with(source.engine, folder, resolved, known_tokens=count)
+        drafted = drafted or _drafted(folder, target_folder)
+        known_tokens = None if drafted is None else drafted.count
+        return load_with(source.engine, folder, resolved, known_tokens=known_tokens)
     engine = load_with(source.engine, folder, resolved, vocabulary)
     return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=ModelSizes.read(target_folder).vocab_tokens)
 
 
-def _is_of_other_tokens(folder: Path, target_folder: Path) -> bool:
-    """True for a drafter whose ids are not its target's; those of a reduced vocabulary name the target's."""
-    return DraftVocabulary.read(folder) is None and not DraftedTokens.of(folder, target_folder).are_the_targets
+def _drafted(folder: Path, target_folder: Path) -> DraftedTokens | None:
+    """The tokens of a drafter; None for one of a reduced vocabulary, which names them, and for the target."""
+    if folder == target_folder or DraftVocabulary.read(folder) is not None:
+        return None
+    return DraftedTokens.of(folder, target_folder)
 
 
 def _retokenized(engine: Engine, curve: CostCurve, folder: Path, target_folder: Path) -> tuple[Engine, CostCurve]:

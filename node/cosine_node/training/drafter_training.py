@@ -96,9 +96,10 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
     drafter.to(torch.bfloat16).save_pretrained(settings.out)
     say("measuring along held-out answers")
     record = training_record(settings, drafter, vocabulary, learned, run, device=device.type)
-    record["agreement"] = measured_agreement(
-        settings.out, held_out, vocab_tokens=source.codec.vocab_tokens, device=str(device)
-    )
+    # A target may write a row that its tokenizer has no token for.
+    written = max(max(answer.tokens) for answer in (*learned, *held_out))
+    vocab_tokens = max(source.codec.vocab_tokens, 1 + written)
+    record["agreement"] = measured_agreement(settings.out, held_out, vocab_tokens=vocab_tokens, device=str(device))
     (settings.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     (settings.out / "README.md").write_text(drafter_card(settings.out.name, record), "utf-8")
     checkpoint.unlink()
