@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -36,18 +37,36 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Bytes as a JSON object."""
-
-    def refuse_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no JSON")
-
+    """Bytes as a JSON object. Numbers that JSON does not have, but Python writes, are refused by their field."""
     try:
-        value = json.loads(data, parse_constant=refuse_constant)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         raise ApiError(HTTPStatus.BAD_REQUEST, "The body is not JSON.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(HTTPStatus.BAD_REQUEST, "The body must be a JSON object.", code="invalid_json")
+    for name, inner in value.items():
+        if not is_finite_throughout(inner):
+            raise bad_value(ascii_name(name), f"{ascii_name(name)} holds NaN, or a number beyond all bounds.")
     return value
+
+
+def is_finite_throughout(value: Any) -> bool:
+    """False if a value of JSON holds NaN or infinity."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case float(number) if not math.isfinite(number):
+                return False
+            case list(items):
+                waiting += items
+            case dict(fields):
+                waiting += fields.values()
+    return True
+
+
+def ascii_name(name: str) -> str:
+    """A stranger's name of a field as an error can tell it: in ASCII, and not long."""
+    return name.encode("ascii", "backslashreplace").decode()[:64]
 
 
 def required(body: Body, name: str, *, path: str = "") -> Any:

@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError, unsupported
-
-Body = Mapping[str, Any]
+from cosine_node.gateway.body import Body, ascii_name
 
 HONOURED: Final = frozenset({
     "bad_words", "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "max_completion_tokens",
@@ -261,7 +260,7 @@ def refuse_others(body: Body, honoured: Set[str]) -> None:
 
 def _unknown(name: str, honoured: Set[str]) -> ApiError:
     """Of a field that nobody knows, nobody knows whether it would change the text."""
-    shown = _shown(name)
+    shown = ascii_name(name)
     nearest = get_close_matches(name, sorted(honoured), n=1)
     hint = f"; there is {nearest[0]}" if nearest else ""
     return unsupported(shown, f"{shown} is no parameter that is known here{hint}.")
@@ -277,10 +276,5 @@ def refuse_stream_options(options: Body) -> None:
     for name, value in options.items():
         # Sizes tell whoever sees the wire how long a text is; what hides them from others changes no text.
         if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
-            shown = _shown(name)
+            shown = ascii_name(name)
             raise unsupported(f"stream_options.{shown}", f"stream_options.{shown} is not supported here.")
-
-
-def _shown(name: str) -> str:
-    """A stranger's name of a field as an error can tell it."""
-    return name.encode("ascii", "backslashreplace").decode()[:64]

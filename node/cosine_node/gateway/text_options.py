@@ -30,6 +30,9 @@ NO_BOUND: Final = -1
 CHAT_DEFAULTS: Final[GenerationOptions] = {**TEXT_DEFAULTS, "temperature": 1.0, "max_new_tokens": 1024}
 COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 16}
 
+MOST_TOKENS: Final = (1 << 63) - 1
+"""Clients write the largest number that they have where they mean no bound."""
+
 REALS: Final = (
     *("temperature", "top_p", "min_p", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty"),
@@ -67,7 +70,7 @@ def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
     for name in ("max_tokens", "max_completion_tokens"):
         if body.get(name) is None:
             continue
-        limit = whole(body, name, 0, low=NO_BOUND, high=MAX_TOKEN_ID)
+        limit = whole(body, name, 0, low=NO_BOUND, high=MOST_TOKENS)
         if NO_BOUND < limit < least_tokens:
             raise bad_value(name, f"{name} must be at least {least_tokens}, or {NO_BOUND} for no bound.")
         # More than the protocol's limit is the limit: the context ends before.

@@ -105,7 +105,8 @@ def test_lengths() -> None:
     assert parse_chat(CHAT | {"max_tokens": 7, "max_completion_tokens": 9}).asked == {"max_new_tokens": 9}
     assert refusal(parse_chat, CHAT | {"max_tokens": 0}).param == "max_tokens"
     assert not parse_completion(COMPLETION | {"max_tokens": 0}).is_generating
-    assert parse_completion(COMPLETION | {"max_tokens": 10**9}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
+    for many in (10**9, 1e10, 2**53 - 1, 2**63 - 1):
+        assert parse_completion(COMPLETION | {"max_tokens": many}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
 
 
 MEANINGLESS: Final[dict[str, list[Any]]] = {
@@ -344,15 +345,22 @@ def test_any_bytes_are_an_object_or_refused(data: bytes) -> None:
     try:
         assert isinstance(parse_object(data), dict)
     except ApiError as refused:
-        assert (refused.status, refused.code) == (400, "invalid_json")
+        assert (refused.status, refused.code) in [(400, "invalid_json"), (400, "invalid_value")]
 
 
 def test_what_is_no_object_is_refused() -> None:
-    short = [b"", b"{", b"[]", b"5", b"null", b'{"a": NaN}', b'{"a": -Infinity}', b"\xff"]
+    short = [b"", b"{", b"[]", b"5", b"null", b"NaN", b"[NaN]", b"\xff"]
     for data in [*short, b"[" * 100_000, b'{"a": ' + b"9" * 5000]:
         with pytest.raises(ApiError) as refused:
             parse_object(data)
         assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", '[1, {"b": [Infinity]}]'])
+def test_numbers_that_json_does_not_have_are_refused_by_name(number: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_object(f'{{"n": 1, "temperature": {number}}}'.encode())
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "invalid_value", "temperature")
 
 
 @pytest.mark.parametrize(
