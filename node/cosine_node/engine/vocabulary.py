@@ -14,7 +14,7 @@ from typing import Final
 
 from cosine_node.engine.base import Choice, Engine, EngineAround, Row, RowResult
 from cosine_protocol.errors import LocalProtocolError, UsageError
-from cosine_protocol.request import Sampling, Shaping, TokenBias
+from cosine_protocol.request import Sampling, TokenBias
 
 FILE_NAME: Final = "draft_vocabulary.json"
 """The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
@@ -66,15 +66,18 @@ class DraftVocabulary:
         """Tokens of the target as the drafter reads them."""
         return tuple(self._own_ids.get(token, self.reserved_id) for token in tokens)
 
-    def own_shaping(self, shaping: Shaping) -> Shaping:
-        """The shaping of scores as far as it is about tokens that the drafter knows."""
-        own = self._own_ids
-        return replace(
+    def own_sampling(self, sampling: Sampling) -> Sampling:
+        """The same with scores shaped as far as that is about tokens that the drafter knows."""
+        shaping, own = sampling.shaping, self._own_ids
+        if shaping is None:
+            return sampling
+        known = replace(
             shaping,
             logit_bias=tuple(TokenBias(own[one.token], one.bias) for one in shaping.logit_bias if one.token in own),
             bad_words=tuple(self.own_tokens(word) for word in shaping.bad_words if own.keys() >= set(word)),
             held_back=tuple(own[token] for token in shaping.held_back if token in own),
         )
+        return replace(sampling, shaping=known)
 
     def target_choice(self, choice: Choice) -> Choice:
         """A choice among the drafter's own ids in the target's."""
@@ -111,9 +114,8 @@ class ReducedVocabularyEngine(EngineAround):
         return self._vocab_tokens
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        if sampling.shaping is not None:
-            sampling = replace(sampling, shaping=self._vocabulary.own_shaping(sampling.shaping))
-        return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+        own = self._vocabulary.own_sampling(sampling)
+        return self._inner.open(sampling=own, prompt_tokens=prompt_tokens, scope=scope)
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         return self._inner.reuse_prefix(sequence, self._vocabulary.own_tokens(tokens))

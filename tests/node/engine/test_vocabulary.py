@@ -26,7 +26,8 @@ def test_tokens_are_numbered_in_its_order_and_all_others_are_the_reserved_id() -
         min_tokens=3,
         held_back=(7, 5),
     )
-    assert vocabulary.own_shaping(shaping) == Shaping(
+    assert vocabulary.own_sampling(Sampling(seed=5)) == Sampling(seed=5)
+    assert vocabulary.own_sampling(Sampling(shaping=shaping)).shaping == Shaping(
         presence_penalty=1.0,
         logit_bias=(TokenBias(2, 1.0),),
         bad_words=((0,), (1, 2)),

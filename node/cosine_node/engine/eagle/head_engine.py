@@ -19,6 +19,7 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.request import Sampling
 
 
 class DraftHead(Protocol):
@@ -72,6 +73,11 @@ class HeadEngine(PagedEngine):
             context_tokens=pool.capacity_tokens,
             numerics=str(embedding.dtype).removeprefix("torch."),
         )
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        vocabulary = self.head.vocabulary
+        own = sampling if vocabulary is None else vocabulary.own_sampling(sampling)
+        return super().open(sampling=own, prompt_tokens=prompt_tokens, scope=scope)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`: nothing is fed."""

@@ -9,7 +9,7 @@ from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.training.head_steps import unrolled
 from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.node.engine.eagle.small_head import VOCABULARY, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
@@ -109,6 +109,13 @@ def test_only_tokens_that_it_knows_are_drafted(sampling: Sampling) -> None:
     drafted = {token for choice in result.choices for token, _ in choice.candidates}
     assert drafted <= set(VOCABULARY.target_ids)
     assert all(choice.token == choice.candidates[0][0] for choice in result.choices)
+
+
+def test_what_a_request_rules_out_is_not_drafted() -> None:
+    plain = [choice.token for choice in read_text(head_engine())[1].choices]
+    never = Sampling(shaping=Shaping(logit_bias=tuple(TokenBias(token, -100.0) for token in set(plain))))
+    _, result = read_text(head_engine(), sampling=never)
+    assert not {choice.token for choice in result.choices} & set(plain)
 
 
 def test_a_pass_that_is_refused_feeds_nothing() -> None:
