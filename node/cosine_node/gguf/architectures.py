@@ -120,8 +120,7 @@ def _layers(model: GgufFile) -> range:
 
 def drafting_layers(model: GgufFile) -> int:
     """The last layers, which guess further tokens and which transformers leaves out."""
-    has_some = model.metadata.get(f"{model.architecture}.nextn_predict_layers")
-    count = model.size("nextn_predict_layers") if has_some else 0
+    count = _count(model, "nextn_predict_layers")
     if count >= len(_layers(model)):
         raise UsageError(f"{model.path} says that all of its layers are for drafting; fetch it again.")
     return count
@@ -138,10 +137,14 @@ def _by_layer(model: GgufFile, key: str, default: list[int], *, count: int | Non
     return given[:count]
 
 
+def _count(model: GgufFile, key: str) -> int:
+    """A number that may be 0 or missing."""
+    return model.size(key) if model.metadata.get(f"{model.architecture}.{key}") else 0
+
+
 def _window(model: GgufFile) -> int | None:
     """The length of the sliding window in tokens, None where there is none."""
-    key = "attention.sliding_window"
-    return model.size(key) if model.metadata.get(f"{model.architecture}.{key}") else None
+    return _count(model, "attention.sliding_window") or None
 
 
 def _layer_kinds(model: GgufFile, *, period: int) -> list[str]:
@@ -233,7 +236,6 @@ def _gemma4(model: GgufFile) -> dict[str, Any]:
     local, whole = first.get("sliding_attention", 0), first.get("full_attention", 0)
     kv_heads = _by_layer(model, "attention.head_count_kv", [model.size("attention.head_count_kv") for _ in layers])
     widths = _by_layer(model, "feed_forward_length", [model.size("feed_forward_length") for _ in layers])
-    per_layer = "embedding_length_per_layer_input"
     experts = _experts(model) if model.metadata.get("gemma4.expert_count") else {}
     return {
         **_gemma(model, layers_27b=0),
@@ -249,7 +251,7 @@ def _gemma4(model: GgufFile) -> dict[str, Any]:
         "num_kv_shared_layers": sharing_layers(model),
         "intermediate_size": min(widths),
         "use_double_wide_mlp": max(widths) > min(widths),
-        "hidden_size_per_layer_input": model.size(per_layer) if model.metadata.get(f"gemma4.{per_layer}") else 0,
+        "hidden_size_per_layer_input": _count(model, "embedding_length_per_layer_input"),
         "vocab_size_per_layer_input": model.vocab_tokens,
         "final_logit_softcapping": _softcap(model, "final_logit_softcapping", None),
         "sliding_window": _window(model),
@@ -279,8 +281,7 @@ def _turned_part(model: GgufFile) -> float:
 
 def sharing_layers(model: GgufFile) -> int:
     """The last layers, which have no keys and values of their own."""
-    has_some = model.metadata.get(f"{model.architecture}.attention.shared_kv_layers")
-    return min(model.size("attention.shared_kv_layers"), len(_layers(model)) - 1) if has_some else 0
+    return min(_count(model, "attention.shared_kv_layers"), len(_layers(model)) - 1)
 
 
 def _phi3(model: GgufFile) -> dict[str, Any]:
@@ -435,6 +436,53 @@ def _qwen35_moe(model: GgufFile) -> dict[str, Any]:
     return {**_qwen2_moe(model), **_qwen35(model)}
 
 
+def _routed(model: GgufFile, *, gating: int) -> dict[str, Any]:
+    """The experts of a mixture that also has some for all tokens, and first layers without any."""
+    return {
+        **_experts(model, gating=gating),
+        "num_hidden_layers": len(_layers(model)) - drafting_layers(model),
+        "n_routed_experts": model.size("expert_count"),
+        "n_shared_experts": model.size("expert_shared_count"),
+        "first_k_dense_replace": _count(model, "leading_dense_block_count"),
+        "routed_scaling_factor": model.decimal("expert_weights_scale", 0.0) or 1.0,
+        "norm_topk_prob": bool(model.metadata.get(f"{model.architecture}.expert_weights_norm", False)),
+        "n_group": _count(model, "expert_group_count") or 1,
+        "topk_group": _count(model, "expert_group_used_count") or 1,
+    }
+
+
+def _latent(model: GgufFile, *, gating: int) -> dict[str, Any]:
+    turned = model.size("rope.dimension_count")
+    # Files from before the keys and values of a head were apart have no names for their sizes.
+    key = model.size("attention.key_length_mla", default=model.size("attention.key_length"))
+    value = model.size("attention.value_length_mla", default=model.size("attention.value_length"))
+    rope = rope_parameters(model)
+    rope.pop("partial_rotary_factor", None)
+    if rope["rope_type"] == "yarn":
+        # What multiplies the cosines of others multiplies all scores here, times a tenth of what the file says.
+        rope["mscale_all_dim"] = model.decimal("rope.scaling.yarn_log_multiplier", 0.0) * 10
+        rope["attention_factor"] = model.decimal("rope.scaling.attn_factor", 1.0)
+    return {
+        **_routed(model, gating=gating),
+        "num_key_value_heads": model.size("attention.head_count"),
+        "head_dim": turned,
+        "q_lora_rank": _count(model, "attention.q_lora_rank") or None,
+        "kv_lora_rank": model.size("attention.kv_lora_rank"),
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": key - turned,
+        "v_head_dim": value,
+        "rope_parameters": rope,
+    }
+
+
+def _glm4_moe(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_routed(model, gating=2),
+        "rope_parameters": _partly_turned(model)["rope_parameters"],
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in model.tensors,
+    }
+
+
 def _minimax(model: GgufFile) -> dict[str, Any]:
     experts = _experts(model, gating=2)
     return {**experts, **_partly_turned(model), "intermediate_size": experts["moe_intermediate_size"]}
@@ -540,6 +588,13 @@ def _joined(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     return np.concatenate(tensors, axis=1)
 
 
+def _keys_above_values(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    """What makes the keys of a head of a latent, which lies turned, above what makes its values."""
+    keys, values = tensors
+    heads = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+    return heads.reshape(-1, heads.shape[-1])
+
+
 def _above(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     """A gate above what it opens."""
     return np.concatenate(tensors)
@@ -583,6 +638,8 @@ class Architecture:
     """By the name of a layer's tensor, of those that lie otherwise there."""
     norms_are_offsets: bool = False
     """True where transformers adds one to the weights of a norm, which the file has with it."""
+    heeds: tuple[str, ...] = ()
+    """The settings among `UNHEEDED` with which it computes all the same."""
 
 
 HALVES: Final[Mapping[str, Layout]] = {
@@ -704,11 +761,33 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         {"ssm_conv1d.weight": _with_axis(1), "ssm_a": _logarithms},
     ),
     "lfm2": Architecture("lfm2", "Lfm2ForCausalLM", _lfm2, {"shortconv.conv.weight": _with_axis(1)}),
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        lambda model: _latent(model, gating=1),
+        {**JOINED, "attn_k_b.weight": _keys_above_values},
+        heeds=("expert_weights_scale", "rope.scaling.yarn_log_multiplier"),
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        _glm4_moe,
+        JOINED,
+        heeds=("expert_weights_scale", "expert_group_count"),
+    ),
     "minimax-m2": Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _minimax, JOINED),
 }
 """By llama.cpp's names."""
 
 
+DEEPSEEK3: Final = Architecture(
+    "deepseek_v3",
+    "DeepseekV3ForCausalLM",
+    lambda model: _latent(model, gating=2),
+    {**JOINED, "attn_k_b.weight": _keys_above_values},
+    heeds=("expert_weights_scale", "expert_group_count", "rope.scaling.yarn_log_multiplier"),
+)
+"""The architecture deepseek2 with sigmoids for experts."""
 OLMO3: Final = Architecture("olmo3", "Olmo3ForCausalLM", _olmo3)
 """The architecture olmo2 with sliding windows."""
 GRANITE_SHARED: Final = Architecture(
@@ -727,6 +806,8 @@ FALCON_MAMBA: Final = Architecture(
 def architecture_of(model: GgufFile) -> Architecture | None:
     """The architecture of a file; None if transformers is not known to run it."""
     match model.architecture:
+        case "deepseek2" if model.metadata.get("deepseek2.expert_gating_func") == 2:
+            return DEEPSEEK3
         case "llama" if model.metadata.get("llama.expert_count"):
             return MIXTRAL
         case "olmo2" if _window(model) is not None:

@@ -44,6 +44,8 @@ MERGED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("mlp.e_score_correction_bias", ("exp_probs_b.bias",)),
     ("block_sparse_moe.router.weight", ("ffn_gate_inp.weight",)),
     ("shared_mlp.input_linear.weight", ("ffn_gate_shexp.weight", "ffn_up_shexp.weight")),
+    ("mlp.gate.e_score_correction_bias", ("exp_probs_b.bias",)),
+    ("self_attn.kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")),
     ("linear_attn.dt_bias", ("ssm_dt.bias",)),
     ("router.scale", ("ffn_gate_inp.scale",)),
     ("router.per_expert_scale", ("ffn_down_exps.scale",)),
@@ -88,7 +90,7 @@ def _known_architecture(model: GgufFile) -> Architecture:
         raise _refusal(model, f"its rotary embedding is stretched in the way {stretching!r}")
     for key, plain in UNHEEDED.items():
         value = model.metadata.get(f"{model.architecture}.{key}", plain[0])
-        if value not in plain:
+        if value not in plain and key not in architecture.heeds:
             raise _refusal(model, f"it has {key} {value!r}, which transformers does without")
     return architecture
 

@@ -358,6 +358,54 @@ _GEMMA4_SIZES: Final = {
 }
 _PART_TURNED: Final = {"rope_freqs.weight": [1.0] * 3 + [1e30] * 9}
 """A fourth of a head, which is two numbers for each frequency."""
+_LATENT: Final = 20
+_LATENT_TURNED: Final = 8
+_LATENT_KEYS: Final = weights(
+    attn_norm=(WIDTH,),
+    attn_q_a=(_LATENT, WIDTH),
+    attn_q_a_norm=(_LATENT,),
+    attn_q_b=(HEADS * HEAD, _LATENT),
+    attn_kv_a_mqa=(_LATENT + _LATENT_TURNED, WIDTH),
+    attn_kv_a_norm=(_LATENT,),
+    attn_k_b=(HEADS, _LATENT, HEAD - _LATENT_TURNED),
+    attn_v_b=(HEADS, QUARTER, _LATENT),
+    attn_output=(WIDTH, HEADS * QUARTER),
+)
+_SHARED_EXPERT: Final = weights(
+    ffn_gate_shexp=(EXPERT_FEED, WIDTH), ffn_up_shexp=(EXPERT_FEED, WIDTH), ffn_down_shexp=(WIDTH, EXPERT_FEED)
+)
+_LATENT_SIZES: Final = {
+    **sizes(layers=3, kv_heads=1),
+    # llama.cpp norms latents with it too, transformers always with this one.
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    **EXPERT_SIZES,
+    "attention.key_length": _LATENT + _LATENT_TURNED,
+    "attention.value_length": _LATENT,
+    "attention.key_length_mla": HEAD,
+    "attention.value_length_mla": QUARTER,
+    "attention.q_lora_rank": _LATENT,
+    "attention.kv_lora_rank": _LATENT,
+    "rope.dimension_count": _LATENT_TURNED,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_weights_scale": 1.7,
+}
+_LATENT_MIXED: Final = {**_LATENT_KEYS, **MIXED, **_SHARED_EXPERT}
+_LATENT_GROUPS: Final = {
+    **_LATENT_MIXED,
+    **{name: (8, *shape[1:]) for name, shape in MIXED.items() if shape[0] == EXPERTS},
+    "exp_probs_b.bias": (8,),
+}
+_LATENT_JOINED: Final = {
+    **without(_LATENT_KEYS, "attn_k_b", "attn_v_b"),
+    **weights(attn_kv_b=(HEADS * (HEAD - _LATENT_TURNED + QUARTER), _LATENT)),
+}
+_GLM4_MOE: Final = {
+    **attention(HEAD),
+    **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
+    **weights(post_attention_norm=(WIDTH,)),
+    **normed_heads(HEAD),
+}
 YARN: Final = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -675,6 +723,71 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         "qwen35moe",
         {**sizes(head=HEAD), **_DELTA_SIZES, **EXPERT_SIZES, "expert_shared_feed_forward_length": FEED},
         tuple({**first, **without(MIXED, "ffn_norm"), **_SHARED} for first in (_DELTA, _GATED_ATTENTION)),
+        UNTIED,
+    ),
+    "deepseek2": TinyGguf(
+        "deepseek2",
+        {**_LATENT_SIZES, "expert_weights_norm": False, "expert_gating_func": 1},
+        ({**_LATENT_KEYS, **GATED}, _LATENT_MIXED, _LATENT_MIXED),
+        UNTIED,
+    ),
+    "deepseek3": TinyGguf(
+        "deepseek2",
+        {
+            **_LATENT_SIZES,
+            **YARN,
+            "rope.scaling.yarn_log_multiplier": 0.1,
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        },
+        (
+            {**_LATENT_KEYS, **GATED},
+            {**_LATENT_MIXED, "exp_probs_b.bias": (EXPERTS,)},
+            {**_LATENT_MIXED, "exp_probs_b.bias": (EXPERTS,)},
+        ),
+        UNTIED,
+    ),
+    "deepseek3-groups": TinyGguf(
+        "deepseek2",
+        {
+            **_LATENT_SIZES,
+            "expert_count": 8,
+            "expert_used_count": 3,
+            "expert_group_count": 4,
+            "expert_group_used_count": 2,
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        },
+        ({**_LATENT_KEYS, **GATED}, _LATENT_GROUPS, _LATENT_GROUPS),
+        UNTIED,
+    ),
+    "deepseek2-joined": TinyGguf(
+        # As files had it before the keys and values of a head were apart.
+        "deepseek2",
+        {
+            **{key: size for key, size in _LATENT_SIZES.items() if not key.endswith("_mla")},
+            "attention.head_count_kv": HEADS,
+            "attention.key_length": HEAD,
+            "attention.value_length": QUARTER,
+        },
+        ({**_LATENT_JOINED, **GATED}, *({**_LATENT_JOINED, **MIXED, **_SHARED_EXPERT},) * 2),
+        UNTIED,
+    ),
+    "glm4moe": TinyGguf(
+        "glm4moe",
+        {
+            **sizes(layers=2, head=HEAD, rope__dimension_count=HEAD // 2),
+            **EXPERT_SIZES,
+            "leading_dense_block_count": 1,
+            "expert_shared_count": 1,
+            "expert_weights_scale": 1.7,
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        },
+        (
+            {**_GLM4_MOE, **without(GATED, "ffn_norm")},
+            {**_GLM4_MOE, **without(MIXED, "ffn_norm"), **_SHARED_EXPERT, "exp_probs_b.bias": (EXPERTS,)},
+        ),
         UNTIED,
     ),
     "minimax-m2": TinyGguf(

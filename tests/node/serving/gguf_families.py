@@ -67,7 +67,6 @@ class GgufFamily:
     """A chat in which the user says `ab`, as the model is to see it."""
     steps: tuple[str, ...]
     text: str
-    is_for_torch: bool = True
     gain: float = 6.0
     """How much more than the token itself the next one weighs."""
     values: Mapping[str, float] = field(default_factory=dict)
@@ -500,6 +499,7 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
             "expert_shared_count": 1,
             "expert_feed_forward_length": FEED,
             "expert_weights_scale": 1.0,
+            "expert_weights_norm": False,
         },
         layer=_DEEPSEEK2,
         once=UNTIED,
@@ -521,7 +521,5 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         prompt="<｜begin▁of▁sentence｜><｜User｜>ab<｜Assistant｜>",
         steps=("<｜Assistant｜>", "H", "i", "<｜end▁of▁sentence｜>"),
         text="Hi",
-        # Its attention is not read from GGUF files in PyTorch.
-        is_for_torch=False,
     ),
 )

@@ -23,7 +23,6 @@ CASES = [
     pytest.param(family, kind, id=f"{family.name}-{kind}", marks=[LLAMA_MARK] if kind is EngineKind.LLAMA else [])
     for family in FAMILIES
     for kind in (EngineKind.TORCH, EngineKind.LLAMA)
-    if family.is_for_torch or kind is EngineKind.LLAMA
 ]
 
 
