@@ -18,6 +18,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import parse_object
 from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_node.gateway.tokens import detokenized, tokenized
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel
@@ -29,7 +30,7 @@ from cosine_p2p.text.detokenizer import Detokenizer
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.template_process import MAX_TEXT_CHARACTERS, TemplateProcesses
-from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
@@ -305,6 +306,31 @@ def check_body(data: bytes) -> None:
         raise
 
 
+@cache
+def _codec() -> TextTokenizer:
+    return load_tokenizer(zoo.tokenizer_folder())
+
+
+def check_tokens(data: bytes) -> None:
+    """The body of a question to the gateway about tokens; answers and refusals can be written down."""
+    try:
+        body = parse_object(data)
+        said = (detokenized if "tokens" in body else tokenized)(body, _codec())
+        json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
+    except ApiError as error:
+        json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
+        raise
+
+
+def _token_seeds() -> list[bytes]:
+    bodies: list[dict[str, Any]] = [
+        {"prompt": "Tell a story", "add_special_tokens": False},
+        {"content": "<|user|>a\u00e9", "add_special": True, "parse_special": True},
+        {"tokens": [0, 1, 55, 466, 2], "model": "m"},
+    ]
+    return [json.dumps(body).encode() for body in bodies]
+
+
 def _body_seeds() -> list[bytes]:
     chat = {
         "model": "m",
@@ -317,8 +343,17 @@ def _body_seeds() -> list[bytes]:
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_completion_tokens": 5,
-        "logit_bias": {},
+        "logit_bias": {"5": -1.5, "7": 100},
+        "presence_penalty": 1,
+        "frequency_penalty": -0.5,
+        "bad_words": ["a", "b c"],
+        "min_tokens": 2,
+        "stop_token_ids": [3, 4],
+        "ignore_eos": True,
+        "cache_salt": "s",
         "response_format": {"type": "text"},
+        "tools": [],
+        "user": "u",
     }
     plain = {
         "model": "m",
@@ -329,7 +364,13 @@ def _body_seeds() -> list[bytes]:
         "best_of": 1,
         "max_tokens": 7,
     }
-    return [json.dumps(chat).encode(), json.dumps(plain).encode()]
+    ids = {
+        "prompt": [[1, 2], [3]],
+        "logit_bias": [[5, 1], [6, False]],
+        "max_tokens": 0,
+        "add_special_tokens": False,
+    }
+    return [json.dumps(body).encode() for body in (chat, plain, ids)]
 
 
 def check_address(data: bytes) -> None:
@@ -381,6 +422,9 @@ TARGETS: Final = {
     "template": FuzzTarget(check=check_template, seeds=_template_seeds, runs=2_000, refusals=(UnicodeDecodeError,)),
     "body-json": FuzzTarget(
         check=check_body, seeds=_body_seeds, runs=40_000, mutate=mutated_json, refusals=(ApiError,)
+    ),
+    "tokens-json": FuzzTarget(
+        check=check_tokens, seeds=_token_seeds, runs=20_000, mutate=mutated_json, refusals=(ApiError, PromptRefused)
     ),
     "address": FuzzTarget(
         check=check_address, seeds=_address_seeds, runs=10_000, refusals=(ValueError,), max_bytes=300
