@@ -488,6 +488,29 @@ def _minimax(model: GgufFile) -> dict[str, Any]:
     return {**experts, **_partly_turned(model), "intermediate_size": experts["moe_intermediate_size"]}
 
 
+def _lfm2_moe(model: GgufFile) -> dict[str, Any]:
+    return {
+        **_experts(model, gating=2),
+        **_lfm2(model),
+        "num_dense_layers": _count(model, "leading_dense_block_count"),
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+    }
+
+
+def _mistral3(model: GgufFile) -> dict[str, Any]:
+    rope = rope_parameters(model)
+    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
+    rope["original_max_position_embeddings"] = trained_tokens
+    # Queries grow with the logarithm of their place.
+    rope["llama_4_scaling_beta"] = model.decimal("attention.temperature_scale", 0.0)
+    if rope["rope_type"] == "yarn":
+        divisor = model.decimal("rope.scaling.yarn_log_multiplier", 0.0)
+        rope["attention_factor"] /= 0.1 * divisor * math.log(max(rope["factor"], 1.0)) + 1.0
+    return {**common_settings(model), "rope_parameters": rope}
+
+
 def _olmo3(model: GgufFile) -> dict[str, Any]:
     return {
         **common_settings(model),
@@ -774,6 +797,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         _glm4_moe,
         JOINED,
         heeds=("expert_weights_scale", "expert_group_count"),
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe", "Lfm2MoeForCausalLM", _lfm2_moe, {**JOINED, "shortconv.conv.weight": _with_axis(1)}
+    ),
+    "mistral3": Architecture(
+        "ministral3",
+        "Ministral3ForCausalLM",
+        _mistral3,
+        HALVES,
+        heeds=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
     ),
     "minimax-m2": Architecture("minimax_m2", "MiniMaxM2ForCausalLM", _minimax, JOINED),
 }

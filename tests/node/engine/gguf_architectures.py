@@ -790,6 +790,39 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         ),
         UNTIED,
     ),
+    "mistral3": TinyGguf(
+        "mistral3",
+        {
+            **sizes(head=HEAD),
+            **YARN,
+            # Short, for it counts in steps of it.
+            "rope.scaling.original_context_length": 16,
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "attention.temperature_scale": 0.5,
+        },
+        (GEMMA,) * 2,
+        UNTIED,
+    ),
+    "lfm2moe": TinyGguf(
+        "lfm2moe",
+        {
+            **sizes(layers=3, shortconv__l_cache=3),
+            **EXPERT_SIZES,
+            "attention.head_count_kv": [0, KV_HEADS, 0],
+            "leading_dense_block_count": 1,
+            "expert_gating_func": 2,
+        },
+        (
+            _CONVOLUTION,
+            {**attention(), **normed_heads(QUARTER), **MIXED, "exp_probs_b.bias": (EXPERTS,)},
+            {
+                **{name: shape for name, shape in _CONVOLUTION.items() if name not in GATED},
+                **MIXED,
+                "exp_probs_b.bias": (EXPERTS,),
+            },
+        ),
+        {**without(TIED, "output_norm"), **weights(token_embd_norm=(WIDTH,))},
+    ),
     "minimax-m2": TinyGguf(
         "minimax-m2",
         {
