@@ -47,7 +47,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
-from cosine_p2p.text.prompt import PromptEncoder, read_prompt
+from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
 from cosine_p2p.text.target import Target
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -57,7 +57,7 @@ from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_protocol.errors import GenerationFailed, OptionRefused, UsageError
+from cosine_protocol.errors import GenerationFailed, OptionRefused, PromptRefused, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
@@ -269,7 +269,12 @@ class AsyncClient:
             _check_tokens(asked, codec)
             requests = requests_of(
                 verifiers,
-                {**otherwise, **applied.options, **asked, "bad_words": await self._encode_words(codec, asked)},
+                {
+                    **otherwise,
+                    **applied.options,
+                    **asked,
+                    "bad_words": await self._encode_words(codec, asked["bad_words"]),
+                },
                 tokens=await self._encoder.encode(codec, checked),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
@@ -299,23 +304,20 @@ class AsyncClient:
             keeps_spare_warm=asked["warm_spare"],
         )
 
-    async def _encode_words(self, codec: TextTokenizer, asked: ClientOptions) -> tuple[tuple[int, ...], ...]:
-        """The bad words as tokens. Raises `OptionRefused` for too many."""
-        words: tuple[tuple[int, ...], ...] = ()
+    async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Bad words as tokens. Raises `OptionRefused` for too many."""
+        found: tuple[tuple[int, ...], ...] = ()
 
         def encode() -> None:
-            nonlocal words
-            words = word_tokens(asked["bad_words"], partial(codec.encode, add_special_tokens=False))
+            nonlocal found
+            found = word_tokens(words, partial(codec.encode, add_special_tokens=False))
 
-        if asked["bad_words"]:
+        if words:
             await self._offload_words(encode)
-        if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in words):
-            raise OptionRefused(
-                "bad_words",
-                f"bad_words must be at most {MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens at most; "
-                "a word is one or two.",
-            )
-        return words
+        if len(found) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in found):
+            bounds = f"{MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens"
+            raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
+        return found
 
     def _sessions(
         self,
@@ -363,7 +365,11 @@ class AsyncClient:
         """What comes of some work with the target's tokenizer, off the event loop. Raises as `start` and it."""
         codec = await self._joined().swarm.text_codec(await self.find_verifiers())
         done: list[_T] = []
-        await self._offload_chats(lambda: done.append(work(codec)))
+        try:
+            async with asyncio.timeout(ENCODE_TIMEOUT_S):
+                await self._offload_chats(lambda: done.append(work(codec)))
+        except TimeoutError:
+            raise PromptRefused(f"The text could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
         return done[0]
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:

@@ -12,6 +12,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
+from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
@@ -90,6 +91,42 @@ def test_good_drafts_are_accepted_though_scores_are_shaped() -> None:
     options = {"presence_penalty": 1.0, "frequency_penalty": 0.5, "logit_bias": {3: 2.0}}
     done = run_virtual(generated(prompt, fidelities=(1.0,), eos=(), **options))
     assert done.accepted > TOKENS // 2
+
+
+SHAPED: dict[str, Any] = {
+    "presence_penalty": 1.0,
+    "frequency_penalty": 0.5,
+    "logit_bias": {3: 2.0, 7: -4.0},
+    "bad_words": ["5", "91"],
+    "min_tokens": 9,
+    "temperature": 0.8,
+}
+
+
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+def test_another_verifier_goes_on_and_one_more_audits_it_all(coordination: str) -> None:
+    prompt, eos = prompt_of(random.Random("failover")), (11,)
+
+    async def run() -> tuple[Generation, list[str]]:
+        async with SimulatedSwarm(one_way_s=0.005, eos=eos) as swarm:
+            verifiers = [await swarm.verifier(target_engine(), home_engine=draft_engine(0.7)) for _ in range(3)]
+            await swarm.drafter(draft_engine(0.9))
+            client = await swarm.client(strategy="cosine", audit=1.0, coordination=coordination)
+            run = await client.start(prompt, max_new_tokens=TOKENS, seed=7, **SHAPED)
+            first = next(each for each in verifiers if each.identity.peer_id == run.verifiers[0])
+            async for chunk in run.chunks():
+                if chunk.token_ids and first in verifiers:
+                    verifiers.remove(first)
+                    await first.kill()
+            await run.audited()
+            await assert_freed(swarm)
+            return run.result(), [first.identity.peer_id]
+
+    done, killed = run_virtual(run())
+    assert done.token_ids == plain(prompt, eos=eos, options=SHAPED)
+    assert [report.peer_id for report in done.verifiers][:1] == killed
+    assert len(done.verifiers) == 2
+    assert done.audit is not None and done.audit.state is AuditState.PASSED
 
 
 def test_a_token_that_stops_the_text_is_no_part_of_it() -> None:

@@ -1,0 +1,38 @@
+"""Words as tokens, as vLLM finds them."""
+
+from typing import Final
+
+import pytest
+
+from cosine_p2p.request.bad_words import word_tokens
+
+VOCABULARY: Final = {
+    "the": (5,),
+    " the": (9,),
+    "cat": (1, 2),
+    " cat": (3, 2),
+    "dog": (4,),
+    " dog": (7, 4),
+    "€": (8,),
+    " €": (8,),
+    "": (),
+    " ": (6,),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["the"], ((5,), (9,))),
+        ([" the"], ((5,), (9,))),
+        (["cat"], ((1, 2), (3, 2))),
+        # A space of its own says nothing about the word, nor does one that is none.
+        (["dog"], ((4,),)),
+        (["€"], ((8,),)),
+        ([" "], ()),
+        (["the", " the", "dog"], ((5,), (9,), (4,))),
+        ([], ()),
+    ],
+)
+def test_a_word_is_written_alone_or_after_a_space(words: list[str], expected: tuple[tuple[int, ...], ...]) -> None:
+    assert word_tokens(words, VOCABULARY.__getitem__) == expected
