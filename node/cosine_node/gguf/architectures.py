@@ -296,6 +296,38 @@ def _phi3(model: GgufFile) -> dict[str, Any]:
 
 
 def _granite(model: GgufFile) -> dict[str, Any]:
+    if not _is_turned(model):
+        raise UsageError(f"{model.path} is a {model.architecture} that turns no heads, which transformers has not.")
+    return _scaled(model)
+
+
+def _is_turned(model: GgufFile) -> bool:
+    """Whether a model of the kind granite has a rotary embedding: this key says so there."""
+    return bool(model.metadata.get(f"{model.architecture}.rope.scaling.finetuned", True))
+
+
+def _granite_hybrid(model: GgufFile) -> dict[str, Any]:
+    kv_heads = _by_layer(model, "attention.head_count_kv", [1 for _ in _layers(model)])
+    mixed = _experts(model) if _count(model, "expert_count") else {"num_local_experts": 0, "num_experts_per_tok": 0}
+    inner, heads = model.size("ssm.inner_size"), model.size("ssm.time_step_rank")
+    shared = "expert_shared_feed_forward_length" if _count(model, "expert_count") else "feed_forward_length"
+    return {
+        **mixed,
+        **_scaled(model),
+        "layer_types": ["attention" if count else "mamba" for count in kv_heads],
+        "position_embedding_type": "rope" if _is_turned(model) else None,
+        "shared_intermediate_size": model.size(shared),
+        "mamba_n_heads": heads,
+        "mamba_n_groups": model.size("ssm.group_count"),
+        "mamba_d_state": model.size("ssm.state_size"),
+        "mamba_d_head": inner // heads,
+        "mamba_d_conv": model.size("ssm.conv_kernel"),
+        "mamba_expand": inner // model.size("embedding_length"),
+        "mamba_conv_bias": "blk.0.ssm_conv1d.bias" in model.tensors,
+    }
+
+
+def _scaled(model: GgufFile) -> dict[str, Any]:
     return {
         **common_settings(model),
         "attention_multiplier": model.decimal("attention.scale", head_size(model) ** -0.5),
@@ -541,6 +573,26 @@ def _mamba(model: GgufFile) -> dict[str, Any]:
     }
 
 
+def _mamba2(model: GgufFile) -> dict[str, Any]:
+    width, inner, heads = (model.size(key) for key in ("embedding_length", "ssm.inner_size", "ssm.time_step_rank"))
+    return {
+        "vocab_size": model.vocab_tokens,
+        "hidden_size": width,
+        "num_hidden_layers": model.size("block_count"),
+        "max_position_embeddings": model.context_tokens,
+        "expand": inner // width,
+        "num_heads": heads,
+        "head_dim": inner // heads,
+        "n_groups": model.size("ssm.group_count"),
+        "state_size": model.size("ssm.state_size"),
+        "conv_kernel": model.size("ssm.conv_kernel"),
+        "layer_norm_epsilon": model.decimal("attention.layer_norm_rms_epsilon", 1e-5),
+        "hidden_act": "silu",
+        "use_bias": False,
+        "use_conv_bias": "blk.0.ssm_conv1d.bias" in model.tensors,
+    }
+
+
 def _falcon_mamba(model: GgufFile) -> dict[str, Any]:
     # llama.cpp has one number for all norms.
     return {**_mamba(model), "mixer_rms_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5)}
@@ -645,6 +697,14 @@ def _grouped_logarithms(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     return _grouped()([_logarithms(tensors, model)], model)
 
 
+def _flat(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+    return tensors[0].reshape(-1)
+
+
+def _flat_logarithms(tensors: Sequence[Floats], model: GgufFile) -> Floats:
+    return _flat([_logarithms(tensors, model)], model)
+
+
 def _logarithms(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     """Numbers of which the file has the negative exponentials."""
     return np.log(-tensors[0])
@@ -671,6 +731,13 @@ HALVES: Final[Mapping[str, Layout]] = {
     for kind in ("weight", "bias")
 }
 """Where llama.cpp turns neighbours of a head, and transformers its halves."""
+ABOVE: Final[Mapping[str, Layout]] = dict.fromkeys(("ffn_gate_shexp.weight", "ffn_gate.weight"), _above)
+MAMBA2: Final[Mapping[str, Layout]] = {
+    "ssm_conv1d.weight": _with_axis(1),
+    "ssm_a": _flat_logarithms,
+    "ssm_d": _flat,
+    "ssm_norm.weight": _flat,
+}
 JOINED: Final[Mapping[str, Layout]] = {"ffn_gate_exps.weight": _joined}
 QWEN35: Final[Mapping[str, Layout]] = {
     **dict.fromkeys(("attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight", "ssm_dt.bias"), _grouped()),
@@ -768,6 +835,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "phi2": Architecture("phi", "PhiForCausalLM", _phi2),
     "granitemoe": Architecture("granitemoe", "GraniteMoeForCausalLM", _granite_moe, {**HALVES, **JOINED}),
+    "granitehybrid": Architecture(
+        "granitemoehybrid", "GraniteMoeHybridForCausalLM", _granite_hybrid, {**HALVES, **JOINED, **MAMBA2, **ABOVE}
+    ),
     "olmoe": Architecture(
         "olmoe", "OlmoeForCausalLM", lambda model: {**_experts(model), "norm_topk_prob": False}, JOINED
     ),
@@ -777,6 +847,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         "seed_oss", "SeedOssForCausalLM", lambda model: {**common_settings(model), "attention_out_bias": False}
     ),
     "hunyuan-dense": Architecture("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    "mamba2": Architecture("mamba2", "Mamba2ForCausalLM", _mamba2, MAMBA2),
     "mamba": Architecture(
         "mamba",
         "MambaForCausalLM",
@@ -827,7 +898,7 @@ GRANITE_SHARED: Final = Architecture(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",
     _granite_moe,
-    {**HALVES, **JOINED, "ffn_gate_shexp.weight": _above},
+    {**HALVES, **JOINED, **ABOVE},
 )
 """The architecture granitemoe with an expert that all tokens go through."""
 FALCON_MAMBA: Final = Architecture(

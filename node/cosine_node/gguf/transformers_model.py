@@ -48,7 +48,11 @@ MERGED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("mlp.gate.e_score_correction_bias", ("exp_probs_b.bias",)),
     ("feed_forward.expert_bias", ("exp_probs_b.bias",)),
     ("self_attn.kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")),
+    ("shared_mlp.input_linear.weight", ("ffn_gate.weight", "ffn_up.weight")),
+    ("shared_mlp.output_linear.weight", ("ffn_down.weight",)),
     ("linear_attn.dt_bias", ("ssm_dt.bias",)),
+    ("mamba.dt_bias", ("ssm_dt.bias",)),
+    ("mixer.dt_bias", ("ssm_dt.bias",)),
     ("router.scale", ("ffn_gate_inp.scale",)),
     ("router.per_expert_scale", ("ffn_down_exps.scale",)),
 )

@@ -249,6 +249,29 @@ _MAMBA_SIZES: Final = {
     "ssm.state_size": _STATE,
     "ssm.time_step_rank": _RANK,
 }
+_MAMBA2_HEADS: Final = 4
+_MAMBA2_GROUPS: Final = 2
+_MAMBA2_ROWS: Final = _INNER + 2 * _MAMBA2_GROUPS * _STATE
+_MAMBA2: Final = {
+    **weights(
+        attn_norm=(WIDTH,),
+        ssm_in=(_INNER + _MAMBA2_ROWS + _MAMBA2_HEADS, WIDTH),
+        ssm_conv1d=(_MAMBA2_ROWS, 4),
+        ssm_norm=(_MAMBA2_GROUPS, _INNER // _MAMBA2_GROUPS),
+        ssm_out=(WIDTH, _INNER),
+    ),
+    "ssm_conv1d.bias": (_MAMBA2_ROWS,),
+    "ssm_dt.bias": (_MAMBA2_HEADS,),
+    "ssm_a": (_MAMBA2_HEADS, 1),
+    "ssm_d": (_MAMBA2_HEADS, 1),
+}
+_MAMBA2_SIZES: Final = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": _INNER,
+    "ssm.state_size": _STATE,
+    "ssm.time_step_rank": _MAMBA2_HEADS,
+    "ssm.group_count": _MAMBA2_GROUPS,
+}
 _DELTA_STATE: Final = 12
 _DELTA_HEADS: Final = (2, 6)
 """Of keys, and of values."""
@@ -701,6 +724,28 @@ TINY: Final[Mapping[str, TinyGguf]] = {
     "hunyuan-dense": TinyGguf("hunyuan-dense", sizes(head=HEAD), ({**GEMMA, **normed_heads(HEAD)},) * 2, TIED),
     "mamba": TinyGguf("mamba", _MAMBA_SIZES, (_MAMBA,) * 2, TIED),
     "falcon-mamba": TinyGguf("mamba", {**_MAMBA_SIZES, "ssm.dt_b_c_rms": True}, (_MAMBA,) * 2, TIED),
+    "mamba2": TinyGguf("mamba2", {**_MAMBA_SIZES, **_MAMBA2_SIZES}, (_MAMBA2,) * 2, TIED),
+    "granitehybrid": TinyGguf(
+        "granitehybrid",
+        {
+            **sizes(attention__scale=0.4, embedding_scale=3.0, residual_scale=0.6, logit_scale=2.5),
+            **_MAMBA2_SIZES,
+            "attention.head_count_kv": [0, KV_HEADS],
+        },
+        ({**_MAMBA2, **GATED}, LLAMA),
+        TIED,
+    ),
+    "granitehybrid-mixed": TinyGguf(
+        "granitehybrid",
+        {
+            **sizes(**_GRANITE_MOE_SIZES, expert_shared_feed_forward_length=FEED),
+            **_MAMBA2_SIZES,
+            "attention.head_count_kv": [0, KV_HEADS],
+            "rope.scaling.finetuned": False,
+        },
+        tuple({**first, **MIXED, **without(_SHARED, "ffn_gate_inp_shexp")} for first in (_MAMBA2, attention())),
+        TIED,
+    ),
     "lfm2": TinyGguf(
         "lfm2",
         {**sizes(layers=3, shortconv__l_cache=3), "attention.head_count_kv": [0, KV_HEADS, 0]},

@@ -177,6 +177,7 @@ REFUSED: Final[Mapping[str, tuple[TinyGguf, str]]] = {
     "no such architecture": (replace(TINY["llama"], architecture="deci"), "of the kind 'deci'"),
     "what only llama.cpp computes": (TINY["llama"].told(attention__clamp_kqv=8.0), r"attention\.clamp_kqv 8\.0"),
     "experts weighted otherwise": (TINY["qwen3moe"].told(expert_gating_func=2), "weights its experts in a way"),
+    "heads that are not turned": (TINY["granite"].told(rope__scaling__finetuned=False), "turns no heads"),
     "a tensor too many": (
         replace(TINY["llama"], once={**TINY["llama"].once, "blk.0.attn_q_norm.weight": (16,)}),
         r"has a tensor blk\.0\.attn_q_norm\.weight",
