@@ -36,5 +36,10 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Where the part does not say a thing, what is said beside it counts: older files have all of it there.
     """
-    part = next((config[name] for name in TEXT_PARTS if isinstance(config.get(name), dict)), None)
-    return config if part is None else {**config, **text_part(part)}
+    found, parts = dict(config), [config]
+    for part in parts:
+        inner = next((part[name] for name in TEXT_PARTS if isinstance(part.get(name), dict)), None)
+        if inner is not None:
+            found |= inner
+            parts.append(inner)
+    return found

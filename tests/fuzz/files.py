@@ -22,6 +22,7 @@ from cosine_node.gateway.tokens import detokenized, tokenized
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel
+from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.printing import json_safe
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
@@ -146,6 +147,7 @@ _FOLDER_READERS: Final[tuple[Callable[[Path], object], ...]] = (
     lambda folder: StoredModel.read(folder).weights(),
     lambda folder: StoredModel.read(folder).chat_template(),
     lambda folder: read_folder("fuzz", folder),
+    ModelSizes.read,
 )
 
 

@@ -25,11 +25,13 @@ UNBOUNDED_TOKENS: Final = 1 << 20
 def context_tokens(facts: Mapping[str, Any]) -> int:
     """The longest sequence whose tokens do not depend on the rest of the pass, by what a configuration says."""
     longest = next((facts[name] for name in NAMES if _is_length(facts.get(name))), UNBOUNDED_TOKENS)
-    parameters = facts.get("rope_parameters") or {}
+    stated = facts.get("rope_parameters")
+    parameters = stated if isinstance(stated, dict) else {}
     # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
     for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):
-        if rope.get("rope_type") in STRETCHED_ROPES:
-            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
+        unstretched: Any = rope.get("original_max_position_embeddings")
+        if str(rope.get("rope_type")) in STRETCHED_ROPES and _is_length(unstretched):
+            longest = min(longest, unstretched)
     return longest
 
 

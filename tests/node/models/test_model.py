@@ -352,6 +352,17 @@ def test_a_configuration_that_contradicts_itself_is_one_sentence(target: Path) -
     assert "not a multiple of the number of attention heads" in refused(Role.VERIFIER, target)
 
 
+def test_a_configuration_without_an_end_is_one_sentence(target: Path) -> None:
+    """Parts within parts, as deep as JSON is read."""
+    config = "{}"
+    for _ in range(900):
+        config = f'{{"text_config": {config}}}'
+    (target / "config.json").write_text(config)
+    assert read_eos(target) == (2,)
+    refused(Role.DRAFTER, NGRAM, target)
+    refused(Role.VERIFIER, target)
+
+
 def test_events_say_what_is_going_on(target: Path) -> None:
     events: list[tuple[str, dict[str, object]]] = []
     source = ModelSource(model=NGRAM, target=str(target), engine=EngineChoice(device="cpu"))

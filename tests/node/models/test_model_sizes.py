@@ -97,3 +97,24 @@ def test_defaults_of_a_kind_that_its_file_leaves_out_are_those_of_transformers(t
 def test_a_folder_that_names_no_vocabulary_is_refused(tmp_path: Path, config: object) -> None:
     with pytest.raises(UsageError):
         read(tmp_path, config)
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rope_parameters": 7},
+        {"rope_parameters": {"rope_type": ["longrope"]}},
+        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": "few"}},
+        {"num_attention_heads": 0},
+        {"layer_types": 3},
+    ],
+)
+@pytest.mark.parametrize("kind", ["llama", "phi3", "falcon"])
+def test_values_that_mean_nothing_are_passed_over_or_refused(
+    tmp_path: Path, kind: str, changed: dict[str, Any]
+) -> None:
+    try:
+        assert read(tmp_path, {"model_type": kind, "vocab_size": 9, **changed})[0] == 9
+    except UsageError as refused:
+        assert "\n" not in str(refused)

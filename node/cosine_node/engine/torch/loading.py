@@ -36,6 +36,8 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 
+DAMAGED: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Whatever transformers may raise of a configuration whose values mean nothing."""
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
 
@@ -191,7 +193,7 @@ def read_config(source: str) -> Any:
     except StrictDataclassError as error:
         # What is wrong stands on its second line.
         raise UsageError(f"No model can be read from '{source}': {' '.join(str(error).split())}") from error
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except DAMAGED as error:
         raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
 
 
