@@ -5,8 +5,7 @@ decides between two scores, the two samplers may choose differently.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
@@ -184,14 +183,17 @@ class Changes(NamedTuple):
     values: Floats
 
     @classmethod
-    def of(cls, parts: Sequence[Mapping[int, float]], *, vocab_tokens: int) -> "Changes":
+    def of(cls, parts: Sequence[tuple[Integers, Floats]], *, vocab_tokens: int) -> "Changes":
         """The changes of some tokens in each row, without those that a smaller vocabulary lacks."""
-        known = [{token: value for token, value in part.items() if token < vocab_tokens} for part in parts]
-        return cls(
-            np.repeat(np.arange(len(known)), [len(part) for part in known]),
-            np.array([token for part in known for token in part], dtype=np.int64),
-            np.array([value for part in known for value in part.values()], dtype=np.float32),
-        )
+        rows = np.repeat(np.arange(len(parts)), [len(tokens) for tokens, _ in parts])
+        tokens = np.concatenate([tokens for tokens, _ in parts])
+        values = np.concatenate([values for _, values in parts])
+        known = tokens < vocab_tokens
+        return cls(rows[known], tokens[known], values[known])
+
+
+NO_TOKENS: Final = np.empty(0, dtype=np.int64)
+NO_VALUES: Final = np.empty(0, dtype=np.float32)
 
 
 def biases(queries: Sequence[Query], *, vocab_tokens: int) -> Changes:
@@ -199,25 +201,49 @@ def biases(queries: Sequence[Query], *, vocab_tokens: int) -> Changes:
 
     They come before all penalties, as in vLLM.
     """
-    parts: list[dict[int, float]] = []
+    # Rows of one request share its shaping, which is large where a client will have it so.
+    asked: dict[int, tuple[dict[int, float], Endings]] = {}
+    parts: list[tuple[Integers, Floats]] = []
     for query in queries:
         part: dict[int, float] = {}
         if (shaping := query.sampling.shaping) is not None:
-            for one in shaping.logit_bias:
-                part[one.token] = part.get(one.token, 0.0) + one.bias
-            part |= dict.fromkeys(_ruled_out(query, shaping), -math.inf)
-        parts.append(part)
+            if id(shaping) not in asked:
+                asked[id(shaping)] = _sums(shaping), _endings(shaping)
+            sums, endings = asked[id(shaping)]
+            part = sums | dict.fromkeys(_ruled_out(query, shaping, endings), -math.inf)
+        parts.append((np.array(list(part), dtype=np.int64), np.array(list(part.values()), dtype=np.float32)))
     return Changes.of(parts, vocab_tokens=vocab_tokens)
 
 
-def _ruled_out(query: Query, shaping: Shaping) -> set[int]:
+Endings = dict[int, dict[tuple[int, ...], set[int]]]
+"""The last tokens of bad words, by how many stand before them, and which."""
+
+
+def _sums(shaping: Shaping) -> dict[int, float]:
+    """The bias of each token."""
+    sums: dict[int, float] = {}
+    for one in shaping.logit_bias:
+        sums[one.token] = sums.get(one.token, 0.0) + one.bias
+    return sums
+
+
+def _endings(shaping: Shaping) -> Endings:
+    endings: Endings = {}
+    for word in shaping.bad_words:
+        if word:
+            endings.setdefault(len(word) - 1, {}).setdefault(word[:-1], set()).add(word[-1])
+    return endings
+
+
+def _ruled_out(query: Query, shaping: Shaping, endings: Endings) -> set[int]:
     """The tokens that must not come next."""
-    words = [word for word in shaping.bad_words if 0 < len(word) <= query.position + 1]
-    needed = max(map(len, words), default=1) - 1
-    prefix, path = query.prefix, query.path
-    tail = (*prefix[max(0, len(prefix) + len(path) - needed) :], *path)[-needed:] if needed else ()
-    ruled_out = {word[-1] for word in words if tail[len(tail) - len(word) + 1 :] == word[:-1]}
-    return ruled_out.union(shaping.held_back) if query.position < shaping.min_tokens else ruled_out
+    ruled_out = set(shaping.held_back) if query.position < shaping.min_tokens else set()
+    prefix, path, needed = query.prefix, query.path, max(endings, default=0)
+    tail = (*prefix[max(0, len(prefix) + len(path) - needed) :], *path)
+    for before, lasts in endings.items():
+        if before <= query.position:
+            ruled_out |= lasts.get(tail[len(tail) - before :], set())
+    return ruled_out
 
 
 def penalties(queries: Sequence[Query], *, vocab_tokens: int) -> tuple[Changes, Changes]:
@@ -226,26 +252,40 @@ def penalties(queries: Sequence[Query], *, vocab_tokens: int) -> tuple[Changes, 
     They are OpenAI's: a token that came c times loses c times the first and once the second. One is taken after the
     other, each rounded to float32, as in vLLM.
     """
-    begun: dict[tuple[int, int], Counter[int]] = {}
-    by_frequency: list[dict[int, float]] = []
-    by_presence: list[dict[int, float]] = []
+    begun: dict[tuple[int, int], tuple[Integers, Integers]] = {}
+    by_frequency: list[tuple[Integers, Floats]] = []
+    by_presence: list[tuple[Integers, Floats]] = []
     for query in queries:
         shaping = query.sampling.shaping
         frequency, presence = (shaping.frequency_penalty, shaping.presence_penalty) if shaping else (0.0, 0.0)
-        counts: Counter[int] = Counter()
+        tokens, counts = NO_TOKENS, NO_TOKENS
         if frequency or presence:
             start = max(0, len(query.prefix) + len(query.path) - max(0, query.position))
             key = id(query.prefix), start
             if key not in begun:
-                begun[key] = Counter(query.prefix[start:])
-            counts = begun[key].copy()
-            counts.update(query.path[max(0, start - len(query.prefix)) :])
-        each = np.float32(frequency)
-        by_frequency.append(
-            {t: -float(each * np.float32(count)) for t, count in counts.items()} if frequency else {}
-        )
-        by_presence.append(dict.fromkeys(counts, -presence) if presence else {})
+                begun[key] = np.unique(np.array(query.prefix[start:], dtype=np.int64), return_counts=True)
+            tokens, counts = _counted_with(begun[key], query.path[max(0, start - len(query.prefix)) :])
+        taken = np.float32(-frequency) * counts.astype(np.float32)
+        by_frequency.append((tokens, taken) if frequency else (NO_TOKENS, NO_VALUES))
+        same = np.full(len(tokens), -presence, dtype=np.float32)
+        by_presence.append((tokens, same) if presence else (NO_TOKENS, NO_VALUES))
     return Changes.of(by_frequency, vocab_tokens=vocab_tokens), Changes.of(by_presence, vocab_tokens=vocab_tokens)
+
+
+def _counted_with(counted: tuple[Integers, Integers], path: Sequence[int]) -> tuple[Integers, Integers]:
+    """Tokens in rising order and how often they came, with those of a path."""
+    tokens, counts = counted
+    if not len(path):
+        return tokens, counts
+    new, more = np.unique(np.array(path, dtype=np.int64), return_counts=True)
+    places = np.searchsorted(tokens, new)
+    is_known = np.isin(new, tokens, assume_unique=True) if len(tokens) else np.zeros(len(new), dtype=np.bool_)
+    counts = counts.copy()
+    counts[places[is_known]] += more[is_known]
+    return (
+        np.insert(tokens, places[~is_known], new[~is_known]),
+        np.insert(counts, places[~is_known], more[~is_known]),
+    )
 
 
 def _changed(scores: Floats, changes: Changes) -> Floats:
