@@ -18,7 +18,7 @@ from cosine_node.cli.options import (
     AsJson,
     Place,
     Relays,
-    ServedModel,
+    ServedModelOptions,
     access_of,
     option,
     parse_role,
@@ -54,7 +54,7 @@ UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
 def doctor(
     context: typer.Context,
     place: Place,
-    served: ServedModel,
+    served: ServedModelOptions,
     role: Annotated[str | None, option("role", "ROLE", "What the machine is to be: drafter or verifier.")] = None,
     relay: Relays = None,
     as_json: AsJson = False,

@@ -13,7 +13,7 @@ from cosine_node.cli.options import (
     LogFormat,
     Place,
     Relays,
-    ServedModel,
+    ServedModelOptions,
     model_option,
     operation_option,
     option,
@@ -131,7 +131,7 @@ class Parts:
 @takes_options
 def join(
     role: Annotated[str, option("role", "ROLE", "drafter, verifier or stage.")],
-    served: ServedModel,
+    served: ServedModelOptions,
     place: Place,
     parts: Parts,
     learning: Learning,

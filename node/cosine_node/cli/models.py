@@ -27,7 +27,7 @@ train_option = partial(typer.Option, rich_help_panel="Of train")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingOptions:
     """The options of `zoo train`."""
 
     target: Annotated[
@@ -157,7 +157,7 @@ class Training:
 
 @takes_options
 def zoo(
-    training: Training,
+    training: TrainingOptions,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only, or train a drafter.")
     ] = None,

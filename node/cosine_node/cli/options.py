@@ -198,7 +198,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class ServedModelOptions:
     """The model that a node serves, and how it runs."""
 
     model: Annotated[

@@ -67,7 +67,7 @@ class NodeService(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedNetwork:
     """A node's way into a network: its transport and identity, and the options that it came with."""
 
     transport: HivemindTransport
@@ -102,12 +102,12 @@ async def join(
     stack: AsyncExitStack,
     *,
     is_relay: bool = False,
-) -> Joined:
+) -> JoinedNetwork:
     """A node's way into the network, until the stack is left. Raises `UsageError` and `PeerLost`."""
     emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
     transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=is_relay))
     stack.push_async_callback(transport.close)
-    return Joined(transport, claimed.identity, network)
+    return JoinedNetwork(transport, claimed.identity, network)
 
 
 class AnnouncedNode(ABC):
@@ -117,7 +117,7 @@ class AnnouncedNode(ABC):
 
     def __init__(
         self,
-        joined: Joined,
+        joined: JoinedNetwork,
         *,
         role: Role,
         model_name: str,

@@ -15,7 +15,7 @@ from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
-from cosine_node.serving.announced_node import AnnouncedNode, Joined, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
@@ -144,7 +144,7 @@ class RunningNode(AnnouncedNode):
 
     def __init__(
         self,
-        joined: Joined,
+        joined: JoinedNetwork,
         served: ServedModel,
         options: NodeOptions,
         *,
@@ -228,7 +228,7 @@ class VerifierNode(RunningNode):
 
     def __init__(
         self,
-        joined: Joined,
+        joined: JoinedNetwork,
         served: ServedModel,
         options: NodeOptions,
         *,
@@ -285,7 +285,7 @@ class DrafterNode(RunningNode):
 
     def __init__(
         self,
-        joined: Joined,
+        joined: JoinedNetwork,
         served: ServedModel,
         options: NodeOptions,
         *,

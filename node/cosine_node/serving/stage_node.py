@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.models.model import MEASURE_S, ModelNames, fetch, read_names
 from cosine_node.passes.runner import PassSpeed
-from cosine_node.serving.announced_node import AnnouncedNode, Joined, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.host import StageHost
@@ -60,7 +60,7 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         await node.live(emit, stop)
 
 
-async def _held_by_others(joined: Joined, names: ModelNames, draft: StageDraft) -> list[LayerRange]:
+async def _held_by_others(joined: JoinedNetwork, names: ModelNames, draft: StageDraft) -> list[LayerRange]:
     """The layers that other stages hold, as far as they are found."""
     try:
         found = await joined.directory().find(Role.STAGE, names.facts.digest().hex())
@@ -81,7 +81,7 @@ class StageNode(AnnouncedNode):
 
     service: StageService
 
-    def __init__(self, joined: Joined, loaded: LoadedStage, names: ModelNames) -> None:
+    def __init__(self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames) -> None:
         self._loaded = loaded
         self._names = names
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
