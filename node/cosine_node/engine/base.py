@@ -120,7 +120,7 @@ class Engine(Protocol):
     A sequence is a kept prefix plus a tree of nodes fed since. Output position 0 is the token after
     `prompt_tokens` tokens; the keyed noise of a choice after a node at absolute index j (the first prompt token
     has index 0) is that of output position `j + 1 - prompt_tokens`. The repetition penalty of a choice sees the
-    kept prefix and the node's own path.
+    kept prefix and the node's own path; what shapes scores by the output sees of them what follows the prompt.
     """
 
     @property
