@@ -16,12 +16,18 @@ from cosine_p2p.text.target import read_ends
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from tests.node.serving.gguf_families import FAMILIES, GgufFamily
+from tests.thoroughness import THOROUGH
 
 CHAT = [{"role": "user", "content": "ab"}]
 LLAMA_MARK = pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent")
 CASES = [
-    pytest.param(family, kind, id=f"{family.name}-{kind}", marks=[LLAMA_MARK] if kind is EngineKind.LLAMA else [])
-    for family in FAMILIES
+    pytest.param(
+        family,
+        kind,
+        id=f"{family.name}-{kind}",
+        marks=[LLAMA_MARK] if kind is EngineKind.LLAMA else [THOROUGH] if number else [],
+    )
+    for number, family in enumerate(FAMILIES)
     for kind in (EngineKind.TORCH, EngineKind.LLAMA)
 ]
 
