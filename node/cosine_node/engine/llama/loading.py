@@ -142,9 +142,9 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
     for row in self_test_rows(engine, engine.logits, texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
     engine.forget_prefixes()
-    # In standard deviations of the logits: in float32 as in torch's `load_self_test`; else 0.003 was measured in
-    # F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise.
-    allowed = 1e-4 if is_exact else 0.5
+    # In standard deviations of the logits. In float32 ggml still looks GELU up in half precision: 0.003 in Gemma 3
+    # 270M; else 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise.
+    allowed = 0.02 if is_exact else 0.5
     for group, of_rows in errors.items():
         # Written so that NaN is off.
         if not median(of_rows) <= allowed:
