@@ -19,7 +19,11 @@ CHAT = [{"role": "user", "content": "AB"}, {"role": "assistant", "content": "C"}
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
-        ("/tokenize", {"prompt": TEXT}, {"tokens": TOKENS, "count": 3, "max_model_len": 4096}),
+        (
+            "/tokenize",
+            {"prompt": TEXT, "return_token_strs": False},
+            {"tokens": TOKENS, "count": 3, "max_model_len": 4096},
+        ),
         (
             "/tokenize",
             {"content": TEXT, "add_special": True},
