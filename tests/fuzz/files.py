@@ -36,7 +36,7 @@ from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
-from tests.cosine_p2p.gguf_samples import write_sample
+from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer
 from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors
@@ -102,11 +102,19 @@ def _samples() -> tuple[bytes, ...]:
         common = {"tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": [3, 1, 1, 1, 4]}
         ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.bos_token_id": 0}
         template = {"tokenizer.chat_template": "{{ messages }}", "cosine.draft_vocabulary": [1, 2]}
+        other = {
+            "general.architecture": "gemma3",
+            **{key.replace("llama", "gemma3"): size for key, size in SIZES.items()},
+            "gemma3.feed_forward_length": 8,
+            "gemma3.attention.sliding_window": 4,
+            "gemma3.attention.sliding_window_pattern": [True, False],
+        }
         many = [
             plain,
             plain | byte_level | common | ends,
             plain | pieces | common | template,
             plain | {"list": [1, 2]},
+            other,
         ]
         return tuple(
             write_sample(folder / f"{number}.gguf", metadata).read_bytes() for number, metadata in enumerate(many)
