@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 WORKER: Final = "cosine_node.models.tokenizer_worker"
 """The module that converts, in a process of its own: files of strangers are read by libraries in C++."""
 TIMEOUT_S: Final = 600.0
-"""A vocabulary of 262,144 pieces takes minutes to merge."""
+"""Seventeen times what 262,144 made-up pieces took on one core: 34 s."""
 OWN_CODE: Final = (
     "a tokenizer that is code of its own (auto_map) and no tokenizer.json: such code is never run; choose a model "
     "whose tokenizer is one of transformers."

@@ -14,6 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosine_node.zoo.family import tokenizer_folder
 from cosine_p2p import load_tokenizer
+from cosine_p2p.text.detokenizer import Detokenizer
+from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import PromptRefused, UsageError
@@ -191,3 +193,15 @@ def test_a_class_of_transformers_names_tokens_of_its_own(
         CHATS[0], chat_template=SPECIAL_NAMES, tokenize=False
     )
     assert load_tokenizer(tmp_path).render_chat(CHATS[0], template=SPECIAL_NAMES) == text
+
+
+def test_a_row_without_a_token_is_no_text(files: Mapping[str, bytes], theirs: Any) -> None:
+    """A target chooses one where the plain model does, as from a padded embedding."""
+    codec = TextTokenizer(files)
+    tokens = codec.encode("one two")
+    for beyond in (codec.vocab_tokens, codec.vocab_tokens + 500):
+        padded = (*tokens[:2], beyond, *tokens[2:], beyond)
+        assert codec.decode(padded) == theirs.decode(padded, skip_special_tokens=True) == codec.decode(tokens)
+        assert codec.effect(beyond) is TokenEffect.SILENT and codec.special_text(beyond) == ""
+        detokenizer = Detokenizer(codec, tokens[:1])
+        assert "".join(map(detokenizer.add, padded[1:])) + detokenizer.finish() == " two"

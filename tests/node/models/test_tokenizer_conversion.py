@@ -24,7 +24,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from tests.cosine_p2p.tokenizer_kinds import LINES
 from tests.node.engine.tiny_models import COMMON, build
-from tests.thoroughness import quick_first
+from tests.thoroughness import THOROUGH, quick_first
 
 TEXTS = trial_texts(["<s>", "</s>", "<tool>", "<|turn|>"])
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -278,8 +278,14 @@ def nonsense(folder: Path) -> None:
     ("make", "sentence"),
     [
         (code_only, "code of its own (auto_map) and no tokenizer.json: such code is never run"),
-        (code_and_tokens, "code of its own (auto_map) and no tokenizer.json: such code is never run"),
-        (nonsense, "has a tokenizer.model and no tokenizer.json, and it cannot be converted: "),
+        pytest.param(
+            code_and_tokens,
+            "code of its own (auto_map) and no tokenizer.json: such code is never run",
+            marks=THOROUGH,
+        ),
+        pytest.param(
+            nonsense, "has a tokenizer.model and no tokenizer.json, and it cannot be converted: ", marks=THOROUGH
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_sentence(
