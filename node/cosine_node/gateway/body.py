@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -16,6 +17,9 @@ MAX_BODY_BYTES: Final = 4 << 20
 """Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
 BODY_TIMEOUT_S: Final = 30.0
 """The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
+
+NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?")
+"""A decimal number as JSON writes it, without an exponent."""
 
 Body = Mapping[str, Any]
 
@@ -85,11 +89,17 @@ def whole(body: Body, name: str, default: int, *, low: int, high: int) -> int:
 
 def whole_value(value: Any, name: str, *, low: int, high: int) -> int:
     """As `whole`, of a value that must be there."""
+    value = number_in(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise bad_value(name, f"{name} must be a whole number from {low} to {high}.")
     return value
+
+
+def number_in(value: Any) -> Any:
+    """The number in a text that JSON would read as one, as clients with fields of text send it; else the value."""
+    return json.loads(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
 def token_ids(value: Any, name: str, *, high: int) -> tuple[int, ...]:
@@ -104,6 +114,7 @@ def real(body: Body, name: str, default: float) -> float:
     value = body.get(name)
     if value is None:
         return default
+    value = number_in(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise bad_value(name, f"{name} must be a number.")
     try:

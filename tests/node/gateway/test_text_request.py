@@ -85,11 +85,13 @@ def test_biases_are_an_object_or_pairs_where_false_is_never(parse: Parse, body: 
 
 
 @BOTH
-def test_whole_numbers_may_be_written_as_floats_and_sentinels_mean_what_other_servers_take_them_for(
+def test_numbers_may_be_floats_or_texts_and_sentinels_mean_what_other_servers_take_them_for(
     parse: Parse, body: dict[str, Any]
 ) -> None:
     written = {"max_tokens": 8.0, "seed": 7.0, "top_k": 4.0, "n": 2.0, "min_tokens": 3.0}
     assert parse(body | written) == parse(body | {name: int(value) for name, value in written.items()})
+    as_text = {"max_tokens": "8", "seed": "7", "top_k": "4.0", "temperature": "0.7"}
+    assert parse(body | as_text) == parse(body | {"max_tokens": 8, "seed": 7, "top_k": 4, "temperature": 0.7})
     assert parse(body | {"max_tokens": -1}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
     assert parse(body | {"max_completion_tokens": -1}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
     assert parse(body | {"seed": -1}) == parse(body)
@@ -112,22 +114,22 @@ def test_lengths() -> None:
 MEANINGLESS: Final[dict[str, list[Any]]] = {
     "model": [5],
     "n": [0, True, MAX_CHOICES + 1, 1.5],
-    "max_tokens": [-2, "9", 8.5, True],
-    "max_completion_tokens": [-2, "9"],
-    "min_tokens": [-1, "1", 1.5, MAX_NEW_TOKENS + 1],
-    "presence_penalty": [2.1, "1"],
+    "max_tokens": [-2, "9e0", " 9", "09", "8.5", 8.5, True],
+    "max_completion_tokens": [-2, "nine"],
+    "min_tokens": [-1, "-1", 1.5, MAX_NEW_TOKENS + 1],
+    "presence_penalty": [2.1, "2.1"],
     "frequency_penalty": [-2.1, True],
-    "logit_bias": [{"a": 1}, {"5": 101}, {"5": "1"}, {"-5": 1}, {"5": True}, [[5]], ["a"], 5, [["a", 1]]],
-    "stop_token_ids": [5, ["5"], [-1], [1.5], list(range(65))],
+    "logit_bias": [{"a": 1}, {"5": 101}, {"5": "x"}, {"-5": 1}, {"5": True}, [[5]], ["a"], 5, [["a", 1]]],
+    "stop_token_ids": [5, ["a"], [-1], [1.5], list(range(65))],
     "bad_words": ["a", [""], [5], ["x" * (MAX_STOP_CHARACTERS + 1)], ["a"] * (MAX_WORDS + 1), ["\ud800"]],
     "ignore_eos": [1],
     "cache_salt": [5],
-    "temperature": ["0", True, -0.1, 10**400],
+    "temperature": ["hot", True, -0.1, 10**400],
     "top_p": [-0.1, 1.01],
     "top_k": [-2],
     "min_p": [2],
     "repetition_penalty": [0],
-    "seed": [-2, MAX_SEED + 1, 1.5, "7"],
+    "seed": [-2, MAX_SEED + 1, 1.5, "seven"],
     "stop": [5, {"a": 1}, ["a", 5], ["a"] * (MAX_STOPS + 1), "x" * (MAX_STOP_CHARACTERS + 1), "\ud800"],
     "stream": [1],
     "stream_options": [{"include_usage": True}],
