@@ -18,11 +18,11 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_protocol.errors import OptionRefused, PromptTooLong
+from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
 from cosine_protocol.fields import fields_of
 from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
 NEAR_EQUAL: Final = 1.25
 """Within a quarter the announced speeds do not say who is faster."""
@@ -107,11 +107,16 @@ def requests_of(
     """The request in each form that ranked verifiers of one target offer to serve, with those that do, best first.
 
     `wanted` are the options, with bad words as tokens; where they name no seed, it is `seed`. Raises
-    `PromptTooLong`, and `OptionRefused` for too many tokens that end a text.
+    `PromptTooLong`, and `OptionRefused` for too many tokens that end a text, or a constraint that cannot be.
     """
     target = verifiers[0]
     eos = _ends(target, wanted)
-    parameters: dict[str, Any] = {"seed": seed, **wanted, "shaping": _shaping(wanted, eos)}
+    parameters: dict[str, Any] = {
+        "seed": seed,
+        **wanted,
+        "shaping": _shaping(wanted, eos),
+        "constraint": _constraint(wanted, eos),
+    }
     # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
     whole = Request(
         target_digest=target.target_digest,
@@ -163,6 +168,26 @@ def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
         given["min_tokens"] = 0
     shaping = Shaping(**given, held_back=eos if given.get("min_tokens") else ())
     return None if shaping == Shaping() else shaping
+
+
+def _constraint(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Constraint | None:
+    """What is asked for of the whole text, None if nothing is. Raises `OptionRefused`."""
+    kinds = [kind for kind in ConstraintKind if wanted.get(kind.option) is not None]
+    if not kinds:
+        return None
+    name = kinds[0].option
+    if len(kinds) > 1:
+        raise OptionRefused(
+            name, f"{' and '.join(kind.option for kind in kinds)} say what the text must be: give one of them."
+        )
+    if not eos:
+        raise OptionRefused(name, f"With {name} a text must be able to end, and here no token ends it.")
+    if wanted.get("bad_words") or wanted.get("min_tokens"):
+        raise OptionRefused(name, f"{name} goes with no bad_words, nor with min_tokens.")
+    try:
+        return Constraint(kinds[0], wanted[name], eos)
+    except UsageError as error:
+        raise OptionRefused(name, str(error)) from None
 
 
 def pick_drafters(

@@ -5,6 +5,7 @@ the command line, the gateway and the monitor read bounds, defaults and sentence
 """
 
 import inspect
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -111,6 +112,14 @@ def _read_biases(value: object) -> dict[int, float]:
     return biases
 
 
+def _read_schema(value: object) -> str:
+    """The text of a schema; the order of properties is that in which they are written."""
+    schema = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(schema, Mapping | bool):
+        raise TypeError
+    return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, ensure_ascii=False)
+
+
 def _path(noun: str) -> ArgumentKind[str]:
     def read(value: object) -> str:
         path = fspath(value) if isinstance(value, PathLike) else value
@@ -179,6 +188,22 @@ class GenerationOptions(TypedDict, total=False):
     min_tokens: Annotated[
         int | None,
         Option(_of_sampling("min_tokens", Shaping), TEXT, "Choose no token that ends the text before so many.", 0),
+    ]
+    schema: Annotated[
+        Mapping[str, Any] | str | None,
+        Option(
+            ArgumentKind("a JSON schema: an object, or its text", _read_schema, dict),
+            TEXT,
+            "Write JSON that this JSON schema allows, and nothing else.",
+        ),
+    ]
+    regex: Annotated[
+        str | None,
+        Option(text("a regular expression"), TEXT, "Write a text that this regular expression matches as a whole."),
+    ]
+    grammar: Annotated[
+        str | None,
+        Option(text("a Lark grammar"), TEXT, "Write a text of this Lark grammar, which begins at start."),
     ]
     generation_config: Annotated[
         str,

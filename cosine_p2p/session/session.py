@@ -72,10 +72,19 @@ from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import (
+    ErrorCode,
+    GenerationFailed,
+    GenerationTimedOut,
+    OptionRefused,
+    PeerError,
+    PeerLost,
+    RemoteProtocolError,
+)
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import ConstraintKind, Request
 
 MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
@@ -404,8 +413,8 @@ class Session:
                         self._failures.note_served(upstream.peer_id)
                 case m.Declined() | m.Credit() | m.Report() as message:
                     self._on_delegate(message)
-                case m.Error(_, code, text, retry_after_s):
-                    raise PeerError(code, text, retry_after_s)
+                case m.Error() as error:
+                    raise _told(error, self.job.request)
                 case other:
                     raise RemoteProtocolError(f"unexpected {type(other).__name__}")
         except (PeerError, PeerLost, RemoteProtocolError) as error:
@@ -529,6 +538,15 @@ class Session:
             self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}" if author else why)
             if self._observer is not None:
                 self._observer.note_decision(author, why)
+
+
+def _told(error: m.Error, request: Request) -> PeerError | OptionRefused:
+    """What a verifier's error means: of a constraint every other one would say the same."""
+    constraint = request.sampling.constraint
+    if constraint is None or error.code != ErrorCode.BAD_CONSTRAINT:
+        return PeerError(error.code, error.message, error.retry_after_s)
+    option = ConstraintKind(constraint.kind).option
+    return OptionRefused(option, f"The {option} cannot be used: {error.message.rstrip('.')}.")
 
 
 def _now_s() -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from cosine_protocol.limits import DIGEST_BYTES
-from cosine_protocol.request import Request, Sampling, Shaping
+from cosine_protocol.request import Constraint, Request, Sampling, Shaping
 
 # Plain names and formats: big-endian, as the request digest is defined in docs/protocol.md.
 _MAGIC = b"cosine/request/1"
@@ -38,6 +38,17 @@ def _shaping(of: Shaping) -> bytes:
     return b"".join([*parts, *words, _tokens(of.held_back)])
 
 
+def _constraint(of: Constraint) -> bytes:
+    return b"".join([struct.pack(">I", of.kind), _counted(of.text.encode()), _tokens(of.ends)])
+
+
+def _added(of: Sampling) -> bytes:
+    """What older peers do not know; a constraint stands behind a shaping, if need be behind one of nothing."""
+    if of.constraint is not None:
+        return _shaping(of.shaping or Shaping()) + _constraint(of.constraint)
+    return b"" if of.shaping is None else _shaping(of.shaping)
+
+
 def encode_request(request: Request) -> bytes:
     """Canonical bytes of a request: everything that fixes its stream and its owner, big-endian, counted."""
     return b"".join(
@@ -51,7 +62,7 @@ def encode_request(request: Request) -> bytes:
             _tokens(request.eos),
             _counted(request.client.encode()),
             _counted(request.nonce),
-            b"" if request.sampling.shaping is None else _shaping(request.sampling.shaping),
+            _added(request.sampling),
         )
     )
 

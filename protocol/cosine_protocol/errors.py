@@ -55,6 +55,7 @@ class ErrorCode(IntEnum):
     WRONG_PEER = 19
     NEIGHBOUR_LOST = 20
     NO_CHAIN = 21
+    BAD_CONSTRAINT = 22
 
 
 class PeerError(CosineError):

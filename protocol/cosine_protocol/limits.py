@@ -123,6 +123,8 @@ MAX_BAD_WORDS: Final = 512
 """A choice: with a few tokens each, 10 KB."""
 MAX_BAD_WORD_TOKENS: Final = 64
 """A choice: a longer text is a sentence, and no word."""
+MAX_CONSTRAINT_BYTES: Final = 1 << 16
+"""A choice: large JSON schemas of real tools have some 30 KB."""
 MAX_SWARM_NAME_BYTES: Final = 64
 """A choice: the name of a private swarm is for people."""
 MAX_CERTIFICATE_BYTES: Final = 512

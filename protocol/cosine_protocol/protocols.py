@@ -17,11 +17,12 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 
 # Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
-# prompts, or the shaping of scores; and a drafter learns.
+# prompts, the shaping of scores, or constraints of texts; and a drafter learns.
 MANDATES: Final = "mandate"
 RECEIPTS: Final = "receipt"
 WINDOWS: Final = "window"
 SHAPING: Final = "shaping"
+CONSTRAINTS: Final = "constraint"
 LEARNING: Final = "learn"
 
 _COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97: m.Revoked}
@@ -59,7 +60,8 @@ def check_allowed(protocol: str, message: m.Message) -> None:
 
 def features_of(request: Request) -> frozenset[str]:
     """The features without which a peer would take a request for another one."""
-    return frozenset() if request.sampling.shaping is None else frozenset({SHAPING})
+    given = {SHAPING: request.sampling.shaping, CONSTRAINTS: request.sampling.constraint}
+    return frozenset(name for name, value in given.items() if value is not None)
 
 
 def common_features(ours: tuple[str, ...], hello: m.Hello) -> frozenset[str]:

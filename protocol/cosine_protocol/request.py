@@ -6,6 +6,7 @@ makes it, it travels as it is, and the verifier's sampler reads its `Sampling`.
 
 import reprlib
 from dataclasses import dataclass, field
+from enum import IntEnum
 from numbers import Real as RealNumber
 from typing import Annotated, Final
 
@@ -20,6 +21,7 @@ from cosine_protocol.fields import (
     PeerId,
     Real,
     Struct,
+    Text,
     Whole,
     exactly,
     fields_of,
@@ -76,6 +78,44 @@ class Shaping:
         return (*(one.token for one in self.logit_bias), *words, *self.held_back)
 
 
+class ConstraintKind(IntEnum):
+    """The languages in which a constraint says what a text may be, each called as the option of a client is.
+
+    They are JSON Schema, regular expressions and Lark grammars as llguidance reads them.
+    """
+
+    SCHEMA = 1
+    REGEX = 2
+    GRAMMAR = 3
+
+    @property
+    def option(self) -> str:
+        """The name of the option."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the whole output must be: JSON by a schema, or a text of a regular expression or a Lark grammar.
+
+    The output ends by one of `ends`, which come nowhere but where it may end. Raises `UsageError` for a text that
+    is too long.
+    """
+
+    kind: Annotated[int, Whole(len(ConstraintKind), 1)]
+    text: Annotated[str, Text(limits.MAX_CONSTRAINT_BYTES)]
+    ends: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+
+    def __post_init__(self) -> None:
+        try:
+            for name, kind in fields_of(Constraint):
+                kind.pack(getattr(self, name))
+        except MalformedMessage:
+            raise UsageError(
+                f"A constraint must be a text of at most {limits.MAX_CONSTRAINT_BYTES} bytes."
+            ) from None
+
+
 # What a user is told of the bounds in the types above.
 _SHAPING: Final = {
     **dict.fromkeys(
@@ -94,7 +134,8 @@ class Sampling:
     """Parameters of the keyed sampler. Defaults mean greedy decoding with nothing filtered.
 
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch a filter off. Peers
-    that do not know `shaping` are asked for nothing that has one. Raises `UsageError` for values that mean nothing.
+    that do not know `shaping` or `constraint` are asked for nothing that has one. Raises `UsageError` for values
+    that mean nothing.
     """
 
     temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)] = 0.0
@@ -104,6 +145,7 @@ class Sampling:
     repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)] = 1.0
     seed: Annotated[int, Whole(MAX_SEED)] = 0
     shaping: Annotated[Shaping | None, Added(Struct(Shaping))] = None
+    constraint: Annotated[Constraint | None, Added(Struct(Constraint))] = None
 
     def __post_init__(self) -> None:
         for name, kind in fields_of(Sampling):

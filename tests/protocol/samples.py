@@ -6,7 +6,7 @@ from typing import Any, Final
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
-from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
 # The Ed25519 key of the libp2p peer id specification.
 SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
@@ -53,6 +53,12 @@ SHAPED_SAMPLING: Final = Sampling(
     ),
 )
 """With all that shapes the scores of tokens."""
+
+
+CONSTRAINED_SAMPLING: Final = Sampling(
+    constraint=Constraint(ConstraintKind.REGEX, "[a-zé]+", (2, 32000)), temperature=0.8, seed=7
+)
+"""With a regular expression that the text must match."""
 
 
 def request_of(**changes: Any) -> Request:

@@ -172,9 +172,9 @@ def raw(value: Any) -> Any:
         for field in dataclasses.fields(value):
             part = getattr(value, field.name)
             if isinstance(part, Sampling):
-                *inlined, shaping = raw(part)
+                *inlined, shaping, constraint = raw(part)
                 values += inlined
-                added.append(shaping)
+                added += [shaping, constraint]
             else:
                 values.append(raw(part))
         return values + added

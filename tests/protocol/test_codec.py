@@ -244,11 +244,11 @@ def test_an_inlined_field_has_no_array_of_its_own() -> None:
 def test_an_added_field_of_an_inlined_one_stands_at_the_end_of_the_array() -> None:
     shaped = request_of(sampling=Sampling(shaping=Shaping(min_tokens=3, held_back=(2,))))
     names = [name for name, _ in wire_fields_of(Request)]
-    assert names[-2:] == ["max_new_tokens", "shaping"]
+    assert names[-3:] == ["max_new_tokens", "shaping", "constraint"]
     assert pack_fields(shaped)[-2:] == [shaped.max_new_tokens, [0.0, 0.0, [], [], 3, [2]]]
     assert unpack_fields(Request, pack_fields(shaped)) == shaped
     # Who knows nothing of it sends what was sent before.
-    assert len(pack_fields(request_of())) == len(names) - 1
+    assert len(pack_fields(request_of())) == len(names) - 2
     assert unpack_fields(Request, pack_fields(request_of())) == request_of()
 
 

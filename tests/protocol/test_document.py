@@ -12,7 +12,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
-from cosine_protocol.request import Request, Shaping, TokenBias
+from cosine_protocol.request import Constraint, Request, Shaping, TokenBias
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
 from tests.protocol.vectors import FOLDER
 
@@ -56,6 +56,7 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     "cls",
     [
         Request,
+        Constraint,
         Shaping,
         TokenBias,
         m.PassStats,

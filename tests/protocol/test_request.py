@@ -17,8 +17,8 @@ from cosine_protocol.digests import encode_request, extend_digest, request_diges
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
 from cosine_protocol.noise import GAMMA, gumbel, mix64, noise_bits, position_key
-from cosine_protocol.protocols import SHAPING, features_of
-from cosine_protocol.request import MAX_SEED, Request, Sampling, Shaping, TokenBias
+from cosine_protocol.protocols import CONSTRAINTS, SHAPING, features_of
+from cosine_protocol.request import MAX_SEED, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 from tests.protocol.samples import OWNER, request_of
 
 HUGE = 10**400
@@ -91,6 +91,14 @@ SHAPINGS = (
 )
 """Each of them other changes to scores."""
 
+CONSTRAINTS_OF_TEXTS = (
+    Constraint(ConstraintKind.SCHEMA, "{}", (2,)),
+    Constraint(ConstraintKind.REGEX, "{}", (2,)),
+    Constraint(ConstraintKind.REGEX, "{}1", (2,)),
+    Constraint(ConstraintKind.REGEX, "{}", (2, 3)),
+)
+"""Each of them other texts."""
+
 
 def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> None:
     changes: dict[str, Any] = {
@@ -111,12 +119,14 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
         "seed": 1,
     }
     assert {field.name for field in fields(Request)} == changes.keys() | {"sampling", "max_new_tokens"}
-    assert {field.name for field in fields(Sampling)} == of_sampling.keys() | {"shaping"}
+    assert {field.name for field in fields(Sampling)} == of_sampling.keys() | {"shaping", "constraint"}
     changed = [request_of(**{name: value}) for name, value in changes.items()]
     changed += [
         request_of(sampling=replace(request_of().sampling, **{name: value})) for name, value in of_sampling.items()
     ]
     changed += [request_of(sampling=Sampling(shaping=shaping)) for shaping in SHAPINGS]
+    changed += [request_of(sampling=Sampling(constraint=constraint)) for constraint in CONSTRAINTS_OF_TEXTS]
+    changed += [request_of(sampling=Sampling(shaping=SHAPINGS[0], constraint=CONSTRAINTS_OF_TEXTS[0]))]
     # Where one field ends and the next begins is part of the encoding.
     changed += [request_of(prompt=(1, 15043), eos=(29892, 3186)), request_of(prompt=()), request_of(prompt=(0,))]
     digests = {request_digest(request) for request in (request_of(), *changed)}
@@ -158,6 +168,17 @@ def test_what_shaping_accepts_fits_the_wire_and_the_digest_and_the_rest_is_refus
 def test_the_features_that_a_request_needs_are_those_that_older_peers_lack() -> None:
     assert features_of(request_of()) == frozenset()
     assert features_of(request_of(sampling=Sampling(shaping=Shaping()))) == {SHAPING}
+    constrained = Sampling(constraint=CONSTRAINTS_OF_TEXTS[0])
+    assert features_of(request_of(sampling=constrained)) == {CONSTRAINTS}
+
+
+def test_a_constraint_that_is_too_long_is_refused_in_one_sentence() -> None:
+    longest = "é" * (limits.MAX_CONSTRAINT_BYTES // 2)
+    request = request_of(sampling=Sampling(constraint=Constraint(ConstraintKind.REGEX, longest, (2,))))
+    assert decode_body(Request, encode_body(request)) == request
+    for text in (longest + "a", "\ud800"):
+        with pytest.raises(UsageError, match=r"^A constraint must be a text of at most 65536 bytes\.$"):
+            Constraint(ConstraintKind.REGEX, text, (2,))
 
 
 def test_golden() -> None:

@@ -32,6 +32,7 @@ from cosine_protocol.statements import (
     sign_verdict,
 )
 from tests.protocol.samples import (
+    CONSTRAINED_SAMPLING,
     COORDINATE,
     GENERATION_DEFAULTS,
     LIFETIME_S,
@@ -52,6 +53,8 @@ from tests.protocol.vectors import as_json, schema, write
 NUMBER: Final = 3
 REQUEST: Final = request_of()
 SHAPED: Final = request_of(sampling=SHAPED_SAMPLING)
+CONSTRAINED: Final = request_of(sampling=CONSTRAINED_SAMPLING)
+BOTH: Final = request_of(sampling=replace(CONSTRAINED_SAMPLING, shaping=SHAPED_SAMPLING.shaping))
 D_0: Final = request_digest(REQUEST)
 TOKENS: Final = (3, 5, 8)
 DIGEST: Final = roll_digest(D_0, TOKENS)
@@ -138,6 +141,7 @@ def _verify_messages() -> list[m.Message]:
         m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
         m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), cache_scope=bytes(range(16))),
         m.Open(NUMBER, SHAPED, TOKENS, m.Pacing.FREE, ()),
+        m.Open(NUMBER, CONSTRAINED, TOKENS, m.Pacing.FREE, ()),
         m.Opened(NUMBER, 21_500),
         m.Opened(NUMBER, 21_500, break_even=750),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
@@ -198,6 +202,7 @@ def _stage_messages() -> list[m.Message]:
         s.Follow(CHAIN),
         s.OpenSequence(NUMBER, REQUEST.sampling, 4, "everyone"),
         s.OpenSequence(NUMBER, SHAPED.sampling, 4, "everyone"),
+        s.OpenSequence(NUMBER, CONSTRAINED.sampling, 4, "everyone"),
         s.ReusePrefix(NUMBER, TOKENS),
         s.ReserveRoom(NUMBER, 32),
         s.FeedPass(NUMBER, (FED,), 24),
@@ -244,7 +249,7 @@ def _request(request: Request) -> dict[str, Any]:
 def _requests() -> list[Request]:
     greedy = replace(REQUEST, sampling=Sampling(), eos=())
     largest = replace(REQUEST, sampling=Sampling(temperature=1.0, seed=MAX_SEED), numerics="bfloat16", prompt=(0,))
-    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest, SHAPED]
+    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest, SHAPED, CONSTRAINED, BOTH]
 
 
 def _signed(kind: str, signer: Identity, body: bytes, cls: type, signature: bytes) -> dict[str, Any]:

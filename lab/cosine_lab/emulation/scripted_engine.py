@@ -11,9 +11,12 @@ from functools import lru_cache
 from heapq import nlargest
 from typing import Final
 
+import numpy as np
+
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.sampling import allowed_after, failure_of
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
@@ -101,12 +104,18 @@ class ScriptedEngine(PagedEngine):
 
     def _result(self, tree: SequenceTree, row: Row) -> RowResult:
         choices = tuple(self._choice(tree, name, row.candidates) for name in row.nodes[row.scored_from :])
+        if tree.guide is not None and tree.guide.fault:
+            return RowResult(choices=(), error=failure_of(tree, row))
         return RowResult(choices=choices, nll=self._nll(tree, row) if row.wants_nll else None)
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
         is_penalised = tree.sampling.repetition_penalty != 1 or tree.sampling.shaping is not None
         tokens = tree.tokens_to(name) if is_penalised else _tail(tree, name)
         logits, demotion = self.logits_after(tokens), self.demotion(tokens)
+        [allowed] = allowed_after(tree, (name,))
+        if allowed is not None:
+            bits = np.unpackbits(allowed, count=len(logits), bitorder="little")
+            logits = tuple(score if bit else -math.inf for score, bit in zip(logits, bits, strict=True))
         if tree.sampling.is_greedy and not is_penalised:
             return _greedy_choice(logits, demotion, candidates)
         position = tree.nodes[name].index + 1 - tree.prompt_tokens

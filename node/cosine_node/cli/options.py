@@ -73,6 +73,9 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "bad_words": _Spelling("TEXT", "bad-word", has_variable=False),
     "min_tokens": _Spelling("TOKENS"),
     "ignore_eos": _Spelling(""),
+    "schema": _Spelling("FILE", has_variable=False),
+    "regex": _Spelling("TEXT", has_variable=False),
+    "grammar": _Spelling("FILE", has_variable=False),
     "generation_config": _Spelling("SOURCE"),
     "seed": _Spelling("NUMBER", has_variable=False),
     "stop": _Spelling("TEXT", has_variable=False),
@@ -89,6 +92,9 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "share_feedback": _Spelling(name="share-feedback/--no-share-feedback", show_default=False),
     "warm_spare": _Spelling(""),
 }
+
+_CONTENTS: Final = ("schema", "grammar")
+"""Options whose value stands in the file that is named."""
 
 ENTRANCE: Final = ("network", "swarm", "identity", "deny")
 """The options of a client that say how it joins."""
@@ -126,6 +132,12 @@ def read_client_options(**given: Any) -> ClientOptions:
     options: dict[str, Any] = {
         name: several(value) if isinstance(OPTIONS[name].default, tuple) else value for name, value in given.items()
     }
+    for name in _CONTENTS:
+        if (file := options.get(name)) is not None:
+            try:
+                options[name] = file.read_text("utf-8")
+            except (OSError, UnicodeError) as error:
+                raise UsageError(f"The {name} in {file} cannot be read: {error}.") from None
     sources = OPTIONS["generation_config"].kind.choices
     if options.get("generation_config", sources[0]) not in sources:
         raise UsageError(

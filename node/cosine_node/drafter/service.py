@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -29,7 +30,8 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS, MAX_TREE_NODES
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.protocols import DRAFT, RECEIPTS
+from cosine_protocol.protocols import DRAFT, RECEIPTS, features_of
+from cosine_protocol.request import Constraint
 from cosine_protocol.statements import check_length, check_live, open_mandate
 
 LOG = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class DrafterService:
         self._released: list[FollowedRequest] = []
         self._showed: set[Channel] = set()
         self._admissions = count()
+        self._preparing: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
         self._is_draining = False
@@ -214,11 +217,12 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
+        self._prepare(request.sampling.constraint)
         observed = None
         # The client lets a drafter keep the text, or not; of a delegate the mandate's word counts alone.
         shares = (mandate or message).shares_feedback
-        # A text whose scores were shaped is not what the target writes by itself.
-        if self._observer is not None and shares and request.sampling.shaping is None:
+        # A text whose scores were shaped, or that was constrained, is not what the target writes by itself.
+        if self._observer is not None and shares and not features_of(request):
             observed = self._observer.follow(request, d_0)
         tree = self._make_tree(
             d_0,
@@ -243,6 +247,22 @@ class DrafterService:
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
+
+    def _prepare(self, constraint: Constraint | None) -> None:
+        """Have a constraint compiled meanwhile, if it is new and few are; until then drafts are made without it."""
+        grammars = self._engine.grammars
+        if constraint is None or grammars is None or grammars.fault(constraint) is not None:
+            return
+        if len(self._preparing) < self._config.max_requests:
+
+            async def prepare() -> None:
+                # Where that cannot be tried drafts are made without it, too.
+                with suppress(OSError):
+                    await grammars.prepare(constraint)
+
+            task = asyncio.ensure_future(prepare())
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)
 
     def _check(self, channel: Channel, message: m.Start) -> None:
         """Raise `PeerError` with the reason why a request cannot be followed."""

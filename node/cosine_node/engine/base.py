@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from cosine_node.engine.grammar import Grammars
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
 
@@ -107,7 +108,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """One row's outcome. `error` is set, and `choices` empty, if this row alone failed (`BadLogits`)."""
+    """One row's outcome. `error` is set, and `choices` empty, if this row alone failed.
+
+    It is `BadLogits`, or `GrammarTooComplex`.
+    """
 
     choices: tuple[Choice, ...]
     nll: float | None = None
@@ -142,6 +146,11 @@ class Engine(Protocol):
     @property
     def cached_tokens(self) -> int:
         """Tokens of released sequences whose prefixes stay cached; `free_tokens` counts their pages as well."""
+        ...
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """The constraints that the engine applies where a sampling has one; None if it leaves them out."""
         ...
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
@@ -216,6 +225,10 @@ class EngineAround:
     @property
     def cached_tokens(self) -> int:
         return self._inner.cached_tokens
+
+    @property
+    def grammars(self) -> Grammars | None:
+        return self._inner.grammars
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)

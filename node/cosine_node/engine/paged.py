@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.grammar import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 from cosine_node.engine.tree import SequenceTree
@@ -32,6 +33,8 @@ class PagedEngine:
         self._trees: dict[int, SequenceTree] = {}
         # Only sequences with a scope have hashes: the others share nothing.
         self._hashes: dict[int, BlockHashes] = {}
+        self.grammars: Grammars | None = None
+        """The constraints that choices are made under, where the engine chooses by logits of known tokens."""
         self.opened = first_sequence
         """The number of the sequence that will be opened next."""
 
@@ -69,7 +72,10 @@ class PagedEngine:
         self.opened += 1
         if scope is not None:
             self._hashes[number] = BlockHashes(scope)
-        self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens)
+        guide = None
+        if sampling.constraint is not None and self.grammars is not None:
+            guide = self.grammars.guide(sampling.constraint)
+        self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens, guide=guide)
         return number
 
     def tree(self, sequence: int) -> SequenceTree:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.grammar import Grammars
 from cosine_node.engine.text_alignment import (
     After,
     Plan,
@@ -275,6 +276,8 @@ class RetokenizedEngine:
         ends: frozenset[int] = frozenset(),
     ) -> None:
         self._inner = inner
+        self.grammars: Grammars | None = None
+        """None: of a constraint, which is about target tokens, the inner model knows nothing."""
         self._own = own
         self._target = target
         self._lead = tuple(lead)

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.base import Choice, Row
+from cosine_node.engine.base import BadLogits, Choice, Row
+from cosine_node.engine.grammar import GrammarTooComplex, Mask
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
+from cosine_protocol.errors import CosineError
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling, Shaping
 
@@ -55,7 +57,7 @@ class Query:
     """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
 
     `prefix` and `path` are the token ids that penalties see; rows of one sequence share `prefix`. The last
-    `position` of them are the output so far.
+    `position` of them are the output so far. `allowed` are the tokens that a constraint allows, None for all.
     """
 
     sampling: Sampling
@@ -63,6 +65,7 @@ class Query:
     candidates: int = 0
     prefix: Sequence[int] = ()
     path: Sequence[int] = ()
+    allowed: Mask | None = None
 
 
 class Recipe(NamedTuple):
@@ -105,14 +108,56 @@ def choose_by_recipe(
 def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
     """The query for each scored node of a row that is in its tree."""
     queries = []
-    for name in row.nodes[row.scored_from :]:
+    names = row.nodes[row.scored_from :]
+    for name, allowed in zip(names, allowed_after(tree, names), strict=True):
         position = tree.nodes[name].index + 1 - tree.prompt_tokens
-        query = Query(tree.sampling, position, row.candidates)
+        query = Query(tree.sampling, position, row.candidates, allowed=allowed)
         if tree.sampling.repetition_penalty != 1 or tree.sampling.shaping is not None:
             path = [node.token for node in tree.path(name)]
-            query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
+            query = Query(tree.sampling, position, row.candidates, tree.tokens, path, allowed)
         queries.append(query)
     return queries
+
+
+def allowed_after(tree: SequenceTree, names: Sequence[int]) -> Sequence[Mask | None]:
+    """What a constraint allows after each of some nodes; after the prompt's own tokens it is all.
+
+    Nothing is allowed any more where the constraint is too complex, so that there is no choice (`failure_of`).
+    """
+    masks: list[Mask | None] = [None] * len(names)
+    if tree.guide is None:
+        return masks
+    # The choice after the last token of the prompt is the first that is the output's.
+    places = [i for i, name in enumerate(names) if tree.nodes[name].index + 1 >= tree.prompt_tokens]
+    paths = [tuple(node.token for node in tree.path(names[i]) if node.index >= tree.prompt_tokens) for i in places]
+    try:
+        found = tree.guide.masks(tree.tokens[tree.prompt_tokens :], paths)
+    except GrammarTooComplex:
+        found = [np.zeros(1, np.uint8)] * len(paths)
+    for place, mask in zip(places, found, strict=True):
+        masks[place] = mask
+    return masks
+
+
+def failure_of(tree: SequenceTree, row: Row) -> CosineError:
+    """Why a row has no choice after one of its nodes."""
+    if tree.guide is not None and tree.guide.fault:
+        return GrammarTooComplex(tree.guide.fault)
+    return BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
+
+
+def allowed_tokens(queries: Sequence[Query], *, vocab_tokens: int) -> npt.NDArray[np.uint8] | None:
+    """What rows may choose, bits of a byte as in `Mask`, [rows, bytes]; None where all may choose all."""
+    if all(query.allowed is None for query in queries):
+        return None
+    bits = np.zeros((len(queries), -(-vocab_tokens // 8)), np.uint8)
+    for row, query in zip(bits, queries, strict=True):
+        if query.allowed is None:
+            row[:] = 0xFF
+        else:
+            known = query.allowed[: len(row)]
+            row[: len(known)] = known
+    return bits
 
 
 def choose(
@@ -131,7 +176,7 @@ def choose(
     """
 
     def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
-        scores = block
+        scores = _constrained(block, asked)
         is_shaped = any(query.sampling.shaping is not None for query in asked)
         if is_shaped:
             scores = _changed(scores, biases(asked, vocab_tokens=scores.shape[1]))
@@ -173,6 +218,15 @@ def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None
         return _ranked(scores, scores[: len(known)], query.candidates)
     ids = _contenders(known, key)
     return _best(known[ids] + _noise_of(key, ids), ids) or _nothing_known(log_probs, known)
+
+
+def _constrained(scores: Floats, queries: Sequence[Query]) -> Floats:
+    """Scores [rows, vocab] without those of tokens that constraints rule out."""
+    bits = allowed_tokens(queries, vocab_tokens=scores.shape[1])
+    if bits is None:
+        return scores
+    is_allowed = np.unpackbits(bits, axis=1, count=scores.shape[1], bitorder="little")
+    return np.where(is_allowed, scores, np.float32(-math.inf))
 
 
 class Changes(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.grammar import Guide
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
@@ -124,13 +125,14 @@ class TokenTree(Generic[AnyNode]):
 
 
 class SequenceTree(TokenTree[FedNode]):
-    """A sequence of an engine with a KV pool: `slots` are those of the prefix."""
+    """A sequence of an engine with a KV pool: `slots` are those of the prefix, a `guide` says what may come."""
 
-    __slots__ = ("prompt_tokens", "sampling", "slots")
+    __slots__ = ("guide", "prompt_tokens", "sampling", "slots")
 
-    def __init__(self, *, sampling: Sampling, prompt_tokens: int) -> None:
+    def __init__(self, *, sampling: Sampling, prompt_tokens: int, guide: Guide | None = None) -> None:
         super().__init__()
         self.sampling = sampling
+        self.guide = guide
         self.prompt_tokens = prompt_tokens
         self.slots = array("q")
 

@@ -67,7 +67,8 @@ class DraftVocabulary:
         return tuple(self._own_ids.get(token, self.reserved_id) for token in tokens)
 
     def own_sampling(self, sampling: Sampling) -> Sampling:
-        """The same with scores shaped as far as that is about tokens that the drafter knows."""
+        """The same with scores shaped as far as that is about tokens that the drafter knows, and no constraint."""
+        sampling = replace(sampling, constraint=None)
         shaping, own = sampling.shaping, self._own_ids
         if shaping is None:
             return sampling

@@ -9,7 +9,9 @@ from typing import Final
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
+from cosine_node.engine.grammar import Grammars
 from cosine_node.engine.loading_stage import stages_told
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
@@ -92,6 +94,9 @@ def load_served(
     drafted = _drafted(folder, target_folder) if has_own_folder else None
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
         engine = load_weights(source, folder, target_folder, drafted)
+    if isinstance(engine, PagedEngine) and (drafted is None or drafted.are_the_targets):
+        # A drafter must not keep its clients waiting; a verifier must not go on without a constraint.
+        engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
     if source.model != NGRAM:
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})

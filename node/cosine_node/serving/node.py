@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
@@ -238,6 +239,9 @@ class VerifierNode(RunningNode):
         super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None
         if home is not None:
+            # A draft head has its target's tokens; another drafter has none where its own are others.
+            if isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target is not None):
+                home.engine.grammars = served.engine.grammars
             # As fast as it is or, emulated, as its profile says.
             runner: Runner = ThreadRunner(home.engine)
             curve = home.curve

@@ -82,7 +82,7 @@ class StageRehearsal:
         self._model = model
         self._stage = stage = StageEngine(model, PagePool(tokens=model.slots))
         self.vocab_tokens, self.context_tokens = stage.vocab_tokens, stage.context_tokens
-        self.numerics = stage.numerics
+        self.numerics, self.grammars = stage.numerics, stage.grammars
         self.open, self.reuse_prefix, self.reserve = stage.open, stage.reuse_prefix, stage.reserve
         self.keep, self.prune, self.abandon, self.release = stage.keep, stage.prune, stage.abandon, stage.release
 

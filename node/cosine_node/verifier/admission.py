@@ -66,6 +66,7 @@ def _check(
     if total > engine.context_tokens:
         sentence = f"prompt and output need {total} tokens, the context has {engine.context_tokens}"
         raise PeerError(ErrorCode.PROMPT_TOO_LONG, sentence)
+    _check_constraint(request, engine)
     shaping = request.sampling.shaping
     # A token that ends texts may be one that the tokenizer has and the model has no row for.
     named = set(shaping.tokens).difference(shaping.held_back) if shaping else ()
@@ -73,3 +74,22 @@ def _check(
     if highest >= engine.vocab_tokens:
         sentence = f"there is a token {highest}, and the target knows those below {engine.vocab_tokens}"
         raise PeerError(ErrorCode.WRONG_TOKENIZER, sentence)
+
+
+def _check_constraint(request: Request, engine: Engine) -> None:
+    """Raise `PeerError` for a constraint that this engine does not apply, or is known to be unable to."""
+    constraint = request.sampling.constraint
+    if constraint is None:
+        return
+    if engine.grammars is None:
+        raise PeerError(ErrorCode.UNSUPPORTED, "no constraints are applied here")
+    shaping = request.sampling.shaping
+    if shaping is not None and (shaping.bad_words or shaping.min_tokens):
+        # They might rule out what alone the constraint allows.
+        raise PeerError(ErrorCode.UNSUPPORTED, "a constraint goes with no bad words, nor with a least length")
+    if min(constraint.ends, default=engine.vocab_tokens) >= engine.vocab_tokens or not (
+        set(constraint.ends) <= set(request.eos)
+    ):
+        raise PeerError(ErrorCode.UNSUPPORTED, "a text of the constraint could not end")
+    if fault := engine.grammars.fault(constraint):
+        raise PeerError(ErrorCode.BAD_CONSTRAINT, fault)

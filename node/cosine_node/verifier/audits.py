@@ -10,11 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Final
 
 from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.verifier.admission import VerifierConfig, check_claim
+from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import KvState, RequestStage, ServedRequest
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_p2p.session.request_log import PEER_LETTERS
@@ -153,6 +155,7 @@ class AuditService:
         self._wake = wake
         # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
+        self._preparations = Preparations()
         self._reads = serving_budget()
         self._capacity_tokens = engine.free_tokens
         self.is_draining = False
@@ -163,14 +166,26 @@ class AuditService:
 
     def _end(self, channel: Channel, reason: str) -> None:
         self._requests.cancel_all(channel)
+        self._preparations.cancel_all(channel)
         self._wake()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
         if not isinstance(message, m.AskAudit):
             channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
             return
+        self._ask(channel, message)
+
+    def _ask(self, channel: Channel, message: m.AskAudit, failure: PeerError | None = None) -> None:
+        """Begin an audit, once its constraint is compiled, or refuse it."""
+        constraint, grammars = message.request.sampling.constraint, self._engine.grammars
         try:
-            self._begin(channel, message)
+            if failure is not None:
+                raise failure
+            if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
+                then = partial(self._ask, channel, message)
+                self._preparations.begin(channel, message.number, grammars, constraint, then)
+            else:
+                self._begin(channel, message)
         except PeerError as refusal:
             self._counts.refused[ErrorCode(refusal.code)] += 1
             LOG.info("client=%s: no audit, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)

@@ -33,7 +33,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.protocols import DRAFT, RECEIPTS, SHAPING, VERIFY
+from cosine_protocol.protocols import CONSTRAINTS, DRAFT, RECEIPTS, SHAPING, VERIFY
 from cosine_protocol.statements import open_mandate, read_receipt
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class OwnLink:
     attach: Callable[[m.Tree], None]
     remote_progress: StepCounts
     rtt_s: float = 0.0
-    features: frozenset[str] = frozenset({SHAPING})
+    features: frozenset[str] = frozenset({SHAPING, CONSTRAINTS})
     _sink: Sink | None = None
 
     @property

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -19,6 +20,7 @@ from cosine_node.verifier.audits import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows
+from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import (
     DraftRates,
     KvState,
@@ -110,6 +112,7 @@ class VerifierService:
             wake=self._loop.wake,
         )
         self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
+        self._preparations = Preparations()
         self._ticking: asyncio.TimerHandle | None = None
 
     @property
@@ -162,6 +165,7 @@ class VerifierService:
     def _end(self, channel: Channel, reason: str) -> None:
         LOG.debug("client %s: %s", channel.peer_id, reason)
         self._requests.cancel_all(channel)
+        self._preparations.cancel_all(channel)
         self._queue.take_where(lambda waiting, _: waiting[0] is channel)
         self._loop.wake()
 
@@ -201,13 +205,18 @@ class VerifierService:
                 channel.post(m.Declined(number, "the request has no place here yet"))
             case m.Cancel(number):
                 cancelled = self._queue.take_where(lambda one, _: one[0] is channel and one[1].number == number)
-                for _ in cancelled:
+                if cancelled or self._preparations.cancel(channel, number):
                     self._refuse(channel, number, self._taken())
 
     def _open(self, channel: Channel, message: m.Open) -> None:
-        """Give a request a place, let it wait for one, or refuse it."""
+        """Give a request a place, let it wait for one or for its constraint, or refuse it."""
         try:
             asked = self._checked(channel, message)
+            grammars, constraint = self._engine.grammars, asked.sampling.constraint
+            if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
+                then = partial(self._open_prepared, channel, message)
+                self._preparations.begin(channel, message.number, grammars, constraint, then)
+                return
             self._make_room(channel.peer_id)
         except PeerError as refusal:
             self._refuse(channel, message.number, refusal)
@@ -224,6 +233,14 @@ class VerifierService:
             self._tick_soon()
         else:
             self._refuse(channel, message.number, self._taken())
+
+    def _open_prepared(self, channel: Channel, message: m.Open, failure: PeerError | None) -> None:
+        """Open a request once it is known whether its constraint can be compiled."""
+        if failure is not None:
+            self._refuse(channel, message.number, failure)
+        else:
+            self._open(channel, message)
+            self._loop.wake()
 
     def _taken(self) -> PeerError:
         return PeerError(ErrorCode.OVERLOADED, f"all {self._config.max_requests} places are taken", RETRY_AFTER_S)

@@ -43,6 +43,7 @@ from typing import Final
 
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.grammar import GrammarTooComplex
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
@@ -179,8 +180,9 @@ class StepLoop:
             self._runner.abandon()
 
     def fail(self, request: ServedRequest, error: CosineError) -> None:
-        """End a request with an error; anything but a `PeerError` is the model's fault."""
-        told = error if isinstance(error, PeerError) else PeerError(ErrorCode.BAD_LOGITS, str(error))
+        """End a request with an error; anything but a `PeerError` is the fault of the model, or of a constraint."""
+        code = ErrorCode.BAD_CONSTRAINT if isinstance(error, GrammarTooComplex) else ErrorCode.BAD_LOGITS
+        told = error if isinstance(error, PeerError) else PeerError(code, str(error))
         request.post(m.Error(request.number, told.code, str(error)[:MAX_SENTENCE], told.retry_after_s))
         log_of(request).info("failed, %s", error)
         self._forget(request, "error")

@@ -85,6 +85,10 @@ REFUSED = [
         "logit_bias must be a mapping of at most 300 token ids to numbers from -100 to 100, not {5: 101}.",
     ),
     ("bad_words", "bad", "bad_words must be a list of texts, not 'bad'; write ['bad']."),
+    ("schema", [1], "schema must be a JSON schema: an object, or its text, not [1]."),
+    ("schema", "{", "schema must be a JSON schema: an object, or its text, not '{'."),
+    ("regex", "", "regex must be a regular expression, not ''."),
+    ("grammar", 5, "grammar must be a Lark grammar, not 5."),
     ("min_tokens", -1, "min_tokens must be a whole number from 0 to 131072, not -1."),
     (
         "stop_token_ids",

@@ -6,6 +6,7 @@ from typing import Final
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
+from cosine_node.engine.grammar import Grammars
 from cosine_node.engine.retokenized import TargetText
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
 from cosine_protocol.request import Sampling
@@ -48,6 +49,7 @@ class Reciter:
     numerics = "recited"
     free_tokens = 4096
     cached_tokens = 0
+    grammars: Grammars | None = None
 
     def __init__(self, tokens: TextTokens, text: str, *, vocab_tokens: int) -> None:
         self.vocab_tokens = vocab_tokens

@@ -81,7 +81,7 @@ class InStep:
         self._chains = chains
         self.vocab_tokens = whole.vocab_tokens
         self.context_tokens = whole.context_tokens
-        self.numerics = whole.numerics
+        self.numerics, self.grammars = whole.numerics, whole.grammars
         self.passes = 0
         self.check()
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
+from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
 from cosine_node.engine.llama.model import FedToken, LlamaContext
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import Query, choose, row_queries
-from cosine_node.engine.tree import FedNode
+from cosine_node.engine.sampling import Query, choose, failure_of, row_queries
+from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
 
 Floats = npt.NDArray[np.float32]
@@ -27,12 +27,11 @@ class _Outcome:
     nll: float = 0.0
     logits: list[Floats] = field(default_factory=list)
 
-    def result(self, row: Row) -> RowResult:
+    def result(self, tree: SequenceTree, row: Row) -> RowResult:
         choices = tuple(choice for choice in self.choices if choice is not None)
         # The sum is compared with itself because only NaN differs from itself.
         if len(choices) < len(self.choices) or self.nll != self.nll:
-            error = BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
-            return RowResult(choices=(), error=error)
+            return RowResult(choices=(), error=failure_of(tree, row))
         followers = len(row.tokens) - 1
         return RowResult(choices=choices, nll=self.nll / followers if row.wants_nll and followers else None)
 
@@ -113,7 +112,7 @@ class LlamaEngine(PagedEngine):
                 ]
             )
         self._pass(rows, wanted)
-        results = [outcome.result(row) for row, outcome in zip(rows, outcomes, strict=True)]
+        results = [outcome.result(tree, row) for tree, row, outcome in zip(trees, rows, outcomes, strict=True)]
         if all(result.error is None for result in results):
             return results
         # NaN may have spread from its row to others, and from now on to all that is fed.

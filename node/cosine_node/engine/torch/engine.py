@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import Activations, BadLogits, Row, RowResult
+from cosine_node.engine.base import Activations, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import row_queries
+from cosine_node.engine.sampling import failure_of, row_queries
 from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
@@ -142,7 +142,7 @@ def row_results(
     queries = [query for tree, row in feeds for query in row_queries(tree, row)]
     chosen = iter(choose(scored, queries, vocabulary, known_tokens=known_tokens))
     results = []
-    for (_, row), (of_row, _) in zip(feeds, places, strict=True):
+    for (tree, row), (of_row, _) in zip(feeds, places, strict=True):
         found = [next(chosen) for _ in row.nodes[row.scored_from :]]
         choices = tuple(choice for choice in found if choice is not None)
         nll = None
@@ -150,8 +150,7 @@ def row_results(
             nll = _mean_nll(logits[of_row][:-1], row.tokens[1:])
         # nll is compared with itself because only NaN differs from itself.
         if len(choices) < len(found) or nll != nll:
-            error = BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
-            results.append(RowResult(choices=(), error=error))
+            results.append(RowResult(choices=(), error=failure_of(tree, row)))
         else:
             results.append(RowResult(choices=choices, nll=nll))
     return results

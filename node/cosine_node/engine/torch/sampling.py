@@ -1,7 +1,8 @@
 """The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
 
-Biases, penalties, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 biases and
-penalties alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
+Constraint, biases, penalties, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at
+temperature 0 constraint, biases and penalties alone, then argmax. Everything is computed in float32: drafters and
+target must break near-ties alike.
 """
 
 import math
@@ -19,6 +20,7 @@ from cosine_node.engine.sampling import (
     Changes,
     Query,
     Recipe,
+    allowed_tokens,
     biases,
     choose_by_recipe,
     penalties,
@@ -160,7 +162,7 @@ def choose(
 def _choose_alike(
     logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
 ) -> list[Choice | None]:
-    scores = logits
+    scores = _constrained(logits, queries)
     is_shaped = any(query.sampling.shaping is not None for query in queries)
     if is_shaped:
         scores = _changed(scores, biases(queries, vocab_tokens=scores.shape[1]))
@@ -189,6 +191,17 @@ def _choose_alike(
         if choice is None and host[row][0][0] == -math.inf and scores[row].amax().isfinite():
             choices[row] = NOTHING_KNOWN
     return choices
+
+
+def _constrained(scores: Tensor, queries: Sequence[Query]) -> Tensor:
+    """Scores [rows, vocab] without those of tokens that constraints rule out."""
+    found = allowed_tokens(queries, vocab_tokens=scores.shape[1])
+    if found is None:
+        return scores
+    # They travel as bits: a byte a token would be eight times as much.
+    packed = torch.from_numpy(found).to(scores.device)
+    bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1
+    return scores.masked_fill(bits.flatten(1)[:, : scores.shape[1]] == 0, -math.inf)
 
 
 def _changed(scores: Tensor, changes: Changes) -> Tensor:

@@ -1,0 +1,267 @@
+"""Constraints of texts: which tokens may come next, so that every output is what its request says it must be.
+
+*Theory of operation.* llguidance compiles a JSON schema, a regular expression or a Lark grammar to a matcher of
+bytes. `Grammars` keeps one compiled matcher for each constraint, and each sequence has a copy, its `Guide`, which
+follows the kept output. The masks of a tree of tokens are made depth first, by copies that consume what a node
+adds to the path of its parent. A mask depends on nothing but the constraint and the
+tokens before it, so that the target, its drafters and whoever audits it rule out the same.
+
+*The end.* The tokens that end a text (`Constraint.ends`) are allowed where the text may end, and where nothing else
+is possible; nowhere else, also if the grammar has their letters. No other special token is ever allowed. After a
+token that breaks the grammar, which no honest choice is, nothing is ruled out: no text gets there.
+
+*Bounds.* A constraint is tried in a process of its own first (`grammar_trial`), which is ended where it takes too
+long: some that are short would take years. What a token may cost afterwards is bounded by llguidance's own limits;
+a text that exceeds them fails (`GrammarTooComplex`), it never goes on without its constraint.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_p2p.request.offload import Offload, Threads
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.text.tokenizer import load_tokenizer
+from cosine_protocol.errors import CosineError
+from cosine_protocol.request import Constraint, ConstraintKind
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+Mask = npt.NDArray[np.uint8]
+"""One bit a token, the lowest of a byte first: 1 where the token may come. Tokens beyond its end may not."""
+Tokens = tuple[int, ...]
+
+TRIAL: Final = "cosine_node.engine.grammar_trial"
+"""The module that tries a constraint in a process of its own."""
+TRIAL_S: Final = 5.0
+"""A choice: a schema of 40 KB takes 0.3 s with the start of the process, on one core of a server."""
+WHITESPACE: Final = "[ \\n\\r\\t]{1,32}"
+"""Between the parts of JSON, where a schema says nothing else (`x-guidance`); unbounded, a text might never end."""
+MAX_COMPILED: Final = 256
+"""Bounds memory: constraints that are known, compiled or refused."""
+AT_ONCE: Final = 2
+"""Constraints that are tried at once."""
+
+
+class GrammarTooComplex(CosineError):
+    """The constraint of a text exceeds what a token may cost. The text is one sentence."""
+
+
+def limits() -> "LLParserLimits":
+    """What a constraint may cost. The fuel of a token is a tenth of a second's work at most."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+def grammar_of(kind: int, text: str) -> str:
+    """A constraint as llguidance reads it. Raises `ValueError`."""
+    from llguidance import LLMatcher
+
+    match ConstraintKind(kind):
+        case ConstraintKind.SCHEMA:
+            return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
+        case ConstraintKind.REGEX:
+            return LLMatcher.grammar_from_regex(text)
+        case ConstraintKind.GRAMMAR:
+            return LLMatcher.grammar_from_lark(text)
+
+
+def fault_of(constraint: Constraint) -> str:
+    """What is wrong with a constraint, a clause, found in a process that is ended in time; empty if nothing is.
+
+    Blocks meanwhile. Raises `OSError` where no process can be started.
+    """
+    asked = json.dumps({"kind": constraint.kind, "text": constraint.text})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", TRIAL],
+            input=asked,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TRIAL_S,
+            check=False,
+        )
+        return str(json.loads(done.stdout.splitlines()[-1])["fault"])
+    except subprocess.TimeoutExpired:
+        return f"it cannot be compiled within {TRIAL_S:g} s"
+    except (ValueError, IndexError, KeyError):
+        return "it is too large"
+
+
+class Grammars:
+    """The constraints of a target's texts, compiled once each.
+
+    `prepare` is for the event loop, all else may be called in any thread.
+    """
+
+    def __init__(
+        self,
+        tokenizer: "LLTokenizer",
+        *,
+        waits: bool = True,
+        offload: Offload | None = None,
+        fault_of: Callable[[Constraint], str] = fault_of,
+    ) -> None:
+        """Where it `waits`, as a verifier must, no guide is without its grammar; a drafter's is until then."""
+        self._tokenizer = tokenizer
+        self._waits = waits
+        self._offload = offload or Threads("grammars", AT_ONCE)
+        self._fault_of = fault_of
+        self._lock = Lock()
+        self._known: Remembered[Constraint, LLMatcher | str] = Remembered(MAX_COMPILED)
+
+    @classmethod
+    def of(cls, folder: Path, *, waits: bool = True) -> "Grammars | None":
+        """Those of the tokenizer in a folder; None where llguidance is not installed, or cannot read it.
+
+        Raises `UsageError` for a folder without a tokenizer.
+        """
+        try:
+            from llguidance import LLTokenizer
+        except ImportError:
+            return None
+        library = load_tokenizer(folder).library
+        try:
+            return cls(LLTokenizer(library.to_str()), waits=waits)
+        except ValueError:
+            # A kind of tokenizer whose bytes it does not know: its texts have no constraints.
+            return None
+
+    def fault(self, constraint: Constraint) -> str | None:
+        """What is wrong with a constraint, a clause; empty if nothing is, None where that is not known."""
+        with self._lock:
+            known = self._known.get(constraint)
+        return known if known is None or isinstance(known, str) else ""
+
+    async def prepare(self, constraint: Constraint) -> None:
+        """See that the fault of a constraint is known, off the event loop. Raises `OSError`."""
+        if self.fault(constraint) is None:
+            await self._offload(lambda: self._try(constraint))
+
+    def guide(self, constraint: Constraint) -> "Guide":
+        """What follows a new sequence under a constraint that is prepared."""
+        if self._waits:
+            # It may have been forgotten since it was prepared.
+            return Guide(constraint, self._tokenizer, lambda: self._find(constraint) or self._compile(constraint))
+        return Guide(constraint, self._tokenizer, lambda: self._find(constraint))
+
+    def _try(self, constraint: Constraint) -> None:
+        if self.fault(constraint) is not None:
+            return
+        if fault := self._fault_of(constraint):
+            self._note(constraint, fault)
+        else:
+            self._compile(constraint)
+
+    def _compile(self, constraint: Constraint) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        grammar = grammar_of(constraint.kind, constraint.text)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits())
+        if not matcher.is_error():
+            # The first mask may take longer than any after it.
+            matcher.compute_bitmask()
+        self._note(constraint, matcher.get_error() or matcher)
+        return matcher.deep_copy()
+
+    def _find(self, constraint: Constraint) -> "LLMatcher | None":
+        with self._lock:
+            known = self._known.get(constraint)
+            return None if known is None or isinstance(known, str) else known.deep_copy()
+
+    def _note(self, constraint: Constraint, found: "LLMatcher | str") -> None:
+        with self._lock:
+            self._known.note(constraint, found)
+
+
+class Guide:
+    """Where the output of one sequence stands in its grammar, and what may come after it and below it."""
+
+    def __init__(
+        self, constraint: Constraint, tokenizer: "LLTokenizer", find: Callable[[], "LLMatcher | None"]
+    ) -> None:
+        """`find` gives a matcher at its beginning, None where there is none yet."""
+        self._ends = constraint.ends
+        self._stops = frozenset((*constraint.ends, *tokenizer.eos_tokens))
+        self._find = find
+        self._matcher: LLMatcher | None = None
+        self._kept = 0
+        self._is_over = False
+        self.fault = ""
+        """Why there are no masks any more; empty while there are."""
+
+    def masks(self, output: Sequence[int], paths: Sequence[Tokens]) -> list[Mask | None]:
+        """What may come after each of some paths below the kept output, which has only grown since the last call.
+
+        None where nothing is ruled out: after the end of a text, or what its grammar does not allow. Raises
+        `GrammarTooComplex`.
+        """
+        if self._matcher is None:
+            self._matcher = self._find()
+        if self._matcher is None:
+            return [None] * len(paths)
+        self._is_over = self._is_over or not self._consume(self._matcher, output[self._kept :])
+        self._kept = len(output)
+        masks: list[Mask | None] = [None] * len(paths)
+        if not self._is_over:
+            self._walk(self._matcher, paths, masks)
+        return masks
+
+    def _walk(self, matcher: "LLMatcher", paths: Sequence[Tokens], masks: list[Mask | None]) -> None:
+        # The matchers on the way to a path; in this order each comes after those that it begins with. Copies take
+        # a microsecond, and what was rolled back may leave a mask of other tokens behind (llguidance 1.9.1).
+        above: list[tuple[Tokens, LLMatcher]] = [((), matcher)]
+        for place in sorted(range(len(paths)), key=paths.__getitem__):
+            path = paths[place]
+            while path[: len(above[-1][0])] != above[-1][0]:
+                above.pop()
+            begun, nearest = above[-1]
+            here = nearest.deep_copy()
+            if self._consume(here, path[len(begun) :]):
+                masks[place] = self._mask(here)
+                above.append((path, here))
+
+    def _consume(self, matcher: "LLMatcher", tokens: Sequence[int]) -> bool:
+        """True if these tokens can follow, and none of them ends the text."""
+        allowed = next((i for i, token in enumerate(tokens) if token in self._stops), len(tokens))
+        done = matcher.try_consume_tokens(list(tokens[:allowed])) if allowed else 0
+        self._check(matcher)
+        return done == len(tokens)
+
+    def _mask(self, matcher: "LLMatcher") -> Mask:
+        """What may come next."""
+        found = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        self._check(matcher)
+        mask = np.zeros(max(len(found), max(self._ends, default=0) // 8 + 1), np.uint8)
+        mask[: len(found)] = found
+        _set(mask, self._stops, False)
+        if matcher.is_accepting() or not mask.any():
+            _set(mask, self._ends, True)
+        return mask
+
+    def _check(self, matcher: "LLMatcher") -> None:
+        if matcher.is_error():
+            self.fault = "The constraint is too complex for the text so far; simplify it."
+            raise GrammarTooComplex(self.fault)
+
+
+def _set(mask: Mask, tokens: Iterable[int], is_allowed: bool) -> None:
+    for token in tokens:
+        if token < 8 * len(mask):
+            bit = np.uint8(1 << token % 8)
+            mask[token // 8] = mask[token // 8] | bit if is_allowed else mask[token // 8] & ~bit

@@ -1,0 +1,62 @@
+"""Requests whose constraint is compiled first: they wait for that, and nobody waits for them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cosine_node.engine.grammar import Grammars
+from cosine_p2p.transport.channel import Channel
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.request import Constraint
+
+MOST: Final = 32
+"""Bounds memory: constraints of 64 KB at most. A few are compiled at once, each for some seconds at most."""
+RETRY_AFTER_S: Final = 2.0
+"""By then the constraints that are compiled are known, or given up."""
+
+
+class Preparations:
+    """The numbers of requests that wait, by the stream that they came on."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[Channel, int], asyncio.Task[None]] = {}
+
+    def begin(
+        self,
+        channel: Channel,
+        number: int,
+        grammars: Grammars,
+        constraint: Constraint,
+        then: Callable[[PeerError | None], None],
+    ) -> None:
+        """Have a constraint compiled, and call `then`: with an error if that could not be tried.
+
+        Raises `PeerError` where too many wait, or this number does.
+        """
+        key = (channel, number)
+        if key in self._tasks:
+            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+        if len(self._tasks) >= MOST:
+            raise PeerError(ErrorCode.OVERLOADED, "too many constraints are compiled already", RETRY_AFTER_S)
+
+        async def prepare() -> None:
+            failure = None
+            try:
+                await grammars.prepare(constraint)
+            except OSError:
+                failure = PeerError(ErrorCode.OVERLOADED, "the constraint cannot be compiled now", RETRY_AFTER_S)
+            del self._tasks[key]
+            then(failure)
+
+        self._tasks[key] = asyncio.ensure_future(prepare())
+
+    def cancel(self, channel: Channel, number: int) -> bool:
+        """Let a request wait no more; True if it did."""
+        task = self._tasks.pop((channel, number), None)
+        return task is not None and task.cancel()
+
+    def cancel_all(self, channel: Channel) -> None:
+        """The same for all of a stream."""
+        for each, number in list(self._tasks):
+            if each is channel:
+                self.cancel(channel, number)

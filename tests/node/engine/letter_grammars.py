@@ -1,0 +1,49 @@
+"""Constraints over a vocabulary of a few letters, compiled in this process, for engines without weights."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from cosine_node.engine.grammar import Grammars
+from cosine_node.engine.grammar_trial import fault_of
+from cosine_protocol.request import Constraint
+
+LETTERS: Final = (*'{}[]":,.-0123456789abeflnrstu ', '":')
+"""The texts of tokens 0, 1, ...; enough for JSON, one of them two letters long."""
+END: Final = len(LETTERS)
+"""The token that ends a text."""
+
+
+class LetterTokens:
+    """The tokenizer of `LETTERS`, as llguidance wants it."""
+
+    eos_token_id: int = END
+    bos_token_id: int | None = None
+    tokens: Sequence[bytes] = (*(text.encode() for text in LETTERS), b"<end>")
+    special_token_ids: ClassVar[Sequence[int]] = [END]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        letters = text if isinstance(text, str) else text.decode(errors="ignore")
+        return [LETTERS.index(letter) for letter in letters if letter in LETTERS]
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    """What tokens write, up to the end of the text."""
+    return "".join(LETTERS[token] for token in tokens if token != END)
+
+
+async def at_once(work: Callable[[], None]) -> None:
+    """An `Offload` without threads."""
+    work()
+
+
+def fault(constraint: Constraint) -> str:
+    """What is wrong with a constraint, found in this process."""
+    return fault_of(constraint.kind, constraint.text)
+
+
+def letter_grammars(*, waits: bool = True) -> Grammars:
+    """The constraints of texts of `LETTERS`."""
+    tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
+    return Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault)

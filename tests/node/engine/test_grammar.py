@@ -1,0 +1,315 @@
+"""Constraints: what may come next is what the grammar allows after a path, whatever else was asked before."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node import zoo
+from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.grammar import Grammars, GrammarTooComplex, Mask, fault_of
+from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.sampling import Query
+from cosine_node.engine.sampling import choose as numpy_choose
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.sampling import choose as torch_choose
+from cosine_protocol.request import Constraint, ConstraintKind, Sampling
+from tests.node.engine.engines import llama_engine
+from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars, text_of
+from tests.node.engine.schemas import SCHEMAS, check_json
+from tests.node.engine.tiny_models import tiny_llama
+
+SCHEMA, REGEX, GRAMMAR = ConstraintKind
+GRAMMARS = letter_grammars()
+VOCAB_TOKENS = END + 1
+
+
+def tokens_of(text: str) -> tuple[int, ...]:
+    return tuple(LETTERS.index(letter) for letter in text)
+
+
+def allowed(mask: Mask | None) -> set[str]:
+    """The texts of the tokens in a mask; `.` stands for the end."""
+    assert mask is not None
+    bits = np.unpackbits(mask, bitorder="little")[:VOCAB_TOKENS]
+    return {"." if token == END else LETTERS[token] for token in np.flatnonzero(bits)}
+
+
+def constraint(kind: ConstraintKind, text: str, ends: tuple[int, ...] = (END,)) -> Constraint:
+    return Constraint(kind, text, ends)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "output", "expected"),
+    [
+        (REGEX, "ab+", "", {"a"}),
+        (REGEX, "ab+", "a", {"b"}),
+        (REGEX, "ab+", "ab", {"b", "."}),
+        (REGEX, "a", "a", {"."}),
+        (GRAMMAR, 'start: "a" start "b" | "n"', "aa", {"a", "n"}),
+        (GRAMMAR, 'start: "a" start "b" | "n"', "aanb", {"b"}),
+        (SCHEMA, '{"type": "array", "items": {"enum": [1]}, "maxItems": 2}', "[1", {",", "]", " "}),
+        (SCHEMA, '{"const": true}', "tru", {"e"}),
+    ],
+)
+def test_only_what_the_grammar_allows_may_come_and_the_end_only_where_it_may(
+    kind: ConstraintKind, text: str, output: str, expected: set[str]
+) -> None:
+    [mask] = GRAMMARS.guide(constraint(kind, text)).masks(tokens_of(output), [()])
+    assert allowed(mask) - {" "} == expected - {" "}
+
+
+def test_a_token_that_ends_the_text_is_no_letter_of_it() -> None:
+    [first, later] = GRAMMARS.guide(constraint(REGEX, "a[ab]*", tokens_of("b"))).masks((), [(), tokens_of("aa")])
+    assert allowed(first) == {"a"}
+    # Here the text may end, so that the token may come.
+    assert allowed(later) == {"a", "b"}
+
+
+def test_where_nothing_else_is_possible_the_text_ends() -> None:
+    [mask] = GRAMMARS.guide(constraint(REGEX, "ab", (*tokens_of("b"), END))).masks(tokens_of("a"), [()])
+    assert allowed(mask) == {"b", "."}
+
+
+def test_a_grammar_that_no_token_can_go_on_with_fails_the_text() -> None:
+    with pytest.raises(GrammarTooComplex):
+        GRAMMARS.guide(constraint(REGEX, "[^a-z]x")).masks(tokens_of("1"), [()])
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_masks_of_a_tree_are_those_of_its_paths_one_by_one(data: st.DataObject) -> None:
+    """Also beside paths that break the grammar, in any order, and as the kept output grows."""
+    of = constraint(SCHEMA, data.draw(SCHEMAS))
+    rng = random.Random(data.draw(st.integers(0, 999)))
+    guide, output = GRAMMARS.guide(of), list[int]()
+    for _ in range(6):
+        paths = []
+        for _ in range(rng.randrange(1, 6)):
+            path = list[int]()
+            for _ in range(rng.randrange(5)):
+                [mask] = GRAMMARS.guide(of).masks([*output, *path], [()])
+                honest = mask is not None and rng.random() < 0.9
+                path.append(drawn(mask, rng) if honest else rng.randrange(VOCAB_TOKENS))
+            paths.append(tuple(path))
+        found = guide.masks(output, paths)
+        for asked, mask in zip(paths, found, strict=True):
+            [alone] = GRAMMARS.guide(of).masks([*output, *asked], [()])
+            assert (mask is None) is (alone is None)
+            assert mask is None or alone is None or np.array_equal(mask, alone)
+        kept = rng.choice(paths)
+        output += kept[: rng.randrange(len(kept) + 1)]
+
+
+def drawn(mask: Mask | None, rng: random.Random) -> int:
+    assert mask is not None
+    return int(rng.choice(np.flatnonzero(np.unpackbits(mask, bitorder="little")[:VOCAB_TOKENS]).tolist()))
+
+
+def plain_text(engine: Engine, sampling: Sampling, prompt: Sequence[int], *, tokens: int) -> list[int]:
+    """Plain decoding, one token at a time, up to the end."""
+    sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
+    output, fed = list[int](), list(prompt)
+    while len(output) < tokens and END not in output:
+        [result] = engine.forward([Row.chain(sequence, fed, scored_from=len(fed) - 1)])
+        engine.keep(sequence, range(len(fed)))
+        assert result.error is None
+        fed = [result.choices[0].token]
+        output += fed
+    engine.release(sequence)
+    return output
+
+
+@given(
+    schema=SCHEMAS,
+    seed=st.integers(0, 99),
+    temperature=st.sampled_from([0.0, 1.0]),
+    shares=st.sampled_from([0.0, 0.7, 1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_text_that_ends_is_valid_and_that_of_plain_decoding_whatever_is_drafted(
+    schema: str, seed: int, temperature: float, shares: float
+) -> None:
+    check_speculation(ScriptedEngine(vocab_tokens=VOCAB_TOKENS), schema, seed, temperature, shares, tokens=300)
+
+
+@pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_so_it_is_on_models(make: Callable[..., TorchEngine | LlamaEngine], temperature: float) -> None:
+    engine = make(pool_tokens=512)
+    schema = json.dumps(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string", "maxLength": 5}, "b": {"enum": [1, 22]}},
+            "required": ["a", "b"],
+            "additionalProperties": False,
+        }
+    )
+    for seed in range(4):
+        check_speculation(engine, schema, seed, temperature, 0.7, tokens=120)
+
+
+def check_speculation(
+    engine: ScriptedEngine | TorchEngine | LlamaEngine,
+    schema: str,
+    seed: int,
+    temperature: float,
+    shares: float,
+    *,
+    tokens: int,
+) -> None:
+    """Check that a text with drafts is the one without, and valid."""
+    engine.grammars = GRAMMARS
+    sampling = Sampling(temperature=temperature, seed=seed, constraint=constraint(SCHEMA, schema))
+    expected = plain_text(engine, sampling, (1, 2, 3), tokens=tokens)
+    if END in expected:
+        check_json(text_of(expected), schema)
+    assert speculated(engine, sampling, expected, random.Random(seed), shares) == expected
+    assert engine.live_tokens == 0
+
+
+def speculated(
+    engine: Engine, sampling: Sampling, expected: list[int], rng: random.Random, share: float
+) -> list[int]:
+    """The text by trees of which so large a share of nodes is right, and the others are anything."""
+    sequence = engine.open(sampling=sampling, prompt_tokens=3)
+    output, pending = list[int](), [1, 2, 3]
+    while len(output) < len(expected):
+        tokens, nodes, parents = list(pending), list(range(len(pending))), [PREFIX, *range(len(pending) - 1)]
+        last = nodes[-1]
+        for depth in range(4):
+            if len(output) + depth < len(expected) and rng.random() < share:
+                tokens.append(expected[len(output) + depth])
+            else:
+                tokens.append(rng.randrange(VOCAB_TOKENS))
+            parents.append(last if rng.random() < 0.8 else rng.choice(nodes[len(pending) - 1 :]))
+            last = len(nodes)
+            nodes.append(last)
+        row = Row(sequence, tuple(tokens), tuple(nodes), tuple(parents), scored_from=len(pending) - 1)
+        [result] = engine.forward([row])
+        assert result.error is None, "a draft that breaks the grammar fails no row"
+        choice_of = dict(zip(nodes[len(pending) - 1 :], result.choices, strict=True))
+        path, at = nodes[: len(pending)], len(pending) - 1
+        while True:
+            token = choice_of[at].token
+            output.append(token)
+            children = [n for n in nodes[len(pending) :] if parents[n] == at and tokens[n] == token]
+            if not children or token == END:
+                break
+            at = children[0]
+            path.append(at)
+        engine.keep(sequence, path)
+        engine.prune(sequence, [n for n in nodes if n not in path])
+        pending = [output[-1]]
+    engine.release(sequence)
+    return output[: len(expected)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_both_samplers_choose_among_what_is_allowed(temperature: float) -> None:
+    import torch
+
+    rng = np.random.default_rng(7)
+    logits = rng.standard_normal((4, 21), dtype=np.float32)
+    masks = [
+        None,
+        *(np.packbits(rng.random(21) < 0.3, bitorder="little") for _ in range(2)),
+        np.array([8], np.uint8),
+    ]
+    queries = [
+        Query(Sampling(temperature=temperature), position, 3, allowed=mask) for position, mask in enumerate(masks)
+    ]
+    numpys, torchs = numpy_choose(logits, queries), torch_choose(torch.from_numpy(logits), queries)
+    for ours, theirs, mask in zip(numpys, torchs, masks, strict=True):
+        assert ours is not None and theirs is not None and ours.token == theirs.token
+        assert [token for token, _ in ours.candidates] == [token for token, _ in theirs.candidates]
+        if mask is not None:
+            bits = np.unpackbits(mask, bitorder="little")
+            assert all(bits[token] for token, _ in ours.candidates)
+    # The only one that is allowed is certain.
+    assert numpys[3] is not None and numpys[3].candidates == ((3, 1.0),)
+    # What nothing may follow has no choice.
+    assert numpy_choose(logits[:1], [replace(queries[0], allowed=np.zeros(1, np.uint8))]) == [None]
+
+
+BOMBS: list[tuple[ConstraintKind, str]] = [
+    (
+        SCHEMA,
+        json.dumps({"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{n}}}"} for n in range(5, 60)]}),
+    ),
+    (SCHEMA, "[" * 60_000),
+    (REGEX, "(" * 60_000),
+    (GRAMMAR, "start: " + "(" * 60_000),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), BOMBS)
+def test_a_bomb_is_refused_in_one_sentence_and_in_bounded_time(kind: ConstraintKind, text: str) -> None:
+    began_s = time.monotonic()
+    found = fault_of(constraint(kind, text))
+    assert 0 < len(found) < 200 and "\n" not in found
+    assert time.monotonic() - began_s < 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        (SCHEMA, '{"type": "nothing"}', "Invalid type"),
+        (SCHEMA, '{"not": {}}', "Unimplemented keys"),
+        (SCHEMA, "no JSON", "expected ident"),
+        (REGEX, "(", "unclosed group"),
+        (GRAMMAR, "start: x", "unknown name"),
+    ],
+)
+def test_what_cannot_be_compiled_is_told_and_remembered(kind: ConstraintKind, text: str, told: str) -> None:
+    grammars, of = letter_grammars(), constraint(kind, text)
+    assert grammars.fault(of) is None
+    asyncio.run(grammars.prepare(of))
+    assert told in str(grammars.fault(of))
+
+
+def test_a_drafter_drafts_without_a_grammar_until_it_is_ready() -> None:
+    grammars, of = letter_grammars(waits=False), constraint(REGEX, "ab")
+    guide = grammars.guide(of)
+    assert guide.masks((), [()]) == [None]
+    asyncio.run(grammars.prepare(of))
+    [mask] = guide.masks(tokens_of("a"), [()])
+    assert allowed(mask) == {"b"}
+
+
+class Exhausted:
+    """A matcher that has met one of its limits."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: name == "is_error"
+
+
+def test_a_text_whose_grammar_is_too_complex_fails_and_never_goes_on_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
+    engine.grammars = letter_grammars()
+    monkeypatch.setattr(engine.grammars, "_find", lambda constraint: Exhausted())
+    sequence = engine.open(sampling=Sampling(constraint=constraint(REGEX, "ab")), prompt_tokens=1)
+    for _ in range(2):
+        [result] = engine.forward([Row.chain(sequence, (1,))])
+        assert isinstance(result.error, GrammarTooComplex)
+        engine.prune(sequence, (0,))
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_a_folder_knows_the_letters_of_its_tokens() -> None:
+    grammars = Grammars.of(zoo.tokenizer_folder())
+    assert grammars is not None and fault(constraint(REGEX, "[0-9]+")) == ""
+    [mask] = grammars.guide(constraint(REGEX, "[0-9]{3}", (2,))).masks((), [()])
+    assert mask is not None and 10 <= int(np.unpackbits(mask).sum()) < 2000
