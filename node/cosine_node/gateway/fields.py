@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError, unsupported
 from cosine_node.gateway.body import Body, ascii_name
+from cosine_node.gateway.constraints import CONSTRAINTS
 
-HONOURED: Final = frozenset({
+HONOURED: Final = CONSTRAINTS | frozenset({
     "bad_words", "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "max_completion_tokens",
     "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "repetition_penalty", "seed", "stop",
     "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
@@ -57,7 +58,7 @@ def _refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
 
 
 _NO_SAMPLER: Final = "every peer of a request applies the same few samplers, and this is none of them"
-_NO_GRAMMAR: Final = "no peer of a swarm follows a grammar"
+_NO_GRAMMAR: Final = "a text is constrained by response_format or structured_outputs, and by grammars of Lark"
 _NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
 _TEXT_ALONE: Final = "the target reads and writes text alone"
 _OWN_TEMPLATE: Final = "chats are written by the target's own template; its options go into chat_template_kwargs"
@@ -121,18 +122,9 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         grammar=NOTHING,
         grammar_lazy=(False,),
         grammar_triggers=NOTHING,
-        guided_choice=NOTHING,
         guided_decoding_backend=NOTHING,
-        guided_grammar=NOTHING,
-        guided_json=NOTHING,
-        guided_json_object=(False,),
-        guided_regex=NOTHING,
         guided_whitespace_pattern=NOTHING,
-        json_schema=NOTHING,
-        regex=NOTHING,
-        response_format=({"type": "text"},),
         structural_tag=NOTHING,
-        structured_outputs=NOTHING,
     ),
     **_refused(
         "no peer of a swarm sees to it that a call of a tool is well formed",

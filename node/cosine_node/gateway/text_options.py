@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value
 from cosine_node.gateway.body import Body, flag, real, text, token_ids, whole, whole_value
+from cosine_node.gateway.constraints import read_constraint
 from cosine_p2p.request.options import TEXT_DEFAULTS, GenerationOptions, read_option
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import (
@@ -55,7 +56,7 @@ def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
         "ignore_eos": flag(body, "ignore_eos"),
         "stop": _stops(body),
     }
-    options |= {name: value for name, value in found.items() if value}
+    options |= {name: value for name, value in found.items() if value} | read_constraint(body)
     for name, value in options.items():
         try:
             read_option(name, value)

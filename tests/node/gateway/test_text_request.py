@@ -156,7 +156,7 @@ def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[
         ("tools", [{"type": "function"}], []),
         ("tool_choice", "required", "auto"),
         ("functions", [{}], []),
-        ("response_format", {"type": "json_schema"}, {"type": "text"}),
+        ("grammar", "root ::= x", ""),
         ("audio", {"voice": "alloy"}, None),
         ("modalities", ["text", "audio"], ["text"]),
         ("suffix", "the end", ""),
