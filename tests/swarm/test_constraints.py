@@ -102,6 +102,14 @@ def test_a_drafter_that_knows_the_grammar_is_right_about_what_follows(option: st
     assert done.accepted >= without.accepted
 
 
+def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
+    text = "(abefl|nrstu)(0123|5678)"
+    done = run_virtual(generated(regex=text))
+    assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=0.0)
+    # Two letters of ten tokens are chosen.
+    assert (done.tokens, done.rounds) == (10, 3)
+
+
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
     schema = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}, "required": ["b", "a"]}
     compact = {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}

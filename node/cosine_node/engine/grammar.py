@@ -69,11 +69,16 @@ def limits() -> "LLParserLimits":
 
 
 def grammar_of(kind: int, text: str) -> str:
-    """A constraint as llguidance reads it. Raises `ValueError`."""
+    """A constraint as llguidance reads it. Raises `ValueError` or `RecursionError`."""
     from llguidance import LLMatcher
 
     match ConstraintKind(kind):
         case ConstraintKind.SCHEMA:
+            schema = json.loads(text)
+            own = schema.get("x-guidance") if isinstance(schema, dict) else None
+            # A pattern would be taken before the flag.
+            if isinstance(own, dict) and "whitespace_flexible" in own:
+                return LLMatcher.grammar_from_json_schema(text)
             return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
         case ConstraintKind.REGEX:
             return LLMatcher.grammar_from_regex(text)
@@ -221,6 +226,20 @@ class Guide:
         if not self._is_over:
             self._walk(self._matcher, paths, masks)
         return masks
+
+    def forced(self, output: Sequence[int]) -> Tokens:
+        """The tokens that must follow the output, as its tokenizer writes them; none where there is a choice.
+
+        The text is forced, and hardly the tokens: a model might write the same letters with others.
+        """
+        try:
+            self.masks(output, ())
+            if self._matcher is None or self._is_over:
+                return ()
+            return tuple(self._matcher.compute_ff_tokens())
+        except GrammarTooComplex:
+            # The next pass tells whose text it is.
+            return ()
 
     def _walk(self, matcher: "LLMatcher", paths: Sequence[Tokens], masks: list[Mask | None]) -> None:
         # The matchers on the way to a path; in this order each comes after those that it begins with. Copies take

@@ -38,7 +38,7 @@ def fault_of(kind: int, text: str) -> str:
     """What is wrong with a constraint, a clause; empty if nothing is."""
     try:
         grammar = grammar_of(kind, text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _clause(str(error))
     matcher = LLMatcher(LLTokenizer(TokenizerWrapper(ByteTokens())), grammar, log_level=0, limits=limits())
     if not matcher.is_error():

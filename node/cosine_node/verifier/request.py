@@ -15,6 +15,7 @@ from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.grammar import Guide
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
@@ -171,8 +172,13 @@ class PromptLookup:
         return nodes
 
 
+MAX_FORCED: Final = 12
+"""Tokens that a grammar forces, as many as a prompt lookup has."""
+FORCED_PROBABILITY: Final = 0.995
+"""Of 199 tokens of the embedded target's texts by a schema that were forced, 199 came (a sixth of all tokens)."""
+
 TARGET_AUTHOR: Final = 0
-"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
+"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup or by a grammar."""
 
 
 def is_drafter(author: int) -> bool:
@@ -326,18 +332,19 @@ class ServedRequest(ABC):
 class VerifierRequest(ServedRequest):
     """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
 
-    `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `trial`
-    finds which drafts of the verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass,
-    `observer` gives a message as it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed`
-    gives the names, in its sequence, of the pending token (the tree's root) and of live nodes that were fed,
-    whether a pass is still under way with them or the target's choice after them is among `choices`; `named` names
-    were given so far.
+    `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `guide`
+    says what its constraint forces, `trial` finds which drafts of the verifier's own pay; it `has_home_drafts` if
+    its drafter drafted for the next pass, `observer` gives a message as it goes to the client. It `is_drafted_for`
+    once peers' drafts have come. `fed` gives the names, in its sequence, of the pending token (the tree's root) and
+    of live nodes that were fed, whether a pass is still under way with them or the target's choice after them is
+    among `choices`; `named` names were given so far.
     """
 
     pacing: Pacing
     authors: int
     drafters: tuple[str, ...] = ()
     lookup: PromptLookup | None = None
+    guide: Guide | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     observer: Callable[[Message], Message] | None = None
@@ -489,7 +496,7 @@ class VerifierRequest(ServedRequest):
             self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds, is_fed=is_fed)
 
     def commit(self, verdict: Verdict) -> list[int]:
-        """Take a verdict into the stream and the tree, and draft by prompt lookup below it.
+        """Take a verdict into the stream and the tree, and draft by prompt lookup and by its grammar below it.
 
         Returns the names of fed nodes that do not follow it.
         """
@@ -504,6 +511,10 @@ class VerifierRequest(ServedRequest):
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
             nodes = self.lookup.draft() if self.own_drafts is OwnDrafts.ALL else []
+            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
+        if self.guide is not None and self.own_drafts is OwnDrafts.ALL:
+            forced = enumerate(self.guide.forced(self.output)[:MAX_FORCED], BASE)
+            nodes = [Node(parent, token, FORCED_PROBABILITY) for parent, token in forced]
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE

@@ -318,8 +318,10 @@ class VerifierService:
         if (rates := self._rates.get(path)) is None:
             rates = DraftRates()
         self._rates.note(path, rates)
-        lookup = run = None
+        lookup = run = guide = None
         if message.pacing == m.Pacing.FREE:
+            if self._engine.grammars is not None and asked.sampling.constraint is not None:
+                guide = self._engine.grammars.guide(asked.sampling.constraint)
             lookup = PromptLookup((*asked.prompt, *message.committed))
             # Each client's own: what one measures, on texts of its choosing, costs nobody else.
             trial = self._trials.find(path)
@@ -338,6 +340,7 @@ class VerifierService:
             near_tie=rounding_of(self._engine.numerics).near_tie,
             drafters=message.authors,
             lookup=lookup,
+            guide=guide,
             trial=run,
             account=SpeculationAccount(rates),
         )

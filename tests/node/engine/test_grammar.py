@@ -266,7 +266,7 @@ def test_a_bomb_is_refused_in_one_sentence_and_in_bounded_time(kind: ConstraintK
     [
         (SCHEMA, '{"type": "nothing"}', "Invalid type"),
         (SCHEMA, '{"not": {}}', "Unimplemented keys"),
-        (SCHEMA, "no JSON", "expected ident"),
+        (SCHEMA, "no JSON", "Expecting value"),
         (REGEX, "(", "unclosed group"),
         (GRAMMAR, "start: x", "unknown name"),
     ],
@@ -276,6 +276,21 @@ def test_what_cannot_be_compiled_is_told_and_remembered(kind: ConstraintKind, te
     assert grammars.fault(of) is None
     asyncio.run(grammars.prepare(of))
     assert told in str(grammars.fault(of))
+
+
+def test_white_space_between_parts_of_json_is_bounded_or_as_the_schema_says() -> None:
+    many, spaces = tokens_of('["a"' + " " * 32), tokens_of('["a" ')
+    for own, output, expected in (("", many, {",", "]"}), ('"whitespace_flexible": false', spaces, None)):
+        of = constraint(SCHEMA, f'{{"type": "array", "x-guidance": {{{own}}}}}')
+        [mask] = GRAMMARS.guide(of).masks(output, [()])
+        assert (None if mask is None else allowed(mask)) == expected
+
+
+def test_what_must_follow_is_known_without_a_model() -> None:
+    guide = GRAMMARS.guide(constraint(REGEX, "(ab1|n)r+"))
+    assert guide.forced(()) == ()
+    assert text_of(guide.forced(tokens_of("a"))) == "b1r"
+    assert guide.forced(tokens_of("ab1r")) == ()
 
 
 def test_a_drafter_drafts_without_a_grammar_until_it_is_ready() -> None:
