@@ -114,10 +114,13 @@ def _read_biases(value: object) -> dict[int, float]:
 
 def _read_schema(value: object) -> str:
     """The text of a schema; the order of properties is that in which they are written."""
-    schema = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(schema, Mapping | bool):
-        raise TypeError
-    return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, ensure_ascii=False)
+    try:
+        schema = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(schema, Mapping | bool):
+            raise TypeError
+        return json.dumps(dict(schema) if isinstance(schema, Mapping) else schema, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError from None
 
 
 def _path(noun: str) -> ArgumentKind[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -132,3 +133,29 @@ def test_a_stop_string_cuts_the_text_before_itself(swarm: Swarm, strategy: str) 
     assert cut.finish_reason == "stop"
     assert cut.token_ids == whole.token_ids[: cut.tokens]
     assert cut.tokens < whole.tokens
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"keeper": {"type": "string", "maxLength": 12}, "lamps": {"type": "integer", "maximum": 99}},
+    "required": ["keeper", "lamps"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+
+
+def test_a_schema_in_a_file_makes_the_text_json_by_it(swarm: Swarm, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SCHEMA), "utf-8")
+    drafted, alone = (
+        generated(swarm, PROMPT, "--schema", str(file), "--strategy", strategy) for strategy in ("cosine", "plain")
+    )
+    written = json.loads(drafted["text"])
+    assert list(written) == ["keeper", "lamps"] and len(written["keeper"]) <= 12 and written["lamps"] <= 99
+    assert drafted["token_ids"] == alone["token_ids"] and drafted["finish_reason"] == "eos"
+
+
+def test_a_constraint_that_nobody_can_follow_is_bad_usage(swarm: Swarm) -> None:
+    done = run("generate", PROMPT, *swarm.peers, "--regex", "(a")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("The regex cannot be used: ") or "unclosed group" in done.stderr

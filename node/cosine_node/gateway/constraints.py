@@ -38,7 +38,10 @@ def _schema(value: Any, name: str) -> Option | None:
             raise bad_value(name, f"{name} must be a JSON schema.") from None
     if not isinstance(value, dict):
         raise bad_value(name, f"{name} must be a JSON schema: an object.")
-    return "schema", json.dumps(unicode_throughout(value, name), ensure_ascii=False)
+    try:
+        return "schema", json.dumps(unicode_throughout(value, name), ensure_ascii=False)
+    except RecursionError:
+        raise bad_value(name, f"{name} is nested too deeply.") from None
 
 
 def _regex(value: Any, name: str) -> Option | None:

@@ -86,6 +86,11 @@ REFUSED = [
     ),
     ("bad_words", "bad", "bad_words must be a list of texts, not 'bad'; write ['bad']."),
     ("schema", [1], "schema must be a JSON schema: an object, or its text, not [1]."),
+    (
+        "schema",
+        "[" * 100_000,
+        "schema must be a JSON schema: an object, or its text, not '[[[[[[[[[[[[...[[[[[[[[[[[[['.",
+    ),
     ("schema", "{", "schema must be a JSON schema: an object, or its text, not '{'."),
     ("regex", "", "regex must be a regular expression, not ''."),
     ("grammar", 5, "grammar must be a Lark grammar, not 5."),
