@@ -20,14 +20,14 @@ class Asked:
     expected: list[Position] = field(default_factory=list)
 
 
-def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int) -> list[Asked]:
-    """Prompts of random tokens, some of which begin alike, half of them sampled from, a third shaped."""
+def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int, is_shaped: bool = True) -> list[Asked]:
+    """Prompts of random tokens, some of which begin alike, half of them sampled from, a third shaped or none."""
     rng = random.Random(seed)
     common = [rng.randrange(3, vocab_tokens) for _ in range(longest // 2)]
     asked = []
     for number in range(count):
         prompt = [rng.randrange(3, vocab_tokens) for _ in range(rng.randint(2, longest // 2))]
-        shaping = draw_shaping(rng, vocab_tokens=vocab_tokens) if number % 3 == 2 else None
+        shaping = draw_shaping(rng, vocab_tokens=vocab_tokens) if is_shaped and number % 3 == 2 else None
         sampling = Sampling(temperature=0.8 * (number % 2), top_p=0.95, seed=number, shaping=shaping)
         asked.append(Asked(common + prompt if number % 3 == 0 else prompt, sampling))
     return asked

@@ -131,7 +131,7 @@ def _survey_variant(config: tf.PreTrainedConfig) -> Row:
         way = find_way(model)
     except UnsupportedModel as refusal:
         return Row(Outcome.REFUSED, refusal.reason)
-    asked = draw_requests(REQUESTS, vocab_tokens=VOCAB, longest=LONGEST_PROMPT, seed=1)
+    asked = draw_requests(REQUESTS, vocab_tokens=VOCAB, longest=LONGEST_PROMPT, seed=1, is_shaped=False)
     reference = build(config)
     try:
         for request in asked:

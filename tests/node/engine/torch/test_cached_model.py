@@ -37,7 +37,7 @@ def engine_of(name: str, pool_tokens: int = 1024) -> TorchEngine:
 def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
     """Requests in one pass, their prompts in pieces, below shared prefixes, over trees and after preemption."""
     model = build(MODELS[name]())
-    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1)
+    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1, is_shaped=False)
     for one in asked:
         one.expected = serve_alone(engine, one, TEXT_TOKENS)
         if one.sampling.is_greedy:
