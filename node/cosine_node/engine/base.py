@@ -21,11 +21,14 @@ name in use, a parent that is not alive.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from cosine_node.engine.grammar import Grammars
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
+
+if TYPE_CHECKING:
+    # It needs numpy, and the command line of the light client reads the names of engines.
+    from cosine_node.engine.grammar import Grammars
 
 PREFIX: Final = -1
 """The parent of a node that directly follows the kept prefix."""
@@ -149,7 +152,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def grammars(self) -> Grammars | None:
+    def grammars(self) -> "Grammars | None":
         """The constraints that the engine applies where a sampling has one; None if it leaves them out."""
         ...
 
@@ -227,7 +230,7 @@ class EngineAround:
         return self._inner.cached_tokens
 
     @property
-    def grammars(self) -> Grammars | None:
+    def grammars(self) -> "Grammars | None":
         return self._inner.grammars
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
