@@ -119,6 +119,12 @@ def test_the_base_is_a_light_client(metadata: Message) -> None:
     assert [line for line in base if line.startswith((*HEAVY, *BUILT_HERE))] == []
 
 
+def test_the_command_line_starts_without_what_the_light_client_lacks() -> None:
+    code = f"import sys, cosine_node.cli.app, cosine_p2p; print(sorted(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_the_sdist_can_be_built_and_tested(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in sdist.getnames()}
