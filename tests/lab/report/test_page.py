@@ -64,7 +64,8 @@ def test_a_section_stands_on_the_page_where_its_results_are(tmp_path: Path) -> N
 def test_every_place_of_a_section_whose_results_are_not_published_yet_has_a_figure() -> None:
     """What is measured by the clock is published once a machine is quiet."""
     rows = [cores_row("chat", 2.0), cores_row("coding", 0.5)]
-    setup = {"processor": "one", "drafters": ["code"], "prompts": 2, "tokens": 32, "repeats": 2}
+    counts = {"prompts": 2, "tokens": 32, "repeats": 2}
+    setup = {"processor": "one", "drafters": ["code"], "home_drafter": "zoo:smol-eagle", **counts}
     results = {
         "here_cores": {"setup": setup, "rows": rows, "findings": here_cores.findings_of(rows, 0)},
         "agreement": quick_result("agreement"),
