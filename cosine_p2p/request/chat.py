@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 Message = Mapping[str, Any]
@@ -10,19 +11,37 @@ RESERVED: Final = frozenset({"add_generation_prompt", "continue_final_message", 
 """What no option of a template may be called: a chat has them itself."""
 
 
+class ToolChoice(Enum):
+    """Whether the answer calls tools: as the model likes, never, or at least once."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The answer calls the function of this name."""
+
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Chat:
     """A prompt of messages, for the target's chat template.
 
-    `tools` are JSON schemas, `documents` objects with title and text, `template_options` what else the template
-    takes, such as `enable_thinking`; `template` names one of several. With `continue_final_message` the answer goes
-    on with the last message; None is so where that is the assistant's. Without `add_generation_prompt` nobody is
-    asked to speak.
+    `tools` are functions as OpenAI's chats have them, of which `tool_choice` says whether one may, must or must not
+    be called, or names one that must; without `calls_in_parallel` at most one is called. `documents` are objects
+    with title and text, `template_options` what else the template takes, such as `enable_thinking`; `template`
+    names one of several. With `continue_final_message` the answer goes on with the last message; None is so where
+    that is the assistant's. Without `add_generation_prompt` nobody is asked to speak.
     """
 
     messages: Sequence[Message]
     _: KW_ONLY
     tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: ToolChoice | NamedTool = ToolChoice.AUTO
+    calls_in_parallel: bool = True
     documents: Sequence[Mapping[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cosine_node.gateway.admission import Slots
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
 from cosine_node.gateway.tokens import text_of_tokens
+from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.request.results import Generation, Observer
 from cosine_p2p.text.prompt import encode_prompt, read_prompt
@@ -29,11 +30,11 @@ class ChoiceStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceText:
-    """More text of this choice."""
+class ChoicePart:
+    """More of this choice; of a completion it is always `Content`."""
 
     choice: RequestedChoice
-    text: str
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class ChoiceFinished:
     generation: Generation
 
 
-ChoiceEvent = ChoiceStarted | ChoiceText | ChoiceFinished
+ChoiceEvent = ChoiceStarted | ChoicePart | ChoiceFinished
 
 
 async def generated(
@@ -98,7 +99,7 @@ async def _events_of(
     if wanted.is_echoed or not (wanted.adds_special_tokens and wanted.is_generating):
         tokens, echo = await client.with_tokenizer(partial(_read, wanted, prompt))
     if not wanted.is_generating:
-        yield ChoiceText(choice, echo)
+        yield ChoicePart(choice, Content(echo))
         yield ChoiceFinished(choice, _nothing_after(tokens, choice.seed))
         return
     prompt = prompt if wanted.adds_special_tokens else tokens
@@ -106,13 +107,13 @@ async def _events_of(
     run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
     yield ChoiceStarted(choice, run.request)
     if echo:
-        yield ChoiceText(choice, echo)
+        yield ChoicePart(choice, Content(echo))
     is_finished = False
     try:
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.text:
-                    yield ChoiceText(choice, chunk.text)
+                    yield ChoicePart(choice, Content(chunk.text))
         is_finished = True
     finally:
         generation = run.result()

@@ -12,8 +12,9 @@ from starlette.responses import JSONResponse
 from starlette.types import Send
 
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStarted, ChoiceText
+from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.metrics.generations import FINISHED_REASONS
+from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 
@@ -22,13 +23,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """The shape of an endpoint's choices: whole, in pieces ("" is the last), and what comes before the pieces."""
+    """The shape of an endpoint's choices: whole, in pieces (None is the last), and what comes before the pieces."""
 
     id_prefix: str
     whole_kind: str
     piece_kind: str
-    whole: Callable[[str], Json]
-    piece: Callable[[str], Json]
+    whole: Callable[[Reply], Json]
+    piece: Callable[[Part | None], Json]
     first: Json | None = None
 
 
@@ -36,16 +37,16 @@ CHAT: Final = Style(
     id_prefix="chatcmpl-",
     whole_kind="chat.completion",
     piece_kind="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    piece=lambda text: {"delta": {"content": text} if text else {}},
+    whole=lambda reply: {"message": {"role": "assistant", "content": reply.content, "refusal": None}},
+    piece=lambda part: {"delta": {"content": part.text} if isinstance(part, Content) else {}},
     first={"delta": {"role": "assistant", "content": ""}},
 )
 COMPLETION: Final = Style(
     id_prefix="cmpl-",
     whole_kind="text_completion",
     piece_kind="text_completion",
-    whole=lambda text: {"text": text},
-    piece=lambda text: {"text": text},
+    whole=lambda reply: {"text": reply.content},
+    piece=lambda part: {"text": part.text if isinstance(part, Content) else ""},
 )
 
 
@@ -133,14 +134,14 @@ class ReplyWriter(ABC):
                 # abbreviates: enough to tell apart the few models that one client meets.
                 content = sha256(request.target_digest + request.numerics.encode()).hexdigest()
                 self.fingerprint = f"fp_{content[:12]}"
-            case ChoiceText(choice, text):
-                await self._take_text(choice.index, text)
+            case ChoicePart(choice, part):
+                await self._take_part(choice.index, part)
             case ChoiceFinished():
                 self.finished.append(event)
                 await self._take_finished(event)
 
     @abstractmethod
-    async def _take_text(self, index: int, text: str) -> None: ...
+    async def _take_part(self, index: int, part: Part) -> None: ...
 
     @abstractmethod
     async def _take_finished(self, finished: ChoiceFinished) -> None: ...
@@ -174,10 +175,10 @@ class ReplyWriter(ABC):
 class WholeReplyWriter(ReplyWriter):
     """Writes one JSON body once it is ended."""
 
-    texts: defaultdict[int, str] = field(default_factory=lambda: defaultdict(str))
+    parts: defaultdict[int, list[Part]] = field(default_factory=lambda: defaultdict(list))
 
-    async def _take_text(self, index: int, text: str) -> None:
-        self.texts[index] += text
+    async def _take_part(self, index: int, part: Part) -> None:
+        self.parts[index].append(part)
 
     async def _take_finished(self, finished: ChoiceFinished) -> None:
         return
@@ -185,7 +186,9 @@ class WholeReplyWriter(ReplyWriter):
     async def end(self) -> None:
         self.finished.sort(key=lambda each: each.choice.index)
         choices = [
-            self._choice(each.choice.index, self.style.whole(self.texts[each.choice.index]), reason_of(each))
+            self._choice(
+                each.choice.index, self.style.whole(Reply.of(self.parts[each.choice.index])), reason_of(each)
+            )
             for each in self.finished
         ]
         body = self._body(self.style.whole_kind, choices) | {"usage": usage(self.finished)} | self._metrics()
@@ -207,15 +210,15 @@ class StreamedReplyWriter(ReplyWriter):
     includes_usage: bool
     opened: set[int] = field(default_factory=set)
 
-    async def _take_text(self, index: int, text: str) -> None:
+    async def _take_part(self, index: int, part: Part) -> None:
         await self._open(index)
-        await self._write_piece([self._choice(index, self.style.piece(text))])
+        await self._write_piece([self._choice(index, self.style.piece(part))])
 
     async def _take_finished(self, finished: ChoiceFinished) -> None:
         index = finished.choice.index
         await self._open(index)
         is_last = len(self.finished) == self.choices and not self.includes_usage
-        last = self._choice(index, self.style.piece(""), reason_of(finished))
+        last = self._choice(index, self.style.piece(None), reason_of(finished))
         await self._write_piece([last], self._metrics() if is_last else {})
 
     async def end(self) -> None:

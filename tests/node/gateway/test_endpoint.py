@@ -18,10 +18,11 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway import replies
 from cosine_node.gateway.admission import Admission, Slots
 from cosine_node.gateway.api_errors import ApiError, internal
-from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStarted, ChoiceText
+from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.replies import CHAT, COMPLETION, ReplyWriter, StreamedReplyWriter, WholeReplyWriter
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.replies.parts import Content
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
@@ -328,10 +329,10 @@ def finished(index: int = 0, number: int = 0, **changes: Any) -> ChoiceFinished:
 
 FIRST, SECOND = finished(0, 0), finished(1, 1)
 EVENTS: list[ChoiceEvent] = [
-    ChoiceText(SECOND.choice, "b"),
+    ChoicePart(SECOND.choice, Content("b")),
     SECOND,
-    ChoiceText(FIRST.choice, "a"),
-    ChoiceText(FIRST.choice, "!"),
+    ChoicePart(FIRST.choice, Content("a")),
+    ChoicePart(FIRST.choice, Content("!")),
     FIRST,
 ]
 
@@ -403,7 +404,7 @@ def test_a_whole_chat_has_its_choices_in_order() -> None:
     ],
 )
 def test_a_choice_in_pieces(style: replies.Style, deltas: list[Any]) -> None:
-    events: list[ChoiceEvent] = [ChoiceText(SECOND.choice, "hi"), finished(1, 1, finish_reason="length")]
+    events: list[ChoiceEvent] = [ChoicePart(SECOND.choice, Content("hi")), finished(1, 1, finish_reason="length")]
     pieces = writing(StreamedReplyWriter, events, style, choices=1, includes_usage=False).pieces
     reasons = [None] * (len(deltas) - 1) + ["length"]
     assert [piece["choices"] for piece in pieces] == [

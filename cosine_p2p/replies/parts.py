@@ -1,0 +1,75 @@
+"""The parts of a reply, as a stream brings them and as a whole."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of what the model says to its user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """The model calls a function; `index` counts the calls of a reply, and `call_id` is what its result names."""
+
+    index: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the JSON of a call's arguments."""
+
+    index: int
+    text: str
+
+
+Part = Content | Reasoning | CallBegun | CallArguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call: `arguments` is JSON as the model wrote it, mostly an object."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """All parts of a reply."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> "Reply":
+        """The reply that a stream of parts makes."""
+        content, reasoning = [], []
+        begun: dict[int, CallBegun] = {}
+        arguments: dict[int, list[str]] = {}
+        for part in parts:
+            match part:
+                case Content(text):
+                    content.append(text)
+                case Reasoning(text):
+                    reasoning.append(text)
+                case CallBegun(index):
+                    begun[index] = part
+                case CallArguments(index, text):
+                    arguments.setdefault(index, []).append(text)
+        calls = (ToolCall(each.call_id, each.name, "".join(arguments.get(at, ()))) for at, each in begun.items())
+        return cls("".join(content), "".join(reasoning), tuple(calls))
