@@ -28,7 +28,7 @@ from cosine_protocol.request import Sampling
 
 if TYPE_CHECKING:
     # It needs numpy, and the command line of the light client reads the names of engines.
-    from cosine_node.engine.grammar import Grammars
+    from cosine_node.engine.constraints.grammars import Grammars
 
 PREFIX: Final = -1
 """The parent of a node that directly follows the kept prefix."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.grammar import Grammars
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 from cosine_node.engine.tree import SequenceTree

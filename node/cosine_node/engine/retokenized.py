@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Engine, OutOfPages, Row, RowResult
-from cosine_node.engine.grammar import Grammars
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.text_alignment import (
     After,
     Plan,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import BadLogits, Choice, Row
-from cosine_node.engine.grammar import GrammarTooComplex, Mask
+from cosine_node.engine.constraints.grammars import GrammarTooComplex, Mask
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.errors import CosineError

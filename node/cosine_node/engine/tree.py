@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.grammar import Guide
+from cosine_node.engine.constraints.grammars import Guide
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 

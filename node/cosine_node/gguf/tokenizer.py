@@ -3,8 +3,6 @@
 import hashlib
 import json
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +15,7 @@ from tokenizers import Tokenizer
 
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.trial_texts import trial_texts
+from cosine_node.processes.answer import answer_of
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from cosine_p2p.gguf.tokenizer import files_of, word_steps
 from cosine_p2p.gguf.vocabulary import BYTE_PAIRS, Vocabulary
@@ -157,15 +156,8 @@ def _with_known_way(
 def llama_tokens(file: Path, texts: Sequence[str]) -> Tokens:
     """Asks the installed llama.cpp, in a process of its own."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", LLAMA_PROCESS, str(file)],
-            input=json.dumps(list(texts)).encode(),
-            capture_output=True,
-            timeout=LLAMA_TIMEOUT_S,
-            check=False,
-        )
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
+        answer = answer_of(LLAMA_PROCESS, str(file), told=list(texts), timeout_s=LLAMA_TIMEOUT_S)
+    except TimeoutError:
         raise UsageError(f"llama.cpp did not read its vocabulary within {LLAMA_TIMEOUT_S:.0f} s") from None
     except (OSError, ValueError):
         raise UsageError("llama.cpp stopped at its vocabulary") from None

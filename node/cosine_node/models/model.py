@@ -8,8 +8,8 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
-from cosine_node.engine.grammar import Grammars
 from cosine_node.engine.loading_stage import stages_told
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.retokenized import RetokenizedEngine

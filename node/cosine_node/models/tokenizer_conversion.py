@@ -3,18 +3,15 @@
 What clients get is what transformers loads (docs/decisions/0046-converted-tokenizers.md).
 """
 
-import json
 import logging
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from cosine_node.processes.answer import answer_of
 from cosine_p2p.request.model_config import read_config_object
 from cosine_p2p.text.special_tokens import CONFIG
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -127,17 +124,10 @@ def _converted(sources: TokenizerSources) -> TokenizerFiles:
 def _run_worker(*places: Path) -> None:
     """Let the worker read and write where it is told. Raises `UsageError`."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", WORKER, *map(str, places)],
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env={**os.environ, **SETTINGS},
-        )
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
+        answer = answer_of(WORKER, *map(str, places), timeout_s=TIMEOUT_S, environment=SETTINGS)
+    except TimeoutError:
         raise UsageError(f"transformers did not end within {TIMEOUT_S:.0f} s") from None
-    except (ValueError, IndexError):
+    except ValueError:
         raise UsageError("transformers stopped at it") from None
     if error := answer["error"]:
         raise UsageError(error)

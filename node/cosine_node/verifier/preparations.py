@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from cosine_node.engine.grammar import Grammars
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.request import Constraint

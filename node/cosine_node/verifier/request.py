@@ -15,7 +15,7 @@ from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.grammar import Guide
+from cosine_node.engine.constraints.grammars import Guide
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun

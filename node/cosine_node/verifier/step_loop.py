@@ -42,8 +42,8 @@ from contextlib import suppress
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
+from cosine_node.engine.constraints.grammars import GrammarTooComplex
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.grammar import GrammarTooComplex
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork

@@ -5,8 +5,8 @@ from typing import ClassVar, Final
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from cosine_node.engine.grammar import Grammars
-from cosine_node.engine.grammar_trial import fault_of
+from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.engine.constraints.trial import fault_of
 from cosine_protocol.request import Constraint
 
 LETTERS: Final = (*'{}[]":,.-0123456789abeflnrstu ', '":')

@@ -6,7 +6,7 @@ from typing import Final
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.grammar import Grammars
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.retokenized import TargetText
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
 from cosine_protocol.request import Sampling

@@ -7,8 +7,6 @@ bits where weights have few. A setting or a tensor that was read wrongly is anot
 import hashlib
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +17,7 @@ from platformdirs import user_cache_dir
 
 from cosine_node.engine.pool_size import free_memory_bytes
 from cosine_node.gguf.file import GgufFile
+from cosine_node.processes.answer import answer_of
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError
 
@@ -110,15 +109,8 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
 def llama_logits(file: Path, tokens: Sequence[int], step: int) -> Logits:
     """Asks the installed llama.cpp, in a process of its own."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", LLAMA_PROCESS, str(file)],
-            input=json.dumps([list(tokens), step]).encode(),
-            capture_output=True,
-            timeout=LLAMA_TIMEOUT_S,
-            check=False,
-        )
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
+        answer = answer_of(LLAMA_PROCESS, str(file), told=[list(tokens), step], timeout_s=LLAMA_TIMEOUT_S)
+    except TimeoutError:
         raise UsageError(f"llama.cpp did not load it within {LLAMA_TIMEOUT_S:.0f} s") from None
     except (OSError, ValueError):
         raise UsageError("llama.cpp stopped at it") from None

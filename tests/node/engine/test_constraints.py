@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.grammar import Grammars, GrammarTooComplex, Mask, fault_of
+from cosine_node.engine.constraints.grammars import Grammars, GrammarTooComplex, Mask, fault_of
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.sampling import choose as numpy_choose

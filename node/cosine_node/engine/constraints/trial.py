@@ -1,4 +1,4 @@
-"""The process that tries a constraint: `python -m cosine_node.engine.grammar_trial`.
+"""The process that tries a constraint: `python -m cosine_node.engine.constraints.trial`.
 
 On stdin is `{"kind": ..., "text": ...}`.
 
@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from cosine_node.engine.grammar import grammar_of, limits
+from cosine_node.engine.constraints.grammars import grammar_of, limits
 
 MAX_MEMORY_BYTES: Final = 2 << 30
 """Address space of the process, of which it takes 0.3 GB for a small constraint."""

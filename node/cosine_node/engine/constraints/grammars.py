@@ -10,14 +10,12 @@ tokens before it, so that the target, its drafters and whoever audits it rule ou
 is possible; nowhere else, also if the grammar has their letters. No other special token is ever allowed. After a
 token that breaks the grammar, which no honest choice is, nothing is ruled out: no text gets there.
 
-*Bounds.* A constraint is tried in a process of its own first (`grammar_trial`), which is ended where it takes too
+*Bounds.* A constraint is tried in a process of its own first (`trial`), which is ended where it takes too
 long: some that are short would take years. What a token may cost afterwards is bounded by llguidance's own limits;
 a text that exceeds them fails (`GrammarTooComplex`), it never goes on without its constraint.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from cosine_node.processes.answer import answer_of
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.text.tokenizer import load_tokenizer
@@ -39,7 +38,7 @@ Mask = npt.NDArray[np.uint8]
 """One bit a token, the lowest of a byte first: 1 where the token may come. Tokens beyond its end may not."""
 Tokens = tuple[int, ...]
 
-TRIAL: Final = "cosine_node.engine.grammar_trial"
+TRIAL: Final = "cosine_node.engine.constraints.trial"
 """The module that tries a constraint in a process of its own."""
 TRIAL_S: Final = 5.0
 """A choice: a schema of 40 KB takes 0.3 s with the start of the process, on one core of a server."""
@@ -91,20 +90,12 @@ def fault_of(constraint: Constraint) -> str:
 
     Blocks meanwhile. Raises `OSError` where no process can be started.
     """
-    asked = json.dumps({"kind": constraint.kind, "text": constraint.text})
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", TRIAL],
-            input=asked,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=TRIAL_S,
-            check=False,
-        )
-        return str(json.loads(done.stdout.splitlines()[-1])["fault"])
-    except subprocess.TimeoutExpired:
+        told = {"kind": constraint.kind, "text": constraint.text}
+        return str(answer_of(TRIAL, told=told, timeout_s=TRIAL_S)["fault"])
+    except TimeoutError:
         return f"it cannot be compiled within {TRIAL_S:g} s"
-    except (ValueError, IndexError, KeyError):
+    except (ValueError, KeyError):
         return "it is too large"
 
 
