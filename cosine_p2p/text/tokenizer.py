@@ -67,6 +67,11 @@ class TextTokenizer:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
         self._named = special.named
 
+    @property
+    def named_tokens(self) -> Mapping[str, str]:
+        """The texts of tokens by what they are for, such as `eos_token`, as chat templates get them."""
+        return self._named
+
     @cached_property
     def vocab_tokens(self) -> int:
         """One more than the highest token id."""

@@ -1,9 +1,10 @@
 """A text codec of one letter a token, so that simulated texts can be read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextTokenizer
 
@@ -17,7 +18,8 @@ class LetterCodec(TextTokenizer):
     vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
 
     def __init__(self) -> None:
-        return
+        self._named: Mapping[str, str] = {}
+        self._templates = ChatTemplates({})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return tuple(ord(letter) - FIRST_LETTER for letter in text)

@@ -25,7 +25,7 @@ from cosine_node.gateway.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, Re
 from cosine_node.gateway.replies import CHAT, COMPLETION, Json, own_config
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
-from cosine_node.gateway.tokens import Answer, detokenized, rendered, tokenized
+from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
@@ -207,7 +207,18 @@ def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middl
 
         return Route(path, reply, methods=["POST"], middleware=checks)
 
-    return [route("/tokenize", tokenized), route("/detokenize", detokenized), route("/apply-template", rendered)]
+    async def info(_: Request) -> Response:
+        try:
+            return JSONResponse(await service.client.with_tokenizer(described))
+        except CosineError as error:
+            raise of_failure(error, param="model") from None
+
+    return [
+        Route("/tokenizer_info", info, middleware=checks),
+        route("/tokenize", tokenized),
+        route("/detokenize", detokenized),
+        route("/apply-template", rendered),
+    ]
 
 
 def count_requests(registry: CollectorRegistry, admission: Admission, model_name: str) -> Callable[[int], None]:

@@ -11,6 +11,7 @@ from cosine_node.gateway.text_request import read_chat
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.prompt import encode_prompt, read_prompt, render
 from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
 
 Json = dict[str, Any]
@@ -67,6 +68,19 @@ def rendered(body: Body, codec: TextTokenizer) -> Json:
     """The answer to `/apply-template`: the text of a chat."""
     refuse_others(body, OF_CHATS)
     return {"prompt": render(codec, _chat(body))}
+
+
+def described(codec: TextTokenizer) -> Json:
+    """The answer to `/tokenizer_info`: what special tokens are called, and the chat template.
+
+    Programs that measure models, such as lm-eval, read it instead of a copy of the tokenizer.
+    """
+    try:
+        template = codec.chat_template()
+    except PromptRefused:
+        # None, or several with names.
+        template = None
+    return {"bos_token": None, "eos_token": None, **codec.named_tokens, "chat_template": template}
 
 
 def check_template(chat: Chat, codec: TextTokenizer) -> None:

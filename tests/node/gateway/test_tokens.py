@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from cosine_node import zoo
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.text_request import parse_chat
-from cosine_node.gateway.tokens import check_template
+from cosine_node.gateway.tokens import check_template, described
 from cosine_p2p.request.chat import Chat
+from cosine_p2p.text.tokenizer import load_tokenizer
 from tests.node.gateway.gateways import MODEL, ChatLetters, asked
 
 TOKENS = [17, 18, 19]
@@ -39,6 +41,14 @@ CHAT = [{"role": "user", "content": "AB"}, {"role": "assistant", "content": "C"}
 def test_texts_and_tokens(base: str, path: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
     reply = asked("POST", base + path, body)
     assert (reply.status, reply.json) == (200, expected)
+
+
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_a_tokenizer_says_what_its_special_tokens_are_called(base: str) -> None:
+    reply = asked("GET", f"{base}/tokenizer_info")
+    assert (reply.status, reply.json) == (200, {"bos_token": None, "eos_token": None, "chat_template": None})
+    told = described(load_tokenizer(zoo.tokenizer_folder()))
+    assert told["eos_token"] and "messages" in told["chat_template"]
 
 
 @pytest.mark.parametrize(
