@@ -8,7 +8,7 @@ import pytest
 
 from cosine_node.drafter.receipt_ledger import MAX_KEPT
 from cosine_node.gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from cosine_node.gateway.server import HEADER_S
+from cosine_node.gateway.http.server import HEADER_S
 from cosine_node.serving.discover_service import QUESTION_BURST, QUESTION_RATE
 from cosine_node.verifier.audits import TOKENS_PER_S
 from cosine_p2p.directory.peer_clocks import WARNED_S

@@ -62,8 +62,8 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve OpenAI's API until interrupted; SIGTERM finishes what is under way and exits 0."""
-    from cosine_node.gateway.app import GatewayOptions
-    from cosine_node.gateway.server import listening, serve_gateway
+    from cosine_node.gateway.http.app import GatewayOptions
+    from cosine_node.gateway.http.server import listening, serve_gateway
 
     if not 0 <= port <= 65_535:
         raise UsageError("--port must lie between 0 and 65535.")

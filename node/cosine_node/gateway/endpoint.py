@@ -19,7 +19,7 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_node.gateway.body import read_object
 from cosine_node.gateway.choices import ChoiceStarted, generated
-from cosine_node.gateway.replies import ReplyWriter, StreamedReplyWriter, Style, WholeReplyWriter, reason_of
+from cosine_node.gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest
 from cosine_node.gateway.tokens import check_template
 from cosine_p2p.request.chat import Chat
@@ -62,27 +62,24 @@ class Service:
 class Endpoint:
     """An ASGI application: parses a body, generates, and replies whole or in server-sent events."""
 
-    def __init__(self, service: Service, parse: Parse, style: Style) -> None:
+    def __init__(self, service: Service, parse: Parse, make_writer: MakeWriter) -> None:
         self._service = service
         self._parse = parse
-        self._style = style
+        self._make_writer = make_writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        wanted = self._parse(await read_object(request))
-        model = self._service.model_named(wanted.model)
-        fields: dict[str, Any] = {
-            "style": self._style,
-            "request_id": request.state.request_id,
-            "created_s": int(self._service.unix_s()),
-            "model": model,
-            "seed": draw_seed() if wanted.seed is None else wanted.seed,
-            "send": send,
-        }
-        writer: ReplyWriter = WholeReplyWriter(**fields)
-        if wanted.is_streamed:
-            choices = len(wanted.prompts) * wanted.n
-            writer = StreamedReplyWriter(**fields, choices=choices, includes_usage=wanted.includes_usage)
+        body = await read_object(request)
+        wanted = self._parse(body)
+        writer = self._make_writer(
+            body,
+            wanted,
+            request_id=request.state.request_id,
+            created_s=int(self._service.unix_s()),
+            model=self._service.model_named(wanted.model),
+            seed=draw_seed() if wanted.seed is None else wanted.seed,
+            send=send,
+        )
         log_fields: dict[str, object] = request.state.log_fields
         try:
             await self._check_template(wanted)

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from cosine_node.cli.serve import is_loopback, model_name
-from cosine_node.gateway import server
-from cosine_node.gateway.app import GatewayOptions
+from cosine_node.gateway.http import server
+from cosine_node.gateway.http.app import GatewayOptions
 from cosine_protocol.errors import UsageError
 from tests.node.cli.conftest import Run, Told
 

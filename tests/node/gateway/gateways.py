@@ -15,8 +15,8 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_node.gateway.app import GatewayOptions, make_app
-from cosine_node.gateway.server import listening, serve_app, url_of
+from cosine_node.gateway.http.app import GatewayOptions, make_app
+from cosine_node.gateway.http.server import listening, serve_app, url_of
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.options import choice_seed
 from cosine_p2p.strategy.registry import STRATEGIES

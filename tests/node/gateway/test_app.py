@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import internal, of_failure
-from cosine_node.gateway.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
-from cosine_node.gateway.middleware import REQUEST_ID, is_own_name, key_digest, matched_key, request_id
+from cosine_node.gateway.http.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
+from cosine_node.gateway.http.middleware import REQUEST_ID, is_own_name, key_digest, matched_key, request_id
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -34,7 +34,7 @@ BEARER = {"Authorization": "Bearer sesame"}
 
 def test_the_gateway_brings_no_machine_learning_and_no_transport() -> None:
     heavy = {"torch", "transformers", "hivemind", "libp2p"}
-    code = f"import cosine_node.gateway.server, sys; print(sorted({heavy} & sys.modules.keys()))"
+    code = f"import cosine_node.gateway.http.server, sys; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

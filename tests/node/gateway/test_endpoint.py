@@ -19,7 +19,8 @@ from cosine_node.gateway import replies
 from cosine_node.gateway.admission import Admission, Slots
 from cosine_node.gateway.api_errors import ApiError, internal
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
-from cosine_node.gateway.replies import CHAT, COMPLETION, ReplyWriter, StreamedReplyWriter, WholeReplyWriter
+from cosine_node.gateway.replies import CHAT, COMPLETION, ChoicesWriter, StreamedReplyWriter, WholeReplyWriter
+from cosine_node.gateway.reply_writer import metrics, sent_event
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.replies.parts import Content
@@ -355,7 +356,7 @@ class Sent:
         return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def writing(kind: type[ReplyWriter], events: list[ChoiceEvent], style: Any, **options: Any) -> Sent:
+def writing(kind: type[ChoicesWriter], events: list[ChoiceEvent], style: Any, **options: Any) -> Sent:
     """All that a writer sends for some events."""
 
     async def run() -> Sent:
@@ -448,7 +449,7 @@ def test_a_prompt_is_counted_once_for_all_its_choices() -> None:
 
 
 def test_speculation_is_summed_over_choices_and_drafters_and_nothing_drafted_is_no_division() -> None:
-    report = replies.metrics([DONE, generation(drafters=(MATH,))], seed=7)["speculative_decoding"]
+    report = metrics([DONE, generation(drafters=(MATH,))], seed=7)["speculative_decoding"]
     assert [report[name] for name in ("drafted", "offered", "accepted", "acceptance_rate")] == [80, 40, 32, 0.8]
     assert (report["rounds"], report["tokens_per_round"]) == (10, 4.2)
     assert report["drafters"] == [
@@ -458,12 +459,12 @@ def test_speculation_is_summed_over_choices_and_drafters_and_nothing_drafted_is_
     copied = Origin(source="target", is_copied=True, tokens=4)
     coded = [Origin(source="peer-a", domain="code", tokens=tokens) for tokens in (3, 2)]
     texts = [generation(origins=(coded[0], copied)), generation(origins=(coded[1], copied))]
-    assert replies.metrics(texts, seed=7)["speculative_decoding"]["origins"] == [
+    assert metrics(texts, seed=7)["speculative_decoding"]["origins"] == [
         {"source": "peer-a", "is_copied": False, "domain": "code", "tokens": 5},
         {"source": "target", "is_copied": True, "domain": "", "tokens": 8},
     ]
     idle = generation(drafted=0, offered=0, accepted=0, rounds=0, drafters=())
-    report = replies.metrics([idle], seed=7)["speculative_decoding"]
+    report = metrics([idle], seed=7)["speculative_decoding"]
     assert (report["acceptance_rate"], report["tokens_per_round"], report["drafters"]) == (0.0, 0.0, [])
 
 
@@ -480,7 +481,7 @@ def test_a_fingerprint_stands_for_weights_and_numerics() -> None:
 
 @given(st.text())
 def test_an_event_is_one_line_of_json(text: str) -> None:
-    data = replies.sent_event({"text": text})
+    data = sent_event({"text": text})
     assert data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2
     assert json.loads(data.removeprefix(b"data: ")) == {"text": text}
 

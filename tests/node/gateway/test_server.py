@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.gateway.server import (
+from cosine_node.gateway.http.server import (
     HEADER_S,
     JOIN_PATIENCE_S,
     DeadlineProtocol,

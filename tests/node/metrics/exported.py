@@ -10,7 +10,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.app import count_requests
+from cosine_node.gateway.http.app import count_requests
 from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.stream_store import KeptStreams
 from cosine_node.learning.versions import LiveVersion

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cosine_node.gateway.app import GatewayOptions, make_app
+from cosine_node.gateway.http.app import GatewayOptions, make_app
 from cosine_node.terminal.events import Emit
 from cosine_protocol.errors import PeerLost, UsageError
 

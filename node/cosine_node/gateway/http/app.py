@@ -21,8 +21,9 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, of_failure
 from cosine_node.gateway.body import read_object, text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
-from cosine_node.gateway.replies import CHAT, COMPLETION, Json, own_config
+from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
+from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer
+from cosine_node.gateway.reply_writer import Json, own_config
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
@@ -183,8 +184,8 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
     return [
         *_token_routes(service, watch),
-        Route("/chat/completions", Endpoint(service, parse_chat, CHAT), methods=["POST"]),
-        Route("/completions", Endpoint(service, parse_completion, COMPLETION), methods=["POST"]),
+        Route("/chat/completions", Endpoint(service, parse_chat, choices_writer(CHAT)), methods=["POST"]),
+        Route("/completions", Endpoint(service, parse_completion, choices_writer(COMPLETION)), methods=["POST"]),
         Route("/models", models),
         Route("/models/{name:path}", model),
     ]

@@ -1,0 +1,154 @@
+"""Who writes a reply, whatever the API: takes the events of its choices, and sends it whole or as it comes."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+
+from starlette.responses import JSONResponse
+from starlette.types import Send
+
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.body import Body
+from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
+from cosine_node.gateway.text_request import TextRequest
+from cosine_node.metrics.generations import FINISHED_REASONS
+from cosine_p2p.replies.parts import Part
+from cosine_p2p.request.origins import joined_origins
+from cosine_p2p.request.results import AppliedConfig, Generation
+from cosine_protocol.request import Request
+
+Json = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class ReplyWriter(ABC):
+    """Takes the events of all choices and writes the reply.
+
+    `created_s` is Unix time. `asked` is the request as a verifier sees it, once one is about to be asked.
+    `is_begun` is true once a status has been sent.
+    """
+
+    request_id: str
+    created_s: int
+    model: str
+    seed: int
+    send: Send
+    asked: Request | None = None
+    finished: list[ChoiceFinished] = field(default_factory=list)
+    is_begun: bool = False
+
+    async def take(self, event: ChoiceEvent) -> None:
+        """Take the next event."""
+        match event:
+            case ChoiceStarted(_, request):
+                self.asked = request
+            case ChoicePart(choice, part):
+                await self._take_part(choice.index, part)
+            case ChoiceFinished():
+                self.finished.append(event)
+                await self._take_finished(event)
+
+    @abstractmethod
+    async def _take_part(self, index: int, part: Part) -> None: ...
+
+    @abstractmethod
+    async def _take_finished(self, finished: ChoiceFinished) -> None: ...
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Write what is left, now that all choices have finished."""
+
+    async def fail(self, problem: ApiError) -> None:
+        """End with an error: raise it, while no status has been sent."""
+        raise problem
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal weights and numerics, so that equal requests give equal text."""
+        if self.asked is None:
+            return ""
+        # 48 bits, as git abbreviates: enough to tell apart the few models that one client meets.
+        return f"fp_{sha256(self.asked.target_digest + self.asked.numerics.encode()).hexdigest()[:12]}"
+
+    def _metrics(self) -> Json:
+        return {"metrics": metrics([each.generation for each in self.finished], seed=self.seed)}
+
+    async def _write_whole(self, body: Json) -> None:
+        """Send one JSON body."""
+        response = JSONResponse(body)
+        # Sent by hand: a Response takes the scope of a request, which has no part in this.
+        start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": response.body})
+
+    async def _write_event(self, body: Json, *, name: str = "") -> None:
+        """Send one server-sent event; the first one begins the stream."""
+        if not self.is_begun:
+            self.is_begun = True
+            # No proxy may keep pieces back, or all; the last header is nginx's own for that.
+            headers = [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),
+            ]
+            await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": sent_event(body, name=name), "more_body": True})
+
+    async def _close(self, last: bytes = b"") -> None:
+        """End the stream."""
+        await self.send({"type": "http.response.body", "body": last})
+
+
+class MakeWriter(Protocol):
+    """Makes the writer of the reply to a request; `about` are fields that all writers have."""
+
+    def __call__(self, body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter: ...
+
+
+def sent_event(body: Mapping[str, Any] | str, *, name: str = "") -> bytes:
+    """One server-sent event, with its name where it has one."""
+    data = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
+
+
+def reason_of(finished: ChoiceFinished) -> str:
+    """OpenAI's `finish_reason`."""
+    return FINISHED_REASONS[finished.generation.finish_reason]
+
+
+def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
+    """The `metrics` of a response: speculative decoding over all its choices, and the defaults of the model."""
+    drafters: dict[str, Json] = {}
+    for report in (report for each in generations for report in each.drafters):
+        entry = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
+        total = drafters.setdefault(report.peer_id, entry)
+        total["drafted"] += report.drafted
+        total["accepted"] += report.accepted
+    drafted = sum(each.drafted for each in generations)
+    offered = sum(each.offered for each in generations)
+    accepted = sum(each.accepted for each in generations)
+    rounds = sum(each.rounds for each in generations)
+    tokens = sum(each.tokens for each in generations)
+    return {
+        "speculative_decoding": {
+            "drafted": drafted,
+            "offered": offered,
+            "accepted": accepted,
+            "acceptance_rate": round(accepted / offered, 4) if offered else 0.0,
+            "rounds": rounds,
+            "tokens_per_round": round(tokens / rounds, 4) if rounds else 0.0,
+            "drafters": list(drafters.values()),
+            "origins": [asdict(origin) for origin in joined_origins(each.origins for each in generations)],
+            "strategy": generations[0].strategy,
+            "seed": seed,
+        },
+        "generation_config": own_config(generations[0].generation_config),
+    }
+
+
+def own_config(applied: AppliedConfig) -> Json:
+    """The part of the model's own generation config in a text, of what it gave and of what is not honoured."""
+    return {"options": dict(applied.options), "not_honoured": list(applied.not_honoured)}
