@@ -29,7 +29,7 @@ def read_constraint(body: Body) -> dict[str, Any]:
     return dict(found.values())
 
 
-def _schema(value: Any, name: str) -> Option | None:
+def schema(value: Any, name: str) -> Option:
     """A JSON schema, as an object or its text."""
     if isinstance(value, str):
         try:
@@ -63,7 +63,7 @@ def _choice(value: Any, name: str) -> Option | None:
 
 
 def _any_object(value: Any, name: str) -> Option | None:
-    return _schema(ANY_OBJECT, name) if flag({name: value}, name) else None
+    return schema(ANY_OBJECT, name) if flag({name: value}, name) else None
 
 
 def _response_format(value: Any, name: str) -> Option | None:
@@ -73,11 +73,11 @@ def _response_format(value: Any, name: str) -> Option | None:
         case "text":
             return None
         case "json_object":
-            return _schema(value.get("schema") or ANY_OBJECT, f"{name}.schema")
+            return schema(value.get("schema") or ANY_OBJECT, f"{name}.schema")
         case "json_schema":
             given = value.get("json_schema")
-            schema = given.get("schema") if isinstance(given, dict) else None
-            return _schema(ANY_OBJECT if schema is None else schema, f"{name}.json_schema.schema")
+            stated = given.get("schema") if isinstance(given, dict) else None
+            return schema(ANY_OBJECT if stated is None else stated, f"{name}.json_schema.schema")
     raise bad_value(name, f"{name} must be an object of type text, json_object or json_schema.")
 
 
@@ -99,7 +99,7 @@ def _unknown(name: str) -> ApiError:
 
 
 _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
-    "json": _schema,
+    "json": schema,
     "regex": _regex,
     "grammar": _grammar,
     "choice": _choice,
@@ -108,12 +108,12 @@ _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
 _READERS: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
-    "guided_json": _schema,
+    "guided_json": schema,
     "guided_regex": _regex,
     "guided_grammar": _grammar,
     "guided_choice": _choice,
     "guided_json_object": _any_object,
-    "json_schema": _schema,
+    "json_schema": schema,
     "regex": _regex,
 }
 CONSTRAINTS: Final = frozenset(_READERS)

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from cosine_node.gateway.body import read_object
 from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest
-from cosine_node.gateway.tokens import check_template
+from cosine_node.gateway.tokens import fitted
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
@@ -82,7 +82,7 @@ class Endpoint:
         )
         log_fields: dict[str, object] = request.state.log_fields
         try:
-            await self._check_template(wanted)
+            wanted = await self._fitted(wanted)
             await self._reply(wanted, writer, receive, log_fields, request.state.key)
         except CosineError as error:
             log_fields["error"] = str(error)
@@ -98,11 +98,17 @@ class Endpoint:
             log_fields["error"] = "internal"
             await writer.fail(internal())
 
-    async def _check_template(self, wanted: TextRequest) -> None:
-        """Raise `ApiError` for what a chat asks of its template and that does not know."""
-        for prompt in wanted.prompts:
-            if isinstance(prompt, Chat) and (prompt.template_options or prompt.documents):
-                await self._service.client.with_tokenizer(partial(check_template, prompt))
+    async def _fitted(self, wanted: TextRequest) -> TextRequest:
+        """The request with what its chats wish of their template, as far as that reads it.
+
+        Raises `ApiError` for what they ask of it in vain.
+        """
+        prompts = list(wanted.prompts)
+        for index, prompt in enumerate(prompts):
+            if isinstance(prompt, Chat) and (prompt.template_options or prompt.documents or wanted.wishes):
+                fit = partial(fitted, prompt, wishes=wanted.wishes, fields=wanted.template_fields)
+                prompts[index] = await self._service.client.with_tokenizer(fit)
+        return replace(wanted, prompts=tuple(prompts))
 
     async def _reply(
         self, wanted: TextRequest, writer: ReplyWriter, receive: Receive, log_fields: dict[str, object], key: bytes

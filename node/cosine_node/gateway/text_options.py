@@ -66,9 +66,9 @@ def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
 
 
 def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
-    """The bounds of the text's length; the newer of OpenAI's two names counts before the other."""
+    """The bounds of the text's length; the newer of the two names in OpenAI's chats counts before the other."""
     lengths: dict[str, int] = {}
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if body.get(name) is None:
             continue
         limit = whole(body, name, 0, low=NO_BOUND, high=MOST_TOKENS)
@@ -85,12 +85,13 @@ def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
 
 def _stops(body: Body) -> tuple[str, ...]:
     """The texts that end an output; an empty one is none, as for llama.cpp's server."""
-    stop = body.get("stop")
+    name = "stop" if body.get("stop_sequences") is None else "stop_sequences"
+    stop = body.get(name)
     stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    stops = [each for each in (text(each, "stop") for each in stops) if each]
+    stops = [each for each in (text(each, name) for each in stops) if each]
     if len(stops) > MAX_STOPS or any(len(each) > MAX_STOP_CHARACTERS for each in stops):
         raise bad_value(
-            "stop", f"stop must be at most {MAX_STOPS} texts of at most {MAX_STOP_CHARACTERS} characters."
+            name, f"{name} must be at most {MAX_STOPS} texts of at most {MAX_STOP_CHARACTERS} characters."
         )
     return tuple(stops)
 

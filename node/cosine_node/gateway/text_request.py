@@ -1,7 +1,7 @@
 """Requests for text: the bodies of chat and plain completions, checked and made alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
@@ -32,6 +32,8 @@ from cosine_protocol.request import MAX_SEED
 
 MAX_CHOICES: Final = 64
 """Bounds the work of one request: four times the generations that a gateway runs at once by default."""
+OWN_FIELDS: Final = {"documents": "documents", "reasoning_effort": "reasoning_effort"}
+"""Options of a template that have a field of a chat's body to themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,8 @@ class TextRequest:
     `asked` are the options of the text that the body names; the model's own generation config sets the defaults of
     the others, and `otherwise` holds where it says nothing. With `is_echoed` the text begins with the prompt.
     Without `adds_special_tokens` prompts are read without those that the tokenizer adds. Only requests of the same
-    `cache_salt` share cached prefixes.
+    `cache_salt` share cached prefixes. `wishes` are options of a chat's template that are left out where it does
+    not read them, `template_fields` the fields of the body that hold an option of it, by its name.
     """
 
     model: str | None
@@ -66,6 +69,8 @@ class TextRequest:
     is_echoed: bool = False
     adds_special_tokens: bool = True
     cache_salt: str = ""
+    wishes: Mapping[str, Any] = field(default_factory=dict)
+    template_fields: Mapping[str, str] = field(default_factory=lambda: OWN_FIELDS)
 
     @property
     def is_generating(self) -> bool:
@@ -89,7 +94,7 @@ Parse = Callable[[Body], TextRequest]
 def parse_chat(body: Body) -> TextRequest:
     """The body of `/v1/chat/completions`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_CHATS)
-    return _text_request(
+    return text_request(
         body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
 
@@ -98,7 +103,7 @@ def parse_completion(body: Body) -> TextRequest:
     """The body of `/v1/completions`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_COMPLETIONS)
     prompts = _prompts(required(body, "prompt"))
-    request = _text_request(
+    request = text_request(
         body, prompt_field="prompt", prompts=prompts, least_tokens=0, otherwise=COMPLETION_DEFAULTS
     )
     adds_special_tokens = stated_flag(body, "add_special_tokens") is not False
@@ -120,10 +125,10 @@ def _prompts(prompt: Any) -> tuple[Prompt, ...]:
     )
 
 
-def _text_request(
+def text_request(
     body: Body, *, prompt_field: str, prompts: Sequence[Prompt], least_tokens: int, otherwise: GenerationOptions
 ) -> TextRequest:
-    """The fields that both kinds of bodies have. Raises `ApiError`."""
+    """The fields that bodies of all kinds have. Raises `ApiError`."""
     n = whole(body, "n", 1, low=1, high=MAX_CHOICES)
     if n * len(prompts) > MAX_CHOICES:
         raise bad_value("n", f"One request may ask for at most {MAX_CHOICES} texts; send several.")
@@ -182,23 +187,23 @@ def _message(message: Any, path: str) -> Message:
     """The fields that templates read; what a role means is up to the target's."""
     if not isinstance(message, dict):
         raise bad_value(path, f"{path} must be an object with role and content.")
-    for field in ("function_call", "audio"):
-        if message.get(field):
-            raise unsupported(f"{path}.{field}", f"{path}.{field} is not supported here.")
+    for known in ("function_call", "audio"):
+        if message.get(known):
+            raise unsupported(f"{path}.{known}", f"{path}.{known} is not supported here.")
     role = text(required(message, "role", path=f"{path}.role"), f"{path}.role")
     if role != "assistant" and "content" not in message:
         raise bad_value(f"{path}.content", f"{path}.content is required.")
-    fields: dict[str, Any] = {"role": role, "content": _content(message.get("content"), f"{path}.content")}
-    for field in ("name", "tool_call_id", *REASONING):
-        if message.get(field) is not None:
-            fields[field] = text(message[field], f"{path}.{field}")
+    fields: dict[str, Any] = {"role": role, "content": read_content(message.get("content"), f"{path}.content")}
+    for known in ("name", "tool_call_id", *REASONING):
+        if message.get(known) is not None:
+            fields[known] = text(message[known], f"{path}.{known}")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise bad_value(f"{path}.tool_calls", f"{path}.tool_calls must be a list of objects.")
     return fields | ({"tool_calls": unicode_throughout(calls, f"{path}.tool_calls")} if calls else {})
 
 
-def _content(content: Any, path: str) -> str:
+def read_content(content: Any, path: str) -> str:
     """Text; none is empty, and parts that are all text are joined by line breaks as vLLM does."""
     if content is None:
         return ""

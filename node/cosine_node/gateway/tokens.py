@@ -1,6 +1,7 @@
 """Texts as token ids and back, by the target's own tokenizer and template: vLLM's and llama.cpp's endpoints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -83,16 +84,20 @@ def described(codec: TextTokenizer) -> Json:
     return {"bos_token": None, "eos_token": None, **codec.named_tokens, "chat_template": template}
 
 
-def check_template(chat: Chat, codec: TextTokenizer) -> None:
-    """Raise `ApiError` for an option that the template of a chat does not read, unless it asks for nothing.
+def fitted(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], fields: Mapping[str, str]) -> Chat:
+    """The chat with those of the wishes that its template reads.
 
-    Whoever sends documents, or an effort, would get an answer without.
+    Raises `ApiError` for an option of its own that the template does not read, unless it asks for nothing: whoever
+    sends documents, or an effort, would get an answer without. `fields` hold such options in the body, by their
+    names; any other is one of `chat_template_kwargs`.
     """
     template = codec.chat_template(chat.template, has_tools=chat.tools is not None)
     for name, value in {**chat.template_options, "documents": chat.documents}.items():
         if value and value != "none" and name not in template:
-            field = name if name in ("documents", "reasoning_effort") else "chat_template_kwargs"
+            field = fields.get(name, "chat_template_kwargs")
             raise unsupported(field, f"{field} is not supported here: the target's template does not read {name}.")
+    read = {name: value for name, value in wishes.items() if name in template}
+    return replace(chat, template_options={**chat.template_options, **read})
 
 
 def _chat(body: Body) -> Chat:

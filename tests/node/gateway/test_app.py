@@ -81,6 +81,8 @@ def test_a_key_is_found_whatever_its_spelling_and_told_from_others() -> None:
     for header in ("", "one", "Basic one", "Bearer", "Bearer ", "Bearer three", "Bearer one two"):
         assert matched_key(KNOWN, header) is None
         assert matched_key([], header) == b""
+        assert matched_key(KNOWN, header, "two") == KNOWN[1]
+        assert matched_key(KNOWN, header, "three") is matched_key(KNOWN, header, "Bearer one") is None
 
 
 @given(st.text(st.characters(max_codepoint=255)))

@@ -6,8 +6,8 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.text_request import parse_chat
-from cosine_node.gateway.tokens import check_template, described
+from cosine_node.gateway.text_request import OWN_FIELDS, parse_chat
+from cosine_node.gateway.tokens import described, fitted
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.tokenizer import load_tokenizer
 from tests.node.gateway.gateways import MODEL, ChatLetters, asked
@@ -103,8 +103,14 @@ def test_what_the_template_does_not_read_is_refused_unless_it_asks_for_nothing(
     (chat,) = parse_chat({"messages": CHAT, **options}).prompts
     assert isinstance(chat, Chat)
     if field is None:
-        check_template(chat, Thinking())
+        assert fitted(chat, Thinking(), wishes={}, fields=OWN_FIELDS) == chat
         return
     with pytest.raises(ApiError) as refused:
-        check_template(chat, Thinking())
+        fitted(chat, Thinking(), wishes={}, fields=OWN_FIELDS)
     assert (refused.value.status, refused.value.param) == (400, field)
+
+
+def test_a_wish_is_left_out_where_the_template_does_not_read_it() -> None:
+    wishes = {"enable_thinking": False, "reasoning_effort": "high"}
+    chat = fitted(Chat(CHAT, template_options={"other": ""}), Thinking(), wishes=wishes, fields=OWN_FIELDS)
+    assert chat.template_options == {"other": "", "enable_thinking": False}

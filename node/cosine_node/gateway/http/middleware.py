@@ -87,17 +87,19 @@ def key_digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def matched_key(known: Sequence[bytes], authorization: str) -> bytes | None:
-    """The digest of the key in an `Authorization` header, None if it is none of those known; `b""` without any.
+def matched_key(known: Sequence[bytes], authorization: str, api_key: str = "") -> bytes | None:
+    """The digest of the key in an `Authorization` header, or else in an `x-api-key` one, as Anthropic has it.
 
-    Keys are compared in constant time whatever their number and length.
+    None if it is none of those known; `b""` without any. Keys are compared in constant time whatever their number
+    and length.
     """
-    scheme, _, given = authorization.partition(" ")
-    digest = key_digest(given.strip())
-    matches = [compare_digest(digest, each) for each in known]
+    scheme, _, token = authorization.partition(" ")
+    given = [token.strip() if scheme.lower() == "bearer" else "", api_key.strip()]
+    digests = [key_digest(each) for each in given]
+    matches = [[compare_digest(digest, each) for each in known] for digest in digests]
     if not known:
         return b""
-    return digest if scheme.lower() == "bearer" and any(matches) else None
+    return next((digest for digest, found in zip(digests, matches, strict=True) if any(found)), None)
 
 
 class KeyCheck:
@@ -108,11 +110,12 @@ class KeyCheck:
         self._known = [key_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = matched_key(self._known, Headers(scope=scope).get("authorization", ""))
+        headers = Headers(scope=scope)
+        key = matched_key(self._known, headers.get("authorization", ""), headers.get("x-api-key", ""))
         if key is None:
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
-                "The API key is missing or wrong; send it as `Authorization: Bearer KEY`.",
+                "The API key is missing or wrong; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
