@@ -53,7 +53,7 @@ class Refusal:
     neutral: tuple[Any, ...] = ()
 
 
-def _refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
+def refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
     return {name: Refusal(reason, neutral) for name, neutral in fields.items()}
 
 
@@ -66,7 +66,7 @@ _ONE_MODEL: Final = "the target is served as it is"
 _SHAPE: Final = "replies have OpenAI's shape, with the text as it is"
 
 REFUSED: Final[Mapping[str, Refusal]] = {
-    **_refused(
+    **refused(
         _NO_SAMPLER,
         adaptive_target=(-1,),
         allowed_token_ids=NOTHING,
@@ -115,7 +115,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         watermark=(False,),
         xtc_probability=OFF,
     ),
-    **_refused(
+    **refused(
         _NO_GRAMMAR,
         ebnf=NOTHING,
         format=NOTHING,
@@ -126,7 +126,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         guided_whitespace_pattern=NOTHING,
         structural_tag=NOTHING,
     ),
-    **_refused(
+    **refused(
         "no peer of a swarm sees to it that a call of a tool is well formed",
         function_call=("none", "auto"),
         functions=NOTHING,
@@ -135,7 +135,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         tools=NOTHING,
         web_search_options=(),
     ),
-    **_refused(
+    **refused(
         _NO_PROBABILITIES,
         decoder_input_details=(False,),
         details=(False,),
@@ -149,10 +149,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         top_logprobs_num=OFF,
         top_n_tokens=OFF,
     ),
-    **_refused(
-        "verifiers send no probabilities to choose by; ask for n choices instead", best_of=(1,), n_cmpl=(1,)
-    ),
-    **_refused(
+    **refused("verifiers send no probabilities to choose by; ask for n choices instead", best_of=(1,), n_cmpl=(1,)),
+    **refused(
         _TEXT_ALONE,
         audio=NOTHING,
         image_data=NOTHING,
@@ -162,7 +160,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         multimodal_data=NOTHING,
         prompt_embeds=NOTHING,
     ),
-    **_refused(
+    **refused(
         _OWN_TEMPLATE,
         chat_template=NOTHING,
         custom_chat_template=NOTHING,
@@ -174,7 +172,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         thinking_forced_open=(False,),
         verbosity=("medium",),
     ),
-    **_refused(
+    **refused(
         _ONE_MODEL,
         adapter_id=NOTHING,
         lora=NOTHING,
@@ -185,7 +183,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         provider=NOTHING,
         transforms=NOTHING,
     ),
-    **_refused(
+    **refused(
         "a prompt is read as it is, or refused where it is too long",
         input_ids=NOTHING,
         raw=(False,),
@@ -193,7 +191,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         truncate_prompt_tokens=(-1,),
         truncation_length=OFF,
     ),
-    **_refused(
+    **refused(
         _SHAPE,
         include_reasoning=(True,),
         include_stop_str_in_output=(False,),
@@ -214,20 +212,20 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         t_max_predict_ms=OFF,
         with_pieces=(False,),
     ),
-    **_refused("texts are written from their beginning to their end", suffix=NOTHING),
-    **_refused("its name here is max_tokens", max_new_tokens=(), n_predict=()),
-    **_refused("its name here is min_tokens", min_new_tokens=OFF),
-    **_refused("repetition_penalty is about all that was written; send that", repeat_penalty=(1,), rep_pen=(1,)),
-    **_refused("ask with temperature 0 instead", greedy=(False,)),
+    **refused("texts are written from their beginning to their end", suffix=NOTHING),
+    **refused("its name here is max_tokens", max_new_tokens=(), n_predict=()),
+    **refused("its name here is min_tokens", min_new_tokens=OFF),
+    **refused("repetition_penalty is about all that was written; send that", repeat_penalty=(1,), rep_pen=(1,)),
+    **refused("ask with temperature 0 instead", greedy=(False,)),
 }
 """The fields that would change a text, or how it is told, in a way that is not to be had here."""
 
 _ONLY: Final[Mapping[str, Refusal]] = {
-    **_refused(_OWN_TEMPLATE, add_special_tokens=(False,)),
-    **_refused("a chat is not told again; ask for a completion", echo=(False,)),
-    **_refused("it is for completions; send messages", prompt=()),
-    **_refused("it is for chats; send a prompt", messages=()),
-    **_refused(
+    **refused(_OWN_TEMPLATE, add_special_tokens=(False,)),
+    **refused("a chat is not told again; ask for a completion", echo=(False,)),
+    **refused("it is for completions; send messages", prompt=()),
+    **refused("it is for chats; send a prompt", messages=()),
+    **refused(
         "it is for chats, which have a template",
         add_generation_prompt=(),
         chat_template_kwargs=NOTHING,
@@ -239,12 +237,18 @@ _ONLY: Final[Mapping[str, Refusal]] = {
 """What is said of a field that the other kind of bodies may have."""
 
 
-def refuse_others(body: Body, honoured: Set[str]) -> None:
+def refuse_others(
+    body: Body,
+    honoured: Set[str],
+    *,
+    harmless: Set[str] = HARMLESS,
+    refusals: Mapping[str, Refusal] = REFUSED,
+) -> None:
     """Raise `ApiError` for the first field that is neither honoured nor harmless, nor asks for nothing."""
     for name, value in body.items():
-        if value is None or name in honoured or name in HARMLESS:
+        if value is None or name in honoured or name in harmless:
             continue
-        refusal = REFUSED.get(name) or _ONLY.get(name)
+        refusal = refusals.get(name) or _ONLY.get(name)
         if refusal is None:
             raise _unknown(name, honoured)
         # The best n of n are all of them.

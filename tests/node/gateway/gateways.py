@@ -5,7 +5,7 @@ import json
 import queue
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -229,13 +229,19 @@ class ServedGateway:
 
 
 @contextmanager
-def served(*, curve: CostCurve = QUICK, drain_s: float = 5.0, **options: Any) -> Iterator[ServedGateway]:
+def served(
+    *,
+    swarm_of: Callable[..., AbstractAsyncContextManager[SimulatedSwarm]] = letter_swarm,
+    curve: CostCurve = QUICK,
+    drain_s: float = 5.0,
+    **options: Any,
+) -> Iterator[ServedGateway]:
     """A gateway on a socket in a thread of its own; `options` are fields of `GatewayOptions`."""
     ready: Future[ServedGateway] = Future()
 
     async def serve() -> None:
         place, closing = listening(HOST, 0), asyncio.Event()
-        async with letter_swarm(curve=curve) as swarm:
+        async with swarm_of(curve=curve) as swarm:
             loop = asyncio.get_running_loop()
             gateway = ServedGateway(url_of(place, HOST), loop, swarm, asyncio.Event())
 

@@ -1,49 +1,74 @@
 """No field of a body is ignored in silence: it is honoured, cannot change a text, or is refused by name."""
 
+import re
+from collections.abc import Set
 from typing import Any, Final
 
 import pytest
 from openai.types import completion_create_params as of_completions
 from openai.types.chat import completion_create_params as of_chats
+from openai.types.responses import response_create_params as of_responses
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.fields import HARMLESS, HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS, REFUSED
+from cosine_node.gateway.responses.request import (
+    HARMLESS_IN_RESPONSES,
+    HONOURED_IN_RESPONSES,
+    REFUSED_IN_RESPONSES,
+    parse_response,
+)
 from cosine_node.gateway.text_request import Parse, parse_chat, parse_completion
 
 CHAT: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: Final[dict[str, Any]] = {"prompt": "hi"}
 OF_CHATS: Final = sorted(of_chats.CompletionCreateParamsStreaming.__annotations__)
 OF_COMPLETIONS: Final = sorted(of_completions.CompletionCreateParamsStreaming.__annotations__)
+RESPONSE: Final[dict[str, Any]] = {"input": "hi"}
+OF_RESPONSES: Final = sorted(
+    {
+        **of_responses.ResponseCreateParamsBase.__annotations__,
+        **of_responses.ResponseCreateParamsStreaming.__annotations__,
+    }
+)
 NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
 
 
-def test_a_field_stands_in_one_table() -> None:
-    for honoured in (HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS):
-        assert not honoured & HARMLESS
-        assert not honoured & REFUSED.keys()
-    assert not HARMLESS & REFUSED.keys()
+@pytest.mark.parametrize(
+    ("honoured", "harmless", "refused"),
+    [
+        (HONOURED_IN_CHATS, HARMLESS, REFUSED.keys()),
+        (HONOURED_IN_COMPLETIONS, HARMLESS, REFUSED.keys()),
+        (HONOURED_IN_RESPONSES, HARMLESS_IN_RESPONSES, REFUSED_IN_RESPONSES.keys()),
+    ],
+)
+def test_a_field_stands_in_one_table(honoured: Set[str], harmless: Set[str], refused: Set[str]) -> None:
+    assert not honoured & harmless
+    assert not honoured & refused
+    assert not harmless & refused
 
 
 @pytest.mark.parametrize(
-    ("parse", "body", "name"),
+    ("parse", "body", "harmless", "name"),
     [
-        *((parse_chat, CHAT, name) for name in OF_CHATS),
-        *((parse_completion, COMPLETION, name) for name in OF_COMPLETIONS),
-        *((parse_chat, CHAT, name) for name in sorted(REFUSED)),
-        *((parse_completion, COMPLETION, name) for name in sorted(REFUSED)),
+        *((parse_chat, CHAT, HARMLESS, name) for name in OF_CHATS),
+        *((parse_completion, COMPLETION, HARMLESS, name) for name in OF_COMPLETIONS),
+        *((parse_response, RESPONSE, HARMLESS_IN_RESPONSES, name) for name in OF_RESPONSES),
+        *((parse_chat, CHAT, HARMLESS, name) for name in sorted(REFUSED)),
+        *((parse_completion, COMPLETION, HARMLESS, name) for name in sorted(REFUSED)),
+        *((parse_response, RESPONSE, HARMLESS_IN_RESPONSES, name) for name in sorted(REFUSED_IN_RESPONSES)),
     ],
 )
-def test_every_field_of_openais_schemas_and_of_our_tables_is_looked_at(
-    parse: Parse, body: dict[str, Any], name: str
+def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(
+    parse: Parse, body: dict[str, Any], harmless: Set[str], name: str
 ) -> None:
     """None of them takes an object that nobody knows, but those whose value changes nothing."""
     asked = body | {name: NOBODYS}
-    if name in HARMLESS:
+    if name in harmless:
         assert parse(asked) == parse(body)
         return
     with pytest.raises(ApiError) as refused:
         parse(asked)
-    assert (refused.value.status, (refused.value.param or "").partition("[")[0]) == (400, name)
+    assert (refused.value.status, re.split(r"[.\[]", refused.value.param or "")[0]) == (400, name)
     assert refused.value.message.endswith(".") and name in refused.value.message
 
 

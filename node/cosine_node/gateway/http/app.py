@@ -24,6 +24,8 @@ from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer
 from cosine_node.gateway.reply_writer import Json, own_config
+from cosine_node.gateway.responses.reply import response_writer
+from cosine_node.gateway.responses.request import parse_response
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
@@ -182,10 +184,16 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
             raise no_such_model(name, service.model_names)
         return JSONResponse(await describe(name))
 
+    async def stored_response(_: Request) -> Response:
+        message = "Nothing is stored here: send the whole conversation as input."
+        raise ApiError(HTTPStatus.NOT_FOUND, message, code="not_found")
+
     return [
         *_token_routes(service, watch),
         Route("/chat/completions", Endpoint(service, parse_chat, choices_writer(CHAT)), methods=["POST"]),
         Route("/completions", Endpoint(service, parse_completion, choices_writer(COMPLETION)), methods=["POST"]),
+        Route("/responses", Endpoint(service, parse_response, response_writer), methods=["POST"]),
+        Route("/responses/{name:path}", stored_response, methods=["GET", "POST", "DELETE"]),
         Route("/models", models),
         Route("/models/{name:path}", model),
     ]

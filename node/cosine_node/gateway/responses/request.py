@@ -1,0 +1,196 @@
+"""Bodies of responses: what is asked, checked and made a request for text."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import bad_value, unsupported
+from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text
+from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
+from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
+from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
+from cosine_node.gateway.text_options import CHAT_DEFAULTS
+from cosine_node.gateway.text_request import TextRequest, read_content, text_request
+from cosine_node.gateway.turns import Turns
+from cosine_p2p.request.chat import Chat
+from cosine_p2p.request.options import GenerationOptions
+
+# Agents say nothing of a length, and write whole files: one of some hundred lines.
+DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 8192}
+
+HONOURED_IN_RESPONSES: Final = (HONOURED - CONSTRAINTS - {"max_completion_tokens", "max_tokens", "n"}) | {
+    "include", "input", "instructions", "max_output_tokens", "parallel_tool_calls", "reasoning", "text",
+    "tool_choice", "tools",
+}  # fmt: skip
+HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
+    # Of images, of tools that a server runs, and of what is stored: there are none.
+    "image", "max_tool_calls", "client_metadata",
+    # Of what may be talked about; nobody here judges that.
+    "access_programs",
+    # What is too long is refused, in an error that says so.
+    "truncation",
+}  # fmt: skip
+_NOTHING_STORED: Final = "nothing is stored here; send the whole conversation as input"
+REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
+    **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_RESPONSES},
+    **refused(_NOTHING_STORED, background=(False,), conversation=(), previous_response_id=("",), prompt=()),
+    **refused("a conversation is read as it is; shorten it yourself", context_management=([],)),
+    **refused("its name here is input", messages=()),
+    **refused("its name here is max_output_tokens", max_tokens=(), max_completion_tokens=()),
+    **refused("a response is one text; send several requests", n=(1,)),
+    **refused("its name here is text.format", response_format=()),
+    **refused("its name here is reasoning.effort", reasoning_effort=()),
+}
+
+
+def parse_response(body: Body) -> TextRequest:
+    """The body of `/v1/responses`. Raises `ApiError`."""
+    refuse_others(body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES)
+    _check_include(body)
+    tools = Tools.read(body)
+    choice, usable = tools.chosen(body)
+    effort = _effort(body)
+    chat = Chat(
+        _turns(body).messages,
+        tools=list(usable) or None,
+        tool_choice=choice,
+        calls_in_parallel=stated_flag(body, "parallel_tool_calls") is not False,
+        template_options=effort,
+    )
+    request = text_request(body, prompt_field="input", prompts=(chat,), least_tokens=1, otherwise=DEFAULTS)
+    return replace(
+        request,
+        asked={**request.asked, **_format(body)},
+        template_fields={"reasoning_effort": "reasoning.effort"},
+    )
+
+
+def _check_include(body: Body) -> None:
+    """Raise `ApiError` for what a reply cannot include; most is of tools that are not there, and never comes."""
+    asked = body.get("include") or []
+    if not isinstance(asked, list) or not all(isinstance(each, str) for each in asked):
+        raise bad_value("include", "include must be a list of names.")
+    if "message.output_text.logprobs" in asked:
+        raise unsupported("include", "include is not supported here with message.output_text.logprobs.")
+
+
+def _effort(body: Body) -> dict[str, Any]:
+    """The options of a template for how hard the model shall think."""
+    reasoning = body.get("reasoning")
+    if not isinstance(reasoning, dict | None):
+        raise bad_value("reasoning", "reasoning must be an object.")
+    for name, value in (reasoning or {}).items():
+        if name not in ("effort", "summary", "generate_summary", "context") and value is not None:
+            shown = ascii_name(name)
+            raise unsupported(f"reasoning.{shown}", f"reasoning.{shown} is not supported here.")
+    effort = (reasoning or {}).get("effort")
+    if effort is None:
+        return {}
+    effort = text(effort, "reasoning.effort")
+    # Templates that know no effort have a switch.
+    switch = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **switch}
+
+
+def _format(body: Body) -> dict[str, Any]:
+    """The option for what the text must be."""
+    asked = body.get("text")
+    if not isinstance(asked, dict | None):
+        raise bad_value("text", "text must be an object.")
+    for name, value in (asked or {}).items():
+        if name not in ("format", "verbosity"):
+            shown = ascii_name(name)
+            raise unsupported(f"text.{shown}", f"text.{shown} is not supported here.")
+        if name == "verbosity" and value not in (None, "medium"):
+            raise unsupported("text.verbosity", "text.verbosity is not supported here: ask for it in words.")
+    match (asked or {}).get("format"):
+        case None | {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return dict([schema(ANY_OBJECT, "text.format")])
+        case {"type": "json_schema", "schema": wanted}:
+            return dict([schema(wanted, "text.format.schema")])
+    raise bad_value("text.format", "text.format must be of type text, json_object, or json_schema with a schema.")
+
+
+def _turns(body: Body) -> Turns:
+    """The turns of the instructions and the input."""
+    turns = Turns()
+    if body.get("instructions") is not None:
+        turns.instruct(text(body["instructions"], "instructions"))
+    given = required(body, "input")
+    if isinstance(given, str):
+        turns.say("user", text(given, "input"))
+        return turns
+    if not isinstance(given, list) or not given:
+        raise bad_value("input", "input must be a text, or a list of at least one item.")
+    for index, item in enumerate(given):
+        path = f"input[{index}]"
+        if not isinstance(item, dict):
+            raise bad_value(path, f"{path} must be an object.")
+        kind = item.get("type") or "message"
+        read = _ITEMS.get(kind) if isinstance(kind, str) else None
+        if read is None:
+            shown = ascii_name(kind) if isinstance(kind, str) else "that"
+            raise unsupported(f"{path}.type", f"{path} is of type {shown}, which is not supported here.")
+        read(item, path, turns)
+    return turns
+
+
+def _message(item: Body, path: str, turns: Turns) -> None:
+    said = read_content(required(item, "content", path=f"{path}.content"), f"{path}.content")
+    match item.get("role"):
+        case "user" | "assistant" as role:
+            turns.say(role, said)
+        case "system" | "developer":
+            turns.instruct(said)
+        case _:
+            raise bad_value(f"{path}.role", f"{path}.role must be user, assistant, system or developer.")
+
+
+def _reasoning(item: Body, path: str, turns: Turns) -> None:
+    """What the model thought, or else its summary; what is encrypted nobody here can read."""
+    for name in ("content", "summary"):
+        parts = item.get(name) or []
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise bad_value(f"{path}.{name}", f"{path}.{name} must be a list of objects.")
+        for index, part in enumerate(parts):
+            turns.reason(text(part.get("text"), f"{path}.{name}[{index}].text"))
+        if parts:
+            return
+
+
+def _call(item: Body, path: str, turns: Turns) -> None:
+    arguments = text(item.get("arguments") or "{}", f"{path}.arguments")
+    turns.call(_call_id(item, path), _called(item, path), arguments)
+
+
+def _custom_call(item: Body, path: str, turns: Turns) -> None:
+    said = text(item.get("input") or "", f"{path}.input")
+    turns.call(_call_id(item, path), _called(item, path), custom_arguments(said))
+
+
+def _output(item: Body, path: str, turns: Turns) -> None:
+    turns.answer(_call_id(item, path), read_content(item.get("output"), f"{path}.output"))
+
+
+def _call_id(item: Body, path: str) -> str:
+    return text(required(item, "call_id", path=f"{path}.call_id"), f"{path}.call_id")
+
+
+def _called(item: Body, path: str) -> str:
+    """The name by which the model knows a tool that was called, which need not be there any more."""
+    name = text(required(item, "name", path=f"{path}.name"), f"{path}.name")
+    namespace = item.get("namespace")
+    return Tool(name, None if namespace is None else text(namespace, f"{path}.namespace")).flat_name
+
+
+_ITEMS: Final[Mapping[str, Callable[[Body, str, Turns], None]]] = {
+    "message": _message,
+    "reasoning": _reasoning,
+    "function_call": _call,
+    "function_call_output": _output,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _output,
+}
+"""What may stand in a conversation."""
