@@ -1,0 +1,82 @@
+"""Installs clients of other makers and lets each do its jobs at a gateway over a swarm on this machine.
+
+It needs PyPI, the npm registry, Node.js and some gigabytes of disk.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cosine_node import zoo
+from tests.clients.catalogue import CLIENTS, Client
+from tests.clients.installation import Installation, NotInstalled, Outcome
+from tests.clients.page import Tried, page_of
+from tests.e2e.conftest import swarm_in
+from tests.e2e.nodes import Node
+
+LOG: Final = logging.getLogger(__name__)
+MODEL: Final = "cosine"
+KEY: Final = "sesame"
+SMOL: Final = ("zoo:smol-target", "SmolLM2 135M", "zoo:smol-general")
+TOY: Final = ("zoo:target", "the embedded toy target", "zoo:draft-general")
+
+
+def main() -> int:
+    """0 where every job was done."""
+    parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="CLIENT", help="; ".join(client.name for client in CLIENTS))
+    parser.add_argument("--out", type=Path, help="the page to write")
+    parser.add_argument("--cache", type=Path, help="where clients are installed and stay, by default a new folder")
+    options = parser.parse_args()
+    if unknown := set(options.names) - {client.name for client in CLIENTS}:
+        parser.error(f"there is no client {', '.join(sorted(unknown))}")
+    logging.basicConfig(format="%(message)s")
+    LOG.setLevel(logging.INFO)
+    chosen = [client for client in CLIENTS if client.name in options.names or not options.names]
+    _, described, _ = target = SMOL if "smol-target" in zoo.names(zoo.Family.SMOL) else TOY
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with gateway(target, folder) as url:
+            tried = [try_client(client, url, options.cache or folder / "installed", folder) for client in chosen]
+    if options.out:
+        options.out.write_text(page_of(tried, target=described), "utf-8")
+    return sum(bool(outcome.failed) for each in tried for outcome in each.outcomes)
+
+
+@contextmanager
+def gateway(target: Sequence[str], folder: Path) -> Iterator[str]:
+    """The address of a gateway over a verifier and a drafter, without a setting of whoever runs this."""
+    name, _, drafter = target
+    homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
+    os.environ |= {**homes, "HF_HUB_OFFLINE": "1"}
+    with swarm_in(folder, target=name, dtype=None, drafters=[drafter]) as swarm:
+        serve = ("serve", "--port", "0", "--target", name, "--api-key", KEY, "--timeout", "600", *swarm.peers)
+        node = Node.start("gateway", serve, folder).wait_ready()
+        try:
+            yield str(node.ready["url"])
+        finally:
+            node.close()
+
+
+def try_client(client: Client, url: str, cache: Path, folder: Path) -> Tried:
+    """Install a client and let it do its jobs."""
+    try:
+        installed = Installation.make(client, cache.absolute())
+    except NotInstalled as error:
+        tried = Tried(client, "none", [Outcome("installation", failed=str(error))])
+    else:
+        outcomes = installed.jobs_done((url, MODEL, KEY), folder / "homes" / client.folder)
+        tried = Tried(client, installed.version, outcomes)
+    for outcome in tried.outcomes:
+        LOG.info("%s %s, %s: %s", client.name, tried.version, outcome.job, outcome.failed or outcome.shown)
+    return tried
+
+
+if __name__ == "__main__":
+    sys.exit(main())
