@@ -267,6 +267,7 @@ class AsyncClient:
             published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
+            encoded = await self._encoder.encode(codec, checked)
             requests = requests_of(
                 verifiers,
                 {
@@ -275,7 +276,7 @@ class AsyncClient:
                     **asked,
                     "bad_words": await self._encode_words(codec, asked["bad_words"]),
                 },
-                tokens=await self._encoder.encode(codec, checked),
+                tokens=encoded.tokens,
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),
@@ -294,6 +295,7 @@ class AsyncClient:
             sessions,
             codec,
             place.links,
+            reply=encoded.reply,
             stop=asked["stop"],
             unspoken=asked["stop_token_ids"],
             observer=self._observer,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cosine_p2p.replies.parts import Part, ToolCall
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence
@@ -15,13 +16,15 @@ class Chunk:
     the verifier's own drafter, or `"target"`.
 
     Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
-    others decoded. `text` may be empty while a character or a possible stop string is incomplete.
+    others decoded. `text` may be empty while a character or a possible stop string is incomplete. `parts` tell
+    apart what the text says, thinks and calls, as soon as it is certain; of a prompt that is no chat all is said.
     """
 
     text: str
     token_ids: tuple[int, ...]
     source: str
     is_copied: bool = False
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class Generation:
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
     data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens. `audit` is
     None where a client audits nothing at all.
+
+    `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
+    `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
+    it calls. Of any other prompt `content` is the text.
     """
 
     text: str
@@ -137,6 +144,10 @@ class Generation:
     generation_config: AppliedConfig = AppliedConfig()
     receipts: int = 0
     audit: AuditReport | None = None
+    content: str = ""
+    reasoning: str = ""
+    reasoning_tokens: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Observer(Protocol):

@@ -3,8 +3,11 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 
+from cosine_p2p.replies.calls import call_id
+from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
@@ -14,6 +17,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.session.warm_spare import WarmSpare
 from cosine_p2p.text.detokenizer import Piece, TextAssembler
+from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
@@ -31,7 +35,8 @@ class Run:
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
     has committed anything. There is no text of `unspoken` tokens. Once all text is there, `audit` begins the audit
     of the session that brought it, and `give_receipts` tells its drafters of it; `check_failover` compares the
-    verifiers of a session on the way. With `keeps_spare_warm` a second verifier is kept ready to go on.
+    verifiers of a session on the way. With `keeps_spare_warm` a second verifier is kept ready to go on. The `reply`
+    says how that to a chat is written; it ends where it has all the calls that it may have.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Run:
         codec: TextTokenizer,
         links: Links,
         *,
+        reply: ReplyForm | None = None,
         stop: Iterable[str] = (),
         unspoken: Collection[int] = (),
         observer: Observer | None = None,
@@ -62,7 +68,11 @@ class Run:
         self._log = request_log(logger, self._session.d_0)
         self._links = links
         self._unspoken = frozenset(unspoken)
-        self._assembler = TextAssembler(codec, self.request.prompt, [text for text in stop if text])
+        stops = [text for text in stop if text]
+        self._assembler = TextAssembler(codec, self.request.prompt, stops, shows_special=reply is not None)
+        self._reader = None if reply is None else reply.reader(partial(call_id, self._session.d_0))
+        self._parts: list[Part] = []
+        self._reasoning_tokens = 0
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
@@ -104,11 +114,7 @@ class Run:
         finally:
             await stream.aclose()
             self._ended_s = _now_s()
-            rest = ""
-            if is_whole and not self._is_stopped:
-                piece = self._assembler.finish()
-                rest, self._is_stopped = piece.text, piece.is_stopped
-            self._text.append(rest)
+            rest = self._finish() if is_whole else Chunk("", (), TARGET_SOURCE)
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
             if is_whole and self._begin_audit is not None:
@@ -117,8 +123,8 @@ class Run:
                 self._receipts = self._give_receipts(self._session)
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
-        if rest:
-            yield Chunk(rest, (), TARGET_SOURCE)
+        if rest.text or rest.parts:
+            yield rest
 
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
         """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
@@ -164,23 +170,45 @@ class Run:
         pairs = zip(committed.tokens, sources, strict=True)
         for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
             ids, texts = [], []
+            parts: list[Part] = []
             for token, _ in run:
                 piece = Piece("") if token in self._unspoken else self._assembler.add(token)
                 ids.append(token)
                 texts.append(piece.text)
-                if piece.is_stopped:
+                self._reasoning_tokens += self._reader is not None and self._reader.is_thinking
+                parts += self._read(piece)
+                if piece.is_stopped or (self._reader is not None and self._reader.is_full):
                     self._is_stopped = True
                     break
             self._token_ids += ids
             self._text.append("".join(texts))
+            self._parts += parts
             if author == HOME_AUTHOR:
                 source = HOME_SOURCE
             else:
                 source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
             self._origins.note(source, is_copied=is_copied, tokens=len(ids))
-            yield Chunk("".join(texts), tuple(ids), source, is_copied)
+            yield Chunk("".join(texts), tuple(ids), source, is_copied, tuple(parts))
             if self._is_stopped:
                 return
+
+    def _finish(self) -> Chunk:
+        """What was held back: no token follows."""
+        text, parts = "", list[Part]()
+        if not self._is_stopped:
+            piece = self._assembler.finish()
+            text, self._is_stopped = piece.text, piece.is_stopped
+            parts += self._read(piece)
+        parts += self._reader.finish() if self._reader is not None else ()
+        self._text.append(text)
+        self._parts += parts
+        return Chunk(text, (), TARGET_SOURCE, parts=tuple(parts))
+
+    def _read(self, piece: Piece) -> Iterable[Part]:
+        """The parts that are certain with more text."""
+        if self._reader is None:
+            return [Content(piece.text)] if piece.text else []
+        return [part for each in piece.shown for part in self._reader.add(each.text, is_special=each.is_special)]
 
     async def audited(self) -> None:
         """Wait a while for the audit that is under way, if one is; `result` has what it found."""
@@ -208,6 +236,7 @@ class Run:
         session, counts = self._session, self._session.counts
         sent, received = self._links.traffic()
         drafters = session.ledger.reports()
+        reply = Reply.of(self._parts)
         return Generation(
             text="".join(self._text),
             token_ids=tuple(self._token_ids),
@@ -239,6 +268,10 @@ class Run:
             generation_config=self._applied,
             receipts=self._receipts,
             audit=self._audit.report() if self._audit is not None else None,
+            content=reply.content,
+            reasoning=reply.reasoning,
+            reasoning_tokens=self._reasoning_tokens,
+            tool_calls=reply.tool_calls,
         )
 
     def _finish_reason(self) -> str:

@@ -1,7 +1,9 @@
 """Text of a stream of tokens as soon as it is certain: no later token, and no stop string, takes anything back."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import groupby
 from typing import Final, Protocol
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
@@ -113,19 +115,40 @@ class Detokenizer:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """A part of the text with special tokens: plain text, or the text of one special token."""
+
+    text: str
+    is_special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became certain. `is_stopped` says that a stop string ended the output."""
+    """Text that became certain. `is_stopped` says that a stop string ended the output.
+
+    `shown` is the same with the special tokens in it, where an assembler is told to show them.
+    """
 
     text: str
     is_stopped: bool = False
+    shown: tuple[Shown, ...] = ()
+
+
+class _Kind(Enum):
+    """Where a character of the output is from: its text, a special token of a stop string, or another one."""
+
+    PLAIN = auto()
+    SOUGHT = auto()
+    SPECIAL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class _Character:
-    """A character of the output; one of a special token is looked at, and never given."""
+    """A character of the output. The first one of a special token has all its text as `token`."""
 
     text: str
-    is_special: bool
+    kind: _Kind
+    token: str = ""
 
 
 class TextAssembler:
@@ -133,89 +156,111 @@ class TextAssembler:
 
     It is cut at the first token with which a stop string is certain to occur: before the one that begins first, if
     there are several by then. `add` holds back whatever could begin a stop string; `finish` gives the rest. A stop
-    string in which a special token stands is looked for in the text with special tokens.
+    string in which a special token stands is looked for in the text with the special tokens that stop strings have.
+    With `shows_special` the pieces have every special token in its place, beside their text.
     """
 
-    def __init__(self, codec: Codec, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, codec: Codec, prompt: Sequence[int], stop: Sequence[str] = (), *, shows_special: bool = False
+    ) -> None:
         self._codec = codec
         self._detokenizer = Detokenizer(codec, prompt)
         self._stop = tuple(stop)
-        self._special_stop: set[str] = set()  # of those, the ones with a special token that has come
+        self._shows_special = shows_special
+        self._special_stop: set[str] = set()  # of the stop strings, those with a special token that has come
         self._held: list[_Character] = []
         # Special tokens that came after text which is not certain yet, by the characters before them.
-        self._waiting: list[tuple[int, str]] = []
+        self._waiting: list[tuple[int, list[_Character]]] = []
 
     def add(self, token: int) -> Piece:
         """One more token; a stopped piece is the last."""
         new = self._detokenizer.add(token)
-        special = self._codec.special_text(token) if self._stop else ""
+        special = self._codec.special_text(token) if self._stop or self._shows_special else ""
         stops = {stop for stop in self._stop if special and special in stop}
-        if stops:
+        if stops or (special and self._shows_special):
             self._special_stop |= stops
+            letters = _special(special, _Kind.SOUGHT if stops else _Kind.SPECIAL)
             pending = self._detokenizer.pending()
-            piece = self._cut([*self._held, *self._characters(pending), *_special(special)])
-            if piece is None:
-                self._waiting.append((len(pending), special))
-            return piece or Piece("")
-        if not new:
+            if stops and (piece := self._cut([*self._held, *self._characters(pending), *letters])) is not None:
+                return piece
+            if pending:
+                self._waiting.append((len(pending), letters))
+                return Piece("")
+            self._held += letters
+        elif new:
+            self._held += self._characters(new)
+            self._waiting = [(count - len(new), letters) for count, letters in self._waiting if count > len(new)]
+            if (piece := self._cut(self._held)) is not None:
+                return piece
+        else:
             return Piece("")
-        self._held += self._characters(new)
-        self._waiting = [(count - len(new), text) for count, text in self._waiting if count > len(new)]
-        piece = self._cut(self._held)
-        if piece is not None:
-            return piece
         certain = self._certain()
-        text = _given(self._held[:certain])
+        given = self._piece(self._held[:certain])
         del self._held[:certain]
-        return Piece(text)
+        return given
 
     def finish(self) -> Piece:
         """The text held back so far: the output has ended. A stop string may be in what was not certain before."""
         self._held += self._characters(self._detokenizer.finish())
-        return self._cut(self._held) or Piece(_given(self._held))
+        return self._cut(self._held) or self._piece(self._held)
 
     def _characters(self, new: str) -> list[_Character]:
         """New text, with the special tokens that belong into it."""
         characters, begun = [], 0
-        for count, special in self._waiting:
+        for count, letters in self._waiting:
             if count <= len(new):
-                characters += [*_plain(new[begun:count]), *_special(special)]
+                characters += [*_plain(new[begun:count]), *letters]
                 begun = count
         return [*characters, *_plain(new[begun:])]
 
     def _cut(self, characters: Sequence[_Character]) -> Piece | None:
         """The text before the first stop string; None if there is none."""
-        plain = _given(characters)
-        ends = [place for stop in self._stop if (place := plain.find(stop)) >= 0]
-        shown = "".join(each.text for each in characters)
-        places = [place for stop in self._special_stop if (place := shown.find(stop)) >= 0]
-        ends += [len(_given(characters[:place])) for place in places]
-        return Piece(plain[: min(ends)], is_stopped=True) if ends else None
+        cuts = []
+        for stops, kinds in self._searches():
+            places, text = _searched(characters, kinds)
+            cuts += [places[found] for stop in stops if (found := text.find(stop)) >= 0]
+        return self._piece(characters[: min(cuts)], is_stopped=True) if cuts else None
 
     def _certain(self) -> int:
         """The number of characters before anything that could begin a stop string."""
-        places = [index for index, each in enumerate(self._held) if not each.is_special]
-        starts = [(self._stop, _given(self._held), places)]
-        if self._special_stop:
-            everything = "".join(each.text for each in self._held)
-            starts.append((tuple(self._special_stop), everything, list(range(len(everything)))))
         certain = len(self._held)
-        for stops, text, place_of in starts:
+        for stops, kinds in self._searches():
+            places, text = _searched(self._held, kinds)
             longest = max(map(len, stops), default=0)
             for start in range(max(0, len(text) - longest + 1), len(text)):
                 if any(stop.startswith(text[start:]) for stop in stops):
-                    certain = min(certain, place_of[start])
+                    certain = min(certain, places[start])
                     break
         return certain
 
+    def _searches(self) -> Iterator[tuple[Collection[str], Collection[_Kind]]]:
+        """The stop strings, and in which characters each of them is looked for."""
+        yield self._stop, (_Kind.PLAIN,)
+        if self._special_stop:
+            yield self._special_stop, (_Kind.PLAIN, _Kind.SOUGHT)
+
+    def _piece(self, characters: Sequence[_Character], *, is_stopped: bool = False) -> Piece:
+        text = "".join(each.text for each in characters if each.kind is _Kind.PLAIN)
+        return Piece(text, is_stopped, tuple(_shown(characters)) if self._shows_special else ())
+
 
 def _plain(text: str) -> list[_Character]:
-    return [_Character(letter, is_special=False) for letter in text]
+    return [_Character(letter, _Kind.PLAIN) for letter in text]
 
 
-def _special(text: str) -> list[_Character]:
-    return [_Character(letter, is_special=True) for letter in text]
+def _special(text: str, kind: _Kind) -> list[_Character]:
+    return [_Character(letter, kind, "" if index else text) for index, letter in enumerate(text)]
 
 
-def _given(characters: Sequence[_Character]) -> str:
-    return "".join(each.text for each in characters if not each.is_special)
+def _searched(characters: Sequence[_Character], kinds: Collection[_Kind]) -> tuple[list[int], str]:
+    """The text of some kinds of characters, and the places of its letters among all."""
+    places = [index for index, each in enumerate(characters) if each.kind in kinds]
+    return places, "".join(characters[place].text for place in places)
+
+
+def _shown(characters: Sequence[_Character]) -> Iterator[Shown]:
+    for is_special, run in groupby(characters, key=lambda each: each.kind is not _Kind.PLAIN):
+        if is_special:
+            yield from (Shown(each.token, is_special=True) for each in run if each.token)
+        else:
+            yield Shown("".join(each.text for each in run))

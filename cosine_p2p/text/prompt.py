@@ -4,13 +4,15 @@ import asyncio
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from cosine_p2p.replies.definitions import told_in_words
 from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.text.chat_template import knows_developer
+from cosine_p2p.text.reply_form import ReplyForm, check_choice, reply_form, schemas_of, usable_tools
 from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
@@ -34,6 +36,7 @@ def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
     if isinstance(value, Chat):
         if taken := RESERVED & value.template_options.keys():
             raise PromptRefused(f"{min(taken)} is no option of a template; give it to the Chat itself.")
+        check_choice(value)
         return replace(value, messages=_messages(value.messages))
     if isinstance(value, str):
         _refuse_half_characters(value, "The prompt")
@@ -57,7 +60,7 @@ def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
 def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> tuple[int, ...]:
     """The token ids of a checked prompt, at least one. Raises `PromptRefused` for ids that the target lacks."""
     if isinstance(prompt, Chat):
-        return _some(codec.encode(render(codec, prompt), add_special_tokens=False))
+        return _some(codec.encode(render(codec, prompt).text, add_special_tokens=False))
     if isinstance(prompt, str):
         return _some(codec.encode(prompt))
     highest = codec.vocab_tokens - 1
@@ -66,27 +69,68 @@ def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) ->
     return prompt
 
 
-def render(codec: TextTokenizer, chat: Chat) -> str:
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The text of a chat; its tools are told in words if `is_told`, since the template does not tell them."""
+
+    text: str
+    is_told: bool = False
+
+
+def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
     """The text of a checked chat, as programs mean it that were written for other models or servers.
 
     A message of a developer is the system's where the template does not know that role. Arguments of tool calls are
     objects, and where the template refuses them the text that they were; contents are text, and parts where a
     template leaves text out that it writes in parts. What the assistant said last is continued where the chat does
-    not say otherwise, if there is text and the template leaves it as it is. Raises `PromptRefused`.
+    not say otherwise, if there is text and the template leaves it as it is. Tools that the template does not tell
+    are told in words, with their calls and results of earlier turns. Raises `PromptRefused`.
     """
+    tools = usable_tools(chat)
+    names = schemas_of(tools)
+    messages: list[dict[str, Any]] = [dict(message) for message in chat.messages]
+    template = codec.chat_template(chat.template, has_tools=bool(tools))
+    if not knows_developer(template):
+        messages = list(map(_by_system, messages))
+    has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+    if not tools and not (has_calls and "tool" not in template):
+        return RenderedChat(_render(codec, chat, messages, None))
+    refusal = PromptRefused("The target's chat template refused the messages.")
+    if tools:
+        try:
+            text = _render(codec, chat, messages, tools)
+            if all(name in text for name in names):
+                return RenderedChat(text)
+        except TemplateStopped:
+            raise
+        except PromptRefused as refused:
+            refusal = refused
+    for turns in told_in_words(messages, tools):
+        try:
+            return RenderedChat(_render(codec, chat, turns, None), is_told=True)
+        except TemplateStopped:
+            raise
+        except PromptRefused:
+            continue
+    raise refusal
+
+
+def _render(
+    codec: TextTokenizer,
+    chat: Chat,
+    messages: list[dict[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> str:
+    """The text of messages in the first form that the template takes. Raises `PromptRefused`."""
     given: dict[str, Any] = {
-        "tools": chat.tools,
+        "tools": tools,
         "documents": chat.documents,
         "add_generation_prompt": chat.add_generation_prompt,
         "template": chat.template,
+        **({"xml_tools": tools} if tools else {}),
         **chat.template_options,
     }
-    messages: list[dict[str, Any]] = [dict(message) for message in chat.messages]
-    if any(message["role"] == DEVELOPER for message in messages):
-        template = codec.chat_template(given["template"], has_tools=given["tools"] is not None)
-        if not knows_developer(template):
-            messages = list(map(_by_system, messages))
-    last = messages[-1]
+    last = chat.messages[-1]
     is_begun = last["role"] == "assistant" and last["content"] and not last.get("tool_calls")
     ways: list[dict[str, Any]] = [{"continue_final_message": bool(chat.continue_final_message)}]
     if chat.continue_final_message is None and is_begun and chat.add_generation_prompt:
@@ -122,6 +166,14 @@ def _first_rendered(
     return None, refusal
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """The tokens of a prompt, and of a chat how its reply will be written."""
+
+    tokens: tuple[int, ...]
+    reply: ReplyForm | None = None
+
+
 class PromptEncoder:
     """Encodes prompts away from the event loop, long ones apart: they take seconds, and others would wait.
 
@@ -133,32 +185,33 @@ class PromptEncoder:
         self._offload_long = offload_long
         self._offload_chats = offload_chats
 
-    async def encode(self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> tuple[int, ...]:
+    async def encode(self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> EncodedPrompt:
         """As `encode_prompt`. Raises `PromptRefused` also for one that takes very long."""
-        text = ""
-        tokens: tuple[int, ...] = ()
+        rendered = RenderedChat("")
+        found: list[EncodedPrompt] = []
 
         def render_chat() -> None:
-            nonlocal text
+            nonlocal rendered
             assert isinstance(prompt, Chat)
-            text = render(codec, prompt)
+            rendered = render(codec, prompt)
 
         def encode() -> None:
-            nonlocal tokens
             if isinstance(prompt, Chat):
-                tokens = _some(codec.encode(text, add_special_tokens=False))
+                tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
+                reply = reply_form(codec, prompt, rendered.text, is_told=rendered.is_told)
+                found.append(EncodedPrompt(tokens, reply))
             else:
-                tokens = encode_prompt(codec, prompt)
+                found.append(EncodedPrompt(encode_prompt(codec, prompt)))
 
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
                 if isinstance(prompt, Chat):
                     await self._offload_chats(render_chat)
-                length = len(text if isinstance(prompt, Chat) else prompt)
+                length = len(rendered.text if isinstance(prompt, Chat) else prompt)
                 await (self._offload_long if length > LONG_CHARACTERS else self._offload)(encode)
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
-        return tokens
+        return found[0]
 
 
 def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:

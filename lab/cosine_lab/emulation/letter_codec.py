@@ -32,3 +32,6 @@ class LetterCodec(TextTokenizer):
 
     def special_text(self, token: int) -> str:
         return ""
+
+    def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
+        return ""

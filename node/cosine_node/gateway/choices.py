@@ -112,8 +112,8 @@ async def _events_of(
     try:
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
-                if chunk.text:
-                    yield ChoicePart(choice, Content(chunk.text))
+                for part in chunk.parts:
+                    yield ChoicePart(choice, part)
         is_finished = True
     finally:
         generation = run.result()

@@ -21,7 +21,7 @@ HONOURED: Final = CONSTRAINTS | frozenset({
 """The fields that both kinds of bodies may have."""
 HONOURED_IN_CHATS: Final = HONOURED | {
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages",
-    "reasoning_effort",
+    "parallel_tool_calls", "reasoning_effort", "tool_choice", "tools",
 }  # fmt: skip
 HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "prompt"}
 
@@ -31,8 +31,8 @@ HARMLESS: Final = frozenset({
     "prompt_cache_options", "prompt_cache_retention", "request_id", "return_progress", "safety_identifier",
     "service_tier", "session_id", "slot_id", "speculative.n_max", "speculative.n_min", "speculative.p_min", "store",
     "timings_per_token", "usage", "user",
-    # Of tools, which are refused themselves.
-    "parallel_tool_calls", "parse_tool_calls",
+    # Calls are always told apart where there are tools.
+    "parse_tool_calls",
     # Of samplers that are refused themselves: without these, their parameters change nothing.
     "adaptive_decay", "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_range", "dry_sequence_breakers",
     "dynamic_temperature", "dynatemp_exponent", "mirostat_eta", "mirostat_tau", "smoothing_curve", "xtc_threshold",
@@ -127,14 +127,12 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         structural_tag=NOTHING,
     ),
     **refused(
-        "no peer of a swarm sees to it that a call of a tool is well formed",
+        "functions are given as tools, and chosen by tool_choice",
         function_call=("none", "auto"),
         functions=NOTHING,
-        tool_choice=("none", "auto"),
         tool_prompt=NOTHING,
-        tools=NOTHING,
-        web_search_options=(),
     ),
+    **refused("the target calls the functions of whoever asks, and none of the gateway's", web_search_options=()),
     **refused(
         _NO_PROBABILITIES,
         decoder_input_details=(False,),
@@ -231,7 +229,10 @@ _ONLY: Final[Mapping[str, Refusal]] = {
         chat_template_kwargs=NOTHING,
         continue_final_message=(False,),
         documents=NOTHING,
+        parallel_tool_calls=(True, False),
         reasoning_effort=(),
+        tool_choice=("none", "auto"),
+        tools=NOTHING,
     ),
 }
 """What is said of a field that the other kind of bodies may have."""

@@ -10,7 +10,7 @@ from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of, sent_event
 from cosine_node.gateway.text_request import TextRequest
-from cosine_p2p.replies.parts import Content, Part, Reply
+from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,44 @@ class Style:
     first: Json | None = None
 
 
+def _reasoning(text: str) -> Json:
+    """Reasoning by both names that clients read: DeepSeek's, and the one that vLLM and OpenRouter have."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
+
+
+def _message(reply: Reply) -> Json:
+    """A whole answer of a chat."""
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in reply.tool_calls
+    ]
+    message = {"role": "assistant", "content": None if calls and not reply.content else reply.content}
+    message |= {"refusal": None, **_reasoning(reply.reasoning)}
+    return {"message": message | ({"tool_calls": calls} if calls else {})}
+
+
+def _delta(part: Part | None) -> Json:
+    """More of an answer. A call begins with its name; more of its arguments has its index alone."""
+    match part:
+        case Content(text):
+            return {"delta": {"content": text}}
+        case Reasoning(text):
+            return {"delta": _reasoning(text)}
+        case CallBegun(index, call_id, name):
+            function = {"name": name, "arguments": ""}
+            call = {"index": index, "id": call_id, "type": "function", "function": function}
+            return {"delta": {"tool_calls": [call]}}
+        case CallArguments(index, text):
+            return {"delta": {"tool_calls": [{"index": index, "function": {"arguments": text}}]}}
+    return {"delta": {}}
+
+
 CHAT: Final = Style(
     id_prefix="chatcmpl-",
     whole_kind="chat.completion",
     piece_kind="chat.completion.chunk",
-    whole=lambda reply: {"message": {"role": "assistant", "content": reply.content, "refusal": None}},
-    piece=lambda part: {"delta": {"content": part.text} if isinstance(part, Content) else {}},
+    whole=_message,
+    piece=_delta,
     first={"delta": {"role": "assistant", "content": ""}},
 )
 COMPLETION: Final = Style(
@@ -52,6 +84,9 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(each.generation.reasoning_tokens for each in finished)
+        },
     }
 
 

@@ -116,7 +116,8 @@ def sent_event(body: Mapping[str, Any] | str, *, name: str = "") -> bytes:
 
 def reason_of(finished: ChoiceFinished) -> str:
     """OpenAI's `finish_reason`."""
-    return FINISHED_REASONS[finished.generation.finish_reason]
+    reason = FINISHED_REASONS[finished.generation.finish_reason]
+    return "tool_calls" if finished.generation.tool_calls and reason == "stop" else reason
 
 
 def metrics(generations: Sequence[Generation], *, seed: int) -> Json:

@@ -23,6 +23,7 @@ from cosine_node.gateway.fields import (
     refuse_stream_options,
 )
 from cosine_node.gateway.text_options import CHAT_DEFAULTS, COMPLETION_DEFAULTS, NO_BOUND, read_options
+from cosine_node.gateway.tool_fields import read_tool_choice, read_tools
 from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.options import GenerationOptions, Prompt, choice_seed
 from cosine_p2p.text.chat_template import REASONING
@@ -176,6 +177,9 @@ def read_chat(body: Body) -> Chat:
         raise bad_value("documents", "documents must be a list of objects.")
     return Chat(
         messages,
+        tools=read_tools(body),
+        tool_choice=read_tool_choice(body),
+        calls_in_parallel=stated_flag(body, "parallel_tool_calls") is not False,
         documents=unicode_throughout(documents, "documents"),
         add_generation_prompt=begins is not False,
         continue_final_message=False if begins else continues,

@@ -68,7 +68,7 @@ def detokenized(body: Body, codec: TextTokenizer) -> Json:
 def rendered(body: Body, codec: TextTokenizer) -> Json:
     """The answer to `/apply-template`: the text of a chat."""
     refuse_others(body, OF_CHATS)
-    return {"prompt": render(codec, _chat(body))}
+    return {"prompt": render(codec, _chat(body)).text}
 
 
 def described(codec: TextTokenizer) -> Json:

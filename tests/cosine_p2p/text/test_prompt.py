@@ -114,10 +114,10 @@ async def test_long_prompts_hold_up_neither_the_loop_nor_short_ones(prompt: Any)
     codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long", "chats")]
     encoder = PromptEncoder(*threads)
     long = [asyncio.ensure_future(encoder.encode(codec, read_prompt(prompt))) for _ in range(3)]
-    assert await encoder.encode(codec, "abc") == CODEC.encode("abc")
+    assert (await encoder.encode(codec, "abc")).tokens == CODEC.encode("abc")
     assert not any(each.done() for each in long)
     codec.may_go_on.set()
-    assert [len(tokens) for tokens in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
+    assert [len(each.tokens) for each in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
     for each in threads:
         each.close()
 
@@ -136,10 +136,10 @@ async def test_a_chat_without_an_end_holds_up_neither_texts_nor_other_chats() ->
     encoder = PromptEncoder(*threads)
     held = asyncio.ensure_future(encoder.encode(codec, Chat([{"role": "user", "content": "endless"}])))
     for prompt in ("abc", Chat(CHAT)):
-        assert await encoder.encode(codec, prompt) == CODEC.encode("abc")
+        assert (await encoder.encode(codec, prompt)).tokens == CODEC.encode("abc")
     assert not held.done()
     released.set()
-    assert await held == CODEC.encode("abc")
+    assert (await held).tokens == CODEC.encode("abc")
     for each in threads:
         each.close()
 
@@ -162,7 +162,7 @@ def tokenizer_with(template: str, **parts: Any) -> TextTokenizer:
 def text_of(template: str, chat: Any) -> str:
     prompt = read_prompt(chat)
     assert isinstance(prompt, Chat)
-    return render(tokenizer_with(template), prompt)
+    return render(tokenizer_with(template), prompt).text
 
 
 def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -242,6 +242,7 @@ def test_contents_are_parts_where_a_template_writes_no_other() -> None:
 
 
 def test_a_templates_options_reach_it() -> None:
-    template = "{{ enable_thinking }}{{ documents[0].title }}{{ tools | length }}"
+    template = "{{ enable_thinking }}{{ documents[0].title }}{{ tools[0].function.name }}"
     options = {"enable_thinking": False, "documents": [{"title": "b"}]}
-    assert text_of(template, Chat([said("user", "a")], tools=[{}], template_options=options)) == "Falseb1"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert text_of(template, Chat([said("user", "a")], tools=tools, template_options=options)) == "Falsebf"

@@ -202,8 +202,8 @@ def test_errors_have_their_status(client: OpenAI) -> None:
         "invalid_request_error",
     )
     with pytest.raises(BadRequestError) as unsupported:
-        chat(client, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert (unsupported.value.param, unsupported.value.code) == ("tools", "unsupported_parameter")
+        chat(client, functions=[{"name": "f"}])
+    assert (unsupported.value.param, unsupported.value.code) == ("functions", "unsupported_parameter")
     with pytest.raises(NotFoundError) as unknown:
         chat(client, model="gpt-5")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")

@@ -23,7 +23,7 @@ from cosine_node.gateway.replies import CHAT, COMPLETION, ChoicesWriter, Streame
 from cosine_node.gateway.reply_writer import metrics, sent_event
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.replies.parts import Content
+from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning, ToolCall
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
@@ -394,6 +394,7 @@ def test_a_whole_chat_has_its_choices_in_order() -> None:
         "completion_tokens": 42,
         "total_tokens": 47,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -413,6 +414,55 @@ def test_a_choice_in_pieces(style: replies.Style, deltas: list[Any]) -> None:
         for delta, reason in zip(deltas, reasons, strict=True)
     ]
     assert {piece["object"] for piece in pieces} == {style.piece_kind}
+
+
+CALLING: Final = (
+    Reasoning("Let me "),
+    Reasoning("see."),
+    CallBegun(0, "id0", "add"),
+    CallArguments(0, '{"a": '),
+    CallArguments(0, "1}"),
+    CallBegun(1, "id1", "now"),
+    CallArguments(1, "{}"),
+)
+CALLS: Final = (ToolCall("id0", "add", '{"a": 1}'), ToolCall("id1", "now", "{}"))
+
+
+def test_a_whole_chat_has_reasoning_and_calls() -> None:
+    events: list[ChoiceEvent] = [ChoicePart(FIRST.choice, part) for part in CALLING]
+    done = finished(0, 0, finish_reason="eos", tool_calls=CALLS, reasoning_tokens=4)
+    body = json.loads(writing(WholeReplyWriter, [*events, done], CHAT).messages[1]["body"])
+    (choice,) = body["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Let me see.",
+        "reasoning": "Let me see.",
+        "tool_calls": [
+            {"id": "id0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+            {"id": "id1", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+        ],
+    }
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+def test_calls_in_pieces_begin_with_their_names() -> None:
+    events: list[ChoiceEvent] = [ChoicePart(FIRST.choice, part) for part in CALLING[1:5]]
+    done = finished(0, 0, finish_reason="length", tool_calls=CALLS[:1])
+    pieces = writing(StreamedReplyWriter, [*events, done], CHAT, choices=1, includes_usage=False).pieces
+    begun = {"index": 0, "id": "id0", "type": "function", "function": {"name": "add", "arguments": ""}}
+    assert [piece["choices"][0]["delta"] for piece in pieces] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "see.", "reasoning": "see."},
+        {"tool_calls": [begun]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": '}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {},
+    ]
+    # A reply that is cut within a call says so.
+    assert pieces[-1]["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("includes_usage", [False, True])
@@ -445,6 +495,7 @@ def test_a_prompt_is_counted_once_for_all_its_choices() -> None:
         "completion_tokens": 84,
         "total_tokens": 98,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

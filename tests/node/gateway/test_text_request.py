@@ -153,8 +153,6 @@ def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[
         ("logprobs", True, False),
         ("logprobs", 0, None),
         ("top_logprobs", 5, 0),
-        ("tools", [{"type": "function"}], []),
-        ("tool_choice", "required", "auto"),
         ("functions", [{}], []),
         ("grammar", "root ::= x", ""),
         ("audio", {"voice": "alloy"}, None),

@@ -1,0 +1,114 @@
+"""The calls of one reply, as they are read: numbered, named, and with the tools that there are. Pure."""
+
+import json
+import string
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, Protocol
+
+from cosine_p2p.replies.intake import Intake, Reading
+from cosine_p2p.replies.parts import CallArguments, CallBegun
+
+MAX_NAME: Final = 256
+"""Characters; names have at most 64 in OpenAI's API, and some formats write more beside them."""
+
+ID_LETTERS: Final = 9
+_ALPHABET: Final = string.ascii_letters + string.digits
+
+
+class CallFormat(Protocol):
+    """How a family of models writes calls.
+
+    Calls begin with one of `marks`; `told` are all texts in which a special token may stand.
+    """
+
+    @property
+    def marks(self) -> Sequence[str]: ...
+
+    @property
+    def told(self) -> Sequence[str]: ...
+
+    def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
+        """Read the calls that begin here; false if there is none: then the text is read as words."""
+        ...
+
+
+class Calls:
+    """The calls so far. `call_id` names the call of an index; `tools` are the schemas of arguments by names."""
+
+    def __init__(self, tools: Mapping[str, Any], call_id: Callable[[int], str]) -> None:
+        self.tools = tools
+        self._call_id = call_id
+        self.begun = 0
+        self.ended = 0
+
+    def begin(self, name: str, call_id: str = "") -> CallBegun:
+        """A call whose name has come, and maybe an identity that the model gave it."""
+        self.begun += 1
+        index = self.begun - 1
+        return CallBegun(index, call_id or self._call_id(index), name)
+
+    def more(self, text: str) -> CallArguments:
+        """More of the arguments of the latest call."""
+        return CallArguments(self.begun - 1, text)
+
+    def end(self) -> None:
+        """The latest call is whole."""
+        self.ended = self.begun
+
+
+def call_id(key: bytes, index: int) -> str:
+    """The identity of a call of the reply that a key stands for.
+
+    Nine letters and digits, since Mistral's templates want no other; these are 53 bits.
+    """
+    number = int.from_bytes(blake2b(key + index.to_bytes(8), digest_size=8).digest())
+    letters = []
+    for _ in range(ID_LETTERS):
+        number, at = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[at])
+    return "".join(letters)
+
+
+def kinds_of(schema: Any, within: Any, *, depth: int = 8) -> frozenset[str]:
+    """The types of JSON that a schema names, of all that could stand there; none where it names none.
+
+    `within` is the schema in which its references are looked up.
+    """
+    if not isinstance(schema, Mapping) or not depth:
+        return frozenset()
+    found: set[str] = set()
+    stated = schema.get("type")
+    found.update([stated] if isinstance(stated, str) else stated if isinstance(stated, list) else [])
+    for value in [*_listed(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]:
+        found.add(_kind(value))
+    for name in ("anyOf", "oneOf", "allOf"):
+        for each in _listed(schema.get(name)):
+            found |= kinds_of(each, within, depth=depth - 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = within
+        for step in reference[2:].split("/"):
+            target = target.get(step) if isinstance(target, Mapping) else None
+        found |= kinds_of(target, within, depth=depth - 1)
+    return frozenset(each for each in found if isinstance(each, str))
+
+
+def parameter_kinds(schema: Any, name: str) -> frozenset[str]:
+    """The types of a parameter that a function's schema names."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return kinds_of(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _kind(value: Any) -> str:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def written(value: Any) -> str:
+    """A value as JSON."""
+    return json.dumps(value, ensure_ascii=False)

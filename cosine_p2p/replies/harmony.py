@@ -1,0 +1,66 @@
+"""Replies in channels, as gpt-oss writes them: analysis, commentary with calls, final.
+
+After the prompt's `<|start|>assistant` a message is a header, `<|message|>`, its text, and a token that ends it.
+See OpenAI's description of the format, https://cookbook.openai.com/articles/openai-harmony.
+"""
+
+import re
+from typing import Final
+
+from cosine_p2p.replies.calls import MAX_NAME, Calls
+from cosine_p2p.replies.intake import Intake, Reading, told
+from cosine_p2p.replies.parts import Content, Reasoning
+
+MESSAGE: Final = "<|message|>"
+STARTS: Final = ("<|channel|>", "<|start|>", " to=", MESSAGE)
+ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
+TOLD: Final = (*STARTS, *ENDS, "<|constrain|>")
+_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.\-]+)")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
+    """All messages of a reply. Text without a header is content, and so is what only begins as one."""
+    while (yield from intake.next_letter()):
+        intake.forget()
+        header = yield from intake.taken_of(STARTS)
+        if header and header != MESSAGE:
+            begin = intake.at
+            rest, mark = yield from intake.until((MESSAGE,), most=MAX_NAME)
+            if mark:
+                intake.skip(len(mark))
+                header += rest
+            elif len(rest) <= MAX_NAME:
+                # The reply was cut within it.
+                return
+            else:
+                intake.at = begin
+                yield Content(header)
+                header = ""
+        yield from _read_message(intake, calls, header)
+
+
+def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
+    """The text of a message, up to what ends it."""
+    recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
+    kind: type[Content | Reasoning] | None = Content
+    if recipient and calls.tools:
+        kind = None
+        yield calls.begin(recipient[1])
+        yield from intake.blank()
+        if (yield from intake.next_letter()) in ("{", "["):
+            yield from told(intake.json_value(), calls.more)
+        else:
+            yield calls.more("{}")
+        calls.end()
+    elif channel and channel[1] == "analysis":
+        kind = Reasoning
+    while True:
+        text, mark = intake.before(ENDS)
+        if text and kind is not None:
+            yield kind(text)
+        if mark and mark not in STARTS:
+            intake.skip(len(mark))
+        if mark or intake.is_over:
+            return
+        yield None

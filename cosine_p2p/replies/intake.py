@@ -1,0 +1,213 @@
+"""Text as it comes, read from its beginning by generators that wait for more of it.
+
+A reader yields parts of the reply as soon as they are certain, and None where it needs more text; what it yields
+depends on the text alone, not on the pieces in which it came. Pure.
+"""
+
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, TypeVar
+
+from cosine_p2p.replies.parts import Part
+
+_T = TypeVar("_T")
+Reading = Generator[Part | None, None, _T]
+"""Yields parts, and None to wait for more text; returns what came of it."""
+Pieces = Generator[str | None, None, _T]
+"""Yields text, and None to wait for more of it."""
+
+BLANK: Final = " \t\r\n"
+_OUTSIDE: Final = frozenset('{}[]":,-+.0123456789eE' + "truefalsn" + BLANK)
+"""The letters of JSON outside of its strings."""
+
+
+class Intake:
+    """The text that has come and was not read yet; `is_over` once no more will come."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self.at = 0
+        self.is_over = False
+
+    def add(self, text: str) -> None:
+        """Take more text, and forget what was read."""
+        self._text += text
+
+    def forget(self) -> None:
+        """Drop what was read: nobody goes back there."""
+        self._text, self.at = self._text[self.at :], 0
+
+    def skip(self, count: int) -> None:
+        self.at += count
+
+    def before(self, marks: Sequence[str]) -> tuple[str, str]:
+        """Take the text that certainly stands before the first of some marks; and that mark, if it has come."""
+        text = self._text[self.at :]
+        found = [(place, -len(mark), mark) for mark in marks if (place := text.find(mark)) >= 0]
+        if found:
+            place, _, mark = min(found)
+        else:
+            mark = ""
+            held = 0 if self.is_over else max((_overlap(text, mark) for mark in marks), default=0)
+            place = len(text) - held
+        self.at += place
+        return text[:place], mark
+
+    def sees(self, mark: str) -> Generator[None, None, bool]:
+        """Whether the text goes on with a mark, which is not taken."""
+        while not self._text.startswith(mark, self.at):
+            if self.is_over or not mark.startswith(self._text[self.at :]):
+                return False
+            yield None
+        return True
+
+    def takes(self, mark: str) -> Generator[None, None, bool]:
+        """As `sees`; takes the mark. Of an empty one there is none."""
+        if not mark or not (yield from self.sees(mark)):
+            return False
+        self.at += len(mark)
+        return True
+
+    def taken_of(self, marks: Iterable[str]) -> Generator[None, None, str]:
+        """The first of some marks with which the text goes on, taken; empty if it goes on with none."""
+        for mark in marks:
+            if (yield from self.takes(mark)):
+                return mark
+        return ""
+
+    def blank(self) -> Generator[None, None, str]:
+        """White space, taken to its end."""
+        begin = self.at
+        while True:
+            while self.at < len(self._text) and self._text[self.at] in BLANK:
+                self.at += 1
+            if self.at < len(self._text) or self.is_over:
+                return self._text[begin : self.at]
+            yield None
+
+    def until(self, marks: Sequence[str], *, most: int) -> Generator[None, None, tuple[str, str]]:
+        """The text before the first of some marks, and that mark, not taken; or no mark, where none is so near."""
+        text = ""
+        while True:
+            more, mark = self.before(marks)
+            text += more
+            if mark or self.is_over or len(text) > most:
+                return (text, mark) if len(text) <= most else (text, "")
+            yield None
+
+    def next_letter(self) -> Generator[None, None, str]:
+        """The next letter, not taken; empty at the end."""
+        while self.at >= len(self._text):
+            if self.is_over:
+                return ""
+            yield None
+        return self._text[self.at]
+
+    def json_value(self) -> Pieces[bool]:
+        """The text of a value of JSON, piece by piece; false where it ends before the value does."""
+        scan = _JsonScan()
+        while True:
+            begin, ending = self.at, None
+            while self.at < len(self._text) and ending is None:
+                ending = scan.take(self._text[self.at])
+                self.at += ending is not _Ending.BEFORE and ending is not _Ending.BROKEN
+            if self.at > begin:
+                yield self._text[begin : self.at]
+            if ending is not None or self.is_over:
+                return ending in (_Ending.HERE, _Ending.BEFORE) or (ending is None and scan.is_whole)
+            yield None
+
+    def json_text(self) -> Generator[None, None, tuple[str, bool]]:
+        """The text of a value of JSON as a whole, and whether all of it was there."""
+        pieces: list[str] = []
+        reading = self.json_value()
+        while True:
+            try:
+                piece = next(reading)
+            except StopIteration as ended:
+                return "".join(pieces), bool(ended.value)
+            if piece is None:
+                yield None
+            else:
+                pieces.append(piece)
+
+    def json_string(self) -> Generator[None, None, str | None]:
+        """A string of JSON, as the text that it stands for; None if there is none."""
+        if (yield from self.next_letter()) != '"':
+            return None
+        text, is_whole = yield from self.json_text()
+        try:
+            value = json.loads(text, strict=False) if is_whole else None
+        except ValueError:
+            return None
+        return value if isinstance(value, str) else None
+
+
+class _Ending(Enum):
+    """Where a value of JSON ends: with a letter, before it, or before it though the value is not whole."""
+
+    HERE = auto()
+    BEFORE = auto()
+    BROKEN = auto()
+
+
+@dataclass(slots=True)
+class _JsonScan:
+    """Follows a value of JSON letter by letter, as far as brackets and strings tell its end.
+
+    What the model writes between them it may have written wrong.
+    """
+
+    depth: int = 0
+    is_text: bool = False
+    is_escaped: bool = False
+    is_begun: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the value may end here, as a number may."""
+        return self.is_begun and not self.depth and not self.is_text
+
+    def take(self, letter: str) -> _Ending | None:
+        """The ending that a letter brings, if it brings one."""
+        if self.is_text:
+            return self._take_of_text(letter)
+        if not self.depth and (letter in BLANK or letter in ",}]" or (letter == '"' and self.is_begun)):
+            return _Ending.BEFORE if self.is_begun else _Ending.BROKEN
+        if letter not in _OUTSIDE:
+            return _Ending.BEFORE if self.is_whole else _Ending.BROKEN
+        self.is_begun = True
+        self.is_text = letter == '"'
+        self.depth += (letter in "{[") - (letter in "}]")
+        return _Ending.HERE if letter in "}]" and not self.depth else None
+
+    def _take_of_text(self, letter: str) -> _Ending | None:
+        if self.is_escaped:
+            self.is_escaped = False
+        elif letter == "\\":
+            self.is_escaped = True
+        elif letter == '"':
+            self.is_text = False
+            return None if self.depth else _Ending.HERE
+        return None
+
+
+def told(pieces: Pieces[_T], as_part: Callable[[str], Part]) -> Reading[_T]:
+    """Pieces of text as parts."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as ended:
+            value: _T = ended.value
+            return value
+        yield None if piece is None else as_part(piece)
+
+
+def _overlap(text: str, mark: str) -> int:
+    """The letters at the end of a text with which a mark could begin."""
+    for count in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:count]):
+            return count
+    return 0

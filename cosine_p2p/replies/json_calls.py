@@ -1,0 +1,153 @@
+"""Calls as objects of JSON with a name and arguments: Hermes, Qwen, Llama 3, Granite, Command R and many more."""
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.replies.calls import Calls
+from cosine_p2p.replies.intake import Intake, Reading, told
+
+NAMES: Final = ("name", "tool_name")
+ARGUMENTS: Final = ("arguments", "parameters", "args")
+BESIDE: Final = ("id", "tool_call_id", "type")
+"""What else a call without a mark before it may have, so that other JSON is not taken for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonCalls:
+    """One object or several, alone, in a list, or one after the other, between marks.
+
+    A call that begins with a bracket alone must name a tool that there is. With `is_named_by_key` an object has the
+    name of the function as its one key.
+    """
+
+    begins: tuple[str, ...]
+    ends: tuple[str, ...] = ()
+    is_named_by_key: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return self.begins
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return (*self.begins, *self.ends)
+
+    def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
+        """As `CallFormat.read`."""
+        begun = calls.begun
+        mark = yield from intake.taken_of(self.begins)
+        is_bare = mark in ("{", "[")
+        if is_bare:
+            intake.skip(-1)
+        after = intake.at
+        while True:
+            yield from intake.blank()
+            if (yield from intake.taken_of(self.ends)):
+                after = intake.at
+                break
+            letter = yield from intake.next_letter()
+            if letter == "{":
+                is_call = yield from self._read_object(intake, calls, is_bare=is_bare)
+                if not is_call:
+                    break
+                after = intake.at
+            elif letter in ("[", "]", ",", ";"):
+                intake.skip(1)
+                if letter == "]" and calls.begun > begun:
+                    after = intake.at
+            else:
+                break
+        intake.at = after
+        return calls.begun > begun
+
+    def _read_object(self, intake: Intake, calls: Calls, *, is_bare: bool) -> Reading[bool]:
+        """One call. False if its object is none, as far as it tells by its name."""
+        intake.skip(1)
+        entries = _Entries()
+        while True:
+            yield from intake.blank()
+            if (yield from intake.takes(",")):
+                continue
+            if (yield from intake.takes("}")):
+                break
+            key = yield from _key(intake)
+            if key is None:
+                break
+            if self.is_named_by_key and not entries.name:
+                entries.name = key
+                yield calls.begin(key)
+                entries.has_arguments = yield from _read_arguments(intake, calls)
+            elif not (yield from self._read_entry(intake, calls, key, entries, is_bare=is_bare)):
+                return False
+        if not entries.name:
+            return False
+        if not entries.has_arguments:
+            yield calls.more("{}")
+        calls.end()
+        return True
+
+    def _read_entry(
+        self, intake: Intake, calls: Calls, key: str, entries: "_Entries", *, is_bare: bool
+    ) -> Reading[bool]:
+        """The value of a key. False if the object is no call."""
+        if key in NAMES and not entries.name:
+            name = yield from intake.json_string()
+            if not name or (is_bare and name not in calls.tools):
+                return False
+            entries.name = name
+            yield calls.begin(name)
+            if entries.early:
+                yield calls.more(entries.early)
+            return True
+        if key in ARGUMENTS and not entries.has_arguments and entries.name:
+            entries.has_arguments = yield from _read_arguments(intake, calls)
+            return True
+        text, is_whole = yield from intake.json_text()
+        if key in ARGUMENTS and not entries.has_arguments:
+            entries.early, entries.has_arguments = _arguments(text), True
+            return is_whole
+        return bool(entries.name) or (is_whole and (not is_bare or key in BESIDE))
+
+
+@dataclass(slots=True)
+class _Entries:
+    """What an object has had so far; `early` are arguments that came before the name."""
+
+    name: str = ""
+    has_arguments: bool = False
+    early: str = ""
+
+
+def _key(intake: Intake) -> Generator[None, None, str | None]:
+    """The key of an object's next entry, up to its value; None if there is none."""
+    key = yield from intake.json_string()
+    yield from intake.blank()
+    if key is None or not (yield from intake.takes(":")):
+        return None
+    yield from intake.blank()
+    return key
+
+
+def _read_arguments(intake: Intake, calls: Calls) -> Reading[bool]:
+    """The arguments of a call whose name has come; false if there are none."""
+    letter = yield from intake.next_letter()
+    if letter in ("{", "["):
+        yield from told(intake.json_value(), calls.more)
+        return True
+    text, _ = yield from intake.json_text()
+    if text:
+        yield calls.more(_arguments(text))
+    return bool(text)
+
+
+def _arguments(text: str) -> str:
+    """Arguments that the model wrote as a text of JSON, or as nothing, as the object that was meant."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, str):
+        return value
+    return "{}" if value is None else text

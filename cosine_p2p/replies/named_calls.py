@@ -1,0 +1,81 @@
+"""Calls as a name and then the JSON of its arguments: Mistral, DeepSeek, Kimi K2, Functionary, Solar."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.replies.calls import MAX_NAME, Calls
+from cosine_p2p.replies.intake import Intake, Reading, told
+
+_NAME: Final = re.compile(r"[\w.\-:/]+")
+_NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
+"""As Kimi K2 writes it: all of it is the identity of the call, which its template wants back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCalls:
+    """`begins` name `arguments` JSON `ends`, in a section from `opens` to `closes` where there is one.
+
+    What stands before `names`, if it has come, is not the name, nor what stands from `identity` on.
+    """
+
+    begins: str
+    arguments: str
+    names: str = ""
+    identity: str = ""
+    ends: tuple[str, ...] = ()
+    opens: str = ""
+    closes: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.opens, self.begins) if self.opens else (self.begins,)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return (*self.marks, self.arguments, self.names, self.identity, *self.ends, self.closes)
+
+    def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
+        """As `CallFormat.read`."""
+        begun = calls.begun
+        yield from intake.takes(self.opens)
+        after = intake.at
+        while True:
+            yield from intake.blank()
+            if (yield from intake.takes(self.closes)):
+                after = intake.at
+                break
+            if not (yield from intake.takes(self.begins)):
+                break
+            head, mark = yield from intake.until((self.arguments, "{", *self.ends[-1:]), most=MAX_NAME)
+            name, call_id = self._named(head)
+            if not mark or not name:
+                break
+            yield calls.begin(name, call_id)
+            if mark == self.arguments:
+                intake.skip(len(mark))
+            yield from intake.blank()
+            letter = yield from intake.next_letter()
+            if letter in ("{", "["):
+                yield from told(intake.json_value(), calls.more)
+            else:
+                yield calls.more("{}")
+            calls.end()
+            after = intake.at
+            for end in self.ends:
+                yield from intake.blank()
+                if (yield from intake.takes(end)):
+                    after = intake.at
+        intake.at = after
+        return calls.begun > begun
+
+    def _named(self, head: str) -> tuple[str, str]:
+        """The name in what stands before arguments, and the identity that it is, if it is one; empty for none."""
+        if self.names:
+            head = head.rpartition(self.names)[2]
+        if self.identity:
+            head = head.partition(self.identity)[0]
+        head = head.strip()
+        if numbered := _NUMBERED.fullmatch(head):
+            return numbered["name"], head
+        return (head, "") if _NAME.fullmatch(head) else ("", "")

@@ -1,0 +1,74 @@
+"""Reasoning: with what it begins and ends, by family. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningMarks:
+    """Reasoning stands between `begins` and `ends`; `silent` marks around the rest of a reply are no part of it.
+
+    A template that has one of `signs` writes so.
+    """
+
+    begins: str
+    ends: str
+    signs: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return (self.begins, self.ends, *self.silent)
+
+    def is_of(self, template: str) -> bool:
+        """True if a template writes reasoning so."""
+        return any(sign in template for sign in (self.signs or (self.begins, self.ends)))
+
+    def is_open(self, prompt: str, *, said: str = "") -> bool:
+        """True if a prompt ends within reasoning, so that the reply goes on with it.
+
+        That is where it ends with the mark, or with what was `said` of the reply before and the mark is in that.
+        """
+        if said:
+            return said.rfind(self.begins) > said.rfind(self.ends)
+        return prompt.rstrip().endswith(self.begins.strip())
+
+
+KNOWN: Final = (
+    ReasoningMarks(begins="[THINK]", ends="[/THINK]"),
+    ReasoningMarks(begins="<seed:think>", ends="</seed:think>"),
+    ReasoningMarks(begins="<mm:think>", ends="</mm:think>"),
+    ReasoningMarks(begins="<think:opensource>", ends="</think:opensource>"),
+    ReasoningMarks(
+        begins="<|START_THINKING|>",
+        ends="<|END_THINKING|>",
+        silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ReasoningMarks(begins="<|channel>thought\n", ends="<channel|>", signs=("<|channel>thought", "<|channel>")),
+    ReasoningMarks(
+        begins="<|open|>think<|sep|>",
+        ends="<|close|>think<|sep|>",
+        signs=("<|open|>",),
+        silent=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+    ReasoningMarks(begins="Here are my reasoning steps:", ends="[BEGIN FINAL RESPONSE]"),
+    ReasoningMarks(
+        begins="<|think|>",
+        ends="<|end|>",
+        signs=("assistant<|think|>",),
+        silent=("<|begin|>assistant<|content|>", "<|begin|>assistant"),
+    ),
+    ReasoningMarks(
+        begins="<think>",
+        ends="</think>",
+        signs=("<think></think> tags", "<response></response>"),
+        silent=("<response>", "</response>"),
+    ),
+    ReasoningMarks(begins="<think>", ends="</think>"),
+)
+"""Those of known families; a template has the first whose signs it has."""
+
+
+def reasoning_of(template: str) -> ReasoningMarks | None:
+    """With what a template's reasoning begins and ends; None where it says nothing of any."""
+    return next((marks for marks in KNOWN if marks.is_of(template)), None)

@@ -1,0 +1,172 @@
+"""Calls whose arguments stand one by one in tags: Qwen3-Coder, GLM, MiniMax M2, DeepSeek V3.2, Seed, Kimi K3."""
+
+import ast
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from cosine_p2p.replies.calls import MAX_NAME, Calls, parameter_kinds, written
+from cosine_p2p.replies.intake import Intake, Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggedCalls:
+    """`begins` name `name_ends`, then for each argument `key` its name `key_ends` value `value_ends`; then `ends`.
+
+    `opens` and `closes` stand around one call or several. Where nothing ends a name, the first argument does. A
+    quote ends names of calls and arguments too, and what follows it may say the type of the value. Values
+    `on_lines` have a line break before and after them, which are no part of them.
+    """
+
+    begins: str
+    key: str
+    key_ends: str
+    value_ends: str
+    ends: str
+    name_ends: str = ""
+    value_begins: str = ""
+    opens: str = ""
+    closes: str = ""
+    on_lines: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.opens, self.begins) if self.opens else (self.begins,)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        ends = (self.key_ends, self.value_ends, self.ends, self.name_ends, self.closes)
+        return (*self.marks, self.key, self.value_begins, *ends)
+
+    def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
+        """As `CallFormat.read`."""
+        begun = calls.begun
+        yield from intake.takes(self.opens)
+        after = intake.at
+        while True:
+            yield from intake.blank()
+            if (yield from intake.takes(self.closes)):
+                after = intake.at
+                break
+            if not (yield from intake.takes(self.begins)):
+                break
+            stops = (self.name_ends,) if self.name_ends else (self.key, self.ends)
+            head, mark = yield from intake.until(stops, most=MAX_NAME)
+            name = head.partition('"')[0].strip()
+            if not mark or not name or any(letter in name for letter in "<>{}\n"):
+                break
+            if self.name_ends:
+                intake.skip(len(mark))
+            yield calls.begin(name)
+            if not (yield from self._read_arguments(intake, calls, calls.tools.get(name))):
+                after = intake.at
+                break
+            calls.end()
+            after = intake.at
+        intake.at = after
+        return calls.begun > begun
+
+    def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
+        """The arguments of a call, as an object; false where the text ends before the call."""
+        between = "{"
+        while True:
+            _, mark = yield from intake.until((self.key, self.ends), most=len(self.key) << 16)
+            intake.skip(len(mark))
+            if mark != self.key:
+                break
+            head, mark = yield from intake.until((self.key_ends,), most=MAX_NAME)
+            intake.skip(len(mark))
+            name, _, stated = head.partition('"')
+            if not mark:
+                return False
+            if self.value_begins:
+                yield from intake.blank()
+                yield from intake.takes(self.value_begins)
+            kinds = parameter_kinds(schema, name.strip())
+            if '="true"' in stated or '"string"' in stated:
+                kinds = frozenset(("string",))
+            elif stated:
+                kinds = kinds - {"string"} or frozenset(("object",))
+            yield calls.more(f"{between}{written(name.strip())}: ")
+            between = ", "
+            reading = self._read_text if kinds == {"string"} else self._read_value
+            if not (yield from reading(intake, calls, kinds)):
+                return False
+        if mark:
+            yield calls.more("{}" if between == "{" else "}")
+        return bool(mark)
+
+    def _read_text(self, intake: Intake, calls: Calls, kinds: Collection[str]) -> Reading[bool]:
+        """A value that is text, as it comes."""
+        yield calls.more('"')
+        if self.on_lines:
+            yield from intake.takes("\n")
+        line_break = ""
+        while True:
+            text, mark = intake.before((self.value_ends,))
+            text = line_break + text
+            line_break = "\n" if self.on_lines and text.endswith("\n") else ""
+            text = text.removesuffix(line_break)
+            if text:
+                yield calls.more(written(text)[1:-1])
+            if mark:
+                intake.skip(len(mark))
+                yield calls.more('"')
+                return True
+            if intake.is_over:
+                return False
+            yield None
+
+    def _read_value(self, intake: Intake, calls: Calls, kinds: Collection[str]) -> Reading[bool]:
+        """A value that may be no text, once all of it is there."""
+        text = ""
+        while True:
+            more, mark = intake.before((self.value_ends,))
+            text += more
+            if mark:
+                intake.skip(len(mark))
+                if self.on_lines:
+                    text = text.removeprefix("\n").removesuffix("\n")
+                yield calls.more(json_of(text, kinds))
+                return True
+            if intake.is_over:
+                return False
+            yield None
+
+
+def json_of(text: str, kinds: Collection[str]) -> str:
+    """The JSON of a value that stands without quotes, by the types that it may have; a text if it is no other."""
+    try:
+        value: Any = json.loads(text, parse_constant=_refuse)
+        found = text.strip()
+    except (ValueError, RecursionError):
+        try:
+            # Some templates write lists and truth values as Python does, and models after them.
+            value = ast.literal_eval(text.strip())
+            found = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return written(text)
+    if isinstance(value, str) or ("string" in kinds and not _is_of(value, kinds)):
+        return written(text if kinds else value)
+    return found
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _is_of(value: Any, kinds: Collection[str]) -> bool:
+    of: tuple[str, ...] = ("null",)
+    match value:
+        case bool():
+            of = ("boolean",)
+        case int():
+            of = ("integer", "number")
+        case float():
+            of = ("number",)
+        case list() | tuple():
+            of = ("array",)
+        case dict():
+            of = ("object",)
+    return not set(of).isdisjoint(kinds)

@@ -1,0 +1,78 @@
+"""How the reply to a chat will be written: by the target's template, and by what the chat asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cosine_p2p.replies.dialects import GENERIC, HERMES, Dialect
+from cosine_p2p.replies.reader import ReplyReader
+from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import OptionRefused, PromptRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyForm:
+    """How a reply is read: the dialect, the tools that it may call, and whether it goes on with reasoning."""
+
+    dialect: Dialect
+    tools: Mapping[str, Any]
+    is_thinking: bool = False
+    most_calls: int | None = None
+
+    def reader(self, call_id: Callable[[int], str]) -> ReplyReader:
+        """A reader of one reply."""
+        return ReplyReader(
+            self.dialect,
+            tools=self.tools,
+            call_id=call_id,
+            is_thinking=self.is_thinking,
+            most_calls=self.most_calls,
+        )
+
+
+def usable_tools(chat: Chat) -> Sequence[Mapping[str, Any]]:
+    """The tools of a chat that may be called."""
+    return () if chat.tool_choice is ToolChoice.NONE else tuple(chat.tools or ())
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The schemas of arguments, by the names of functions. Raises `PromptRefused` for what is no function."""
+    found = {}
+    for tool in tools:
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise PromptRefused("Each tool of a chat must be a function with a name.")
+        found[name] = function.get("parameters")
+    return found
+
+
+def check_choice(chat: Chat) -> None:
+    """Raise `OptionRefused` for a tool that must be called and is not there."""
+    names = schemas_of(chat.tools or ())
+    choice = chat.tool_choice
+    if isinstance(choice, NamedTool) and choice.name not in names:
+        raise OptionRefused("tool_choice", f"tool_choice names {choice.name!r}, which is none of the tools.")
+    if choice is ToolChoice.REQUIRED and not names:
+        raise OptionRefused("tool_choice", "tool_choice needs tools to choose from; give some.")
+
+
+def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) -> ReplyForm:
+    """The form of the reply to a checked chat with this text. `is_told` if its tools are told in words alone."""
+    tools = schemas_of(usable_tools(chat))
+    dialect = Dialect.of(codec.chat_template(chat.template, has_tools=bool(tools) and not is_told))
+    if is_told:
+        dialect = replace(dialect, calls=HERMES)
+    elif dialect.calls is None:
+        dialect = replace(dialect, calls=GENERIC)
+    last = chat.messages[-1]
+    said = last["content"] if last["role"] == "assistant" else ""
+    if not said.strip() or not prompt.rstrip().endswith(said.strip()):
+        said = ""
+    return ReplyForm(
+        dialect=dialect,
+        tools=tools,
+        is_thinking=dialect.reasoning is not None and dialect.reasoning.is_open(prompt, said=said),
+        most_calls=None if chat.calls_in_parallel else 1,
+    )

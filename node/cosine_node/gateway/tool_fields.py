@@ -1,0 +1,44 @@
+"""The tools of a chat, and whether they are called, as bodies say it."""
+
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import bad_value, unsupported
+from cosine_node.gateway.body import Body, is_unicode, text, unicode_throughout
+from cosine_p2p.request.chat import ToolChoice
+
+MAX_TOOLS: Final = 128
+"""As OpenAI's API."""
+
+
+def read_tools(body: Body) -> list[dict[str, Any]] | None:
+    """The functions that may be called; none where the list is empty. Raises `ApiError`."""
+    tools = body.get("tools")
+    if not tools:
+        return None
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise bad_value("tools", f"tools must be a list of at most {MAX_TOOLS} functions.")
+    for index, tool in enumerate(tools):
+        path = f"tools[{index}]"
+        kind = tool.get("type", "function") if isinstance(tool, dict) else None
+        if not isinstance(kind, str):
+            raise bad_value(path, f"{path} must be an object of type function.")
+        if kind != "function":
+            shown = kind if is_unicode(kind) else "that"
+            raise unsupported(f"{path}.type", f"{path} is of type {shown}; a target calls functions alone.")
+        function = tool.get("function")
+        if not isinstance(function, dict) or not text(function.get("name"), f"{path}.function.name"):
+            raise bad_value(f"{path}.function", f"{path}.function must be an object with a name.")
+        if not isinstance(function.get("parameters"), dict | None):
+            raise bad_value(f"{path}.function.parameters", f"{path}.function.parameters must be a JSON schema.")
+    found: list[dict[str, Any]] = unicode_throughout(tools, "tools")
+    return found
+
+
+def read_tool_choice(body: Body) -> ToolChoice:
+    """Whether functions are called. Raises `ApiError`."""
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return ToolChoice.AUTO
+    if choice == "none":
+        return ToolChoice.NONE
+    raise unsupported("tool_choice", "tool_choice must be none or auto.")
