@@ -115,7 +115,7 @@ class Generation:
 
     `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
-    it calls. Of any other prompt `content` is the text.
+    it calls. Of any other prompt `content` is the text. `stop_text` is the stop text that ended it, if one did.
     """
 
     text: str
@@ -148,6 +148,7 @@ class Generation:
     reasoning: str = ""
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
+    stop_text: str | None = None
 
 
 class Observer(Protocol):

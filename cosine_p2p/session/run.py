@@ -80,6 +80,7 @@ class Run:
         self._token_ids: list[int] = []
         self._origins = OriginCount()
         self._is_stopped = False
+        self._stop_text: str | None = None
         self._bytes = links.traffic()
 
     @property
@@ -177,6 +178,7 @@ class Run:
                 texts.append(piece.text)
                 self._reasoning_tokens += self._reader is not None and self._reader.is_thinking
                 parts += self._read(piece)
+                self._stop_text = piece.stop
                 if piece.is_stopped or (self._reader is not None and self._reader.is_full):
                     self._is_stopped = True
                     break
@@ -197,7 +199,7 @@ class Run:
         text, parts = "", list[Part]()
         if not self._is_stopped:
             piece = self._assembler.finish()
-            text, self._is_stopped = piece.text, piece.is_stopped
+            text, self._is_stopped, self._stop_text = piece.text, piece.is_stopped, piece.stop
             parts += self._read(piece)
         parts += self._reader.finish() if self._reader is not None else ()
         self._text.append(text)
@@ -272,6 +274,7 @@ class Run:
             reasoning=reply.reasoning,
             reasoning_tokens=self._reasoning_tokens,
             tool_calls=reply.tool_calls,
+            stop_text=self._stop_text,
         )
 
     def _finish_reason(self) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import groupby
+from operator import itemgetter
 from typing import Final, Protocol
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
@@ -124,14 +125,19 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became certain. `is_stopped` says that a stop string ended the output.
+    """Text that became certain. `stop` is the stop string that ended the output, where one did.
 
     `shown` is the same with the special tokens in it, where an assembler is told to show them.
     """
 
     text: str
-    is_stopped: bool = False
+    stop: str | None = None
     shown: tuple[Shown, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the output has ended."""
+        return self.stop is not None
 
 
 class _Kind(Enum):
@@ -218,8 +224,11 @@ class TextAssembler:
         cuts = []
         for stops, kinds in self._searches():
             places, text = _searched(characters, kinds)
-            cuts += [places[found] for stop in stops if (found := text.find(stop)) >= 0]
-        return self._piece(characters[: min(cuts)], is_stopped=True) if cuts else None
+            cuts += [(places[found], stop) for stop in stops if (found := text.find(stop)) >= 0]
+        if not cuts:
+            return None
+        end, stop = min(cuts, key=itemgetter(0))
+        return self._piece(characters[:end], stop)
 
     def _certain(self) -> int:
         """The number of characters before anything that could begin a stop string."""
@@ -239,9 +248,9 @@ class TextAssembler:
         if self._special_stop:
             yield self._special_stop, (_Kind.PLAIN, _Kind.SOUGHT)
 
-    def _piece(self, characters: Sequence[_Character], *, is_stopped: bool = False) -> Piece:
+    def _piece(self, characters: Sequence[_Character], stop: str | None = None) -> Piece:
         text = "".join(each.text for each in characters if each.kind is _Kind.PLAIN)
-        return Piece(text, is_stopped, tuple(_shown(characters)) if self._shows_special else ())
+        return Piece(text, stop, tuple(_shown(characters)) if self._shows_special else ())
 
 
 def _plain(text: str) -> list[_Character]:

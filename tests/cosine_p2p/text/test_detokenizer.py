@@ -231,6 +231,19 @@ def test_a_text_is_cut_at_the_letter_that_completes_a_stop_string(text: str, sto
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
+def test_the_stop_string_that_ended_a_text_is_told(text: str, stop: list[str]) -> None:
+    assembler = TextAssembler(LETTERS, LETTERS.encode(">"), stop)
+    given_text = ""
+    for token in LETTERS.encode(text):
+        piece = assembler.add(token)
+        given_text += piece.text
+        if piece.stop is not None:
+            assert piece.stop in stop and text.startswith(given_text + piece.stop)
+            return
+    assert assembler.finish().stop is None and not any(one in text for one in stop)
+
+
+@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
 def test_no_more_is_held_than_a_stop_string_needs(text: str, stop: list[str]) -> None:
     given_text, _ = of_letters(text, stop)
     for end in range(1, len(given_text)):
