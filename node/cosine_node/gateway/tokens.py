@@ -100,6 +100,11 @@ def fitted(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], field
     return replace(chat, template_options={**chat.template_options, **read})
 
 
+def chat_tokens(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], fields: Mapping[str, str]) -> int:
+    """The number of tokens of a chat that is `fitted`. Raises as that, and `PromptRefused`."""
+    return len(encode_prompt(codec, read_prompt(fitted(chat, codec, wishes=wishes, fields=fields))))
+
+
 def _chat(body: Body) -> Chat:
     checked = read_prompt(read_chat(body))
     assert isinstance(checked, Chat)

@@ -5,12 +5,20 @@ from collections.abc import Set
 from typing import Any, Final
 
 import pytest
+from anthropic.types import message_create_params as of_messages
+from anthropic.types.beta import message_create_params as of_beta_messages
 from openai.types import completion_create_params as of_completions
 from openai.types.chat import completion_create_params as of_chats
 from openai.types.responses import response_create_params as of_responses
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.fields import HARMLESS, HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS, REFUSED
+from cosine_node.gateway.messages.request import (
+    HARMLESS_IN_MESSAGES,
+    HONOURED_IN_MESSAGES,
+    REFUSED_IN_MESSAGES,
+    parse_message,
+)
 from cosine_node.gateway.responses.request import (
     HARMLESS_IN_RESPONSES,
     HONOURED_IN_RESPONSES,
@@ -30,6 +38,14 @@ OF_RESPONSES: Final = sorted(
         **of_responses.ResponseCreateParamsStreaming.__annotations__,
     }
 )
+MESSAGE: Final[dict[str, Any]] = {**CHAT, "max_tokens": 9}
+OF_MESSAGES: Final = sorted(
+    {
+        **of_messages.MessageCreateParamsBase.__annotations__,
+        **of_beta_messages.MessageCreateParamsBase.__annotations__,
+        **of_messages.MessageCreateParamsStreaming.__annotations__,
+    }
+)
 NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
 
 
@@ -39,6 +55,7 @@ NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
         (HONOURED_IN_CHATS, HARMLESS, REFUSED.keys()),
         (HONOURED_IN_COMPLETIONS, HARMLESS, REFUSED.keys()),
         (HONOURED_IN_RESPONSES, HARMLESS_IN_RESPONSES, REFUSED_IN_RESPONSES.keys()),
+        (HONOURED_IN_MESSAGES, HARMLESS_IN_MESSAGES, REFUSED_IN_MESSAGES.keys()),
     ],
 )
 def test_a_field_stands_in_one_table(honoured: Set[str], harmless: Set[str], refused: Set[str]) -> None:
@@ -53,9 +70,11 @@ def test_a_field_stands_in_one_table(honoured: Set[str], harmless: Set[str], ref
         *((parse_chat, CHAT, HARMLESS, name) for name in OF_CHATS),
         *((parse_completion, COMPLETION, HARMLESS, name) for name in OF_COMPLETIONS),
         *((parse_response, RESPONSE, HARMLESS_IN_RESPONSES, name) for name in OF_RESPONSES),
+        *((parse_message, MESSAGE, HARMLESS_IN_MESSAGES, name) for name in OF_MESSAGES),
         *((parse_chat, CHAT, HARMLESS, name) for name in sorted(REFUSED)),
         *((parse_completion, COMPLETION, HARMLESS, name) for name in sorted(REFUSED)),
         *((parse_response, RESPONSE, HARMLESS_IN_RESPONSES, name) for name in sorted(REFUSED_IN_RESPONSES)),
+        *((parse_message, MESSAGE, HARMLESS_IN_MESSAGES, name) for name in sorted(REFUSED_IN_MESSAGES)),
     ],
 )
 def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(

@@ -209,7 +209,11 @@ def test_what_cannot_be_had_is_refused_by_name(body: dict[str, Any], param: str)
 
 
 def test_a_whole_response_has_an_item_for_everything_in_its_order() -> None:
-    body = answer(ALL_PARTS, body={"tools": [LOOK_UP], "metadata": {"a": "b"}, "instructions": "Be brief."})
+    body = answer(
+        ALL_PARTS,
+        body={"tools": [LOOK_UP], "metadata": {"a": "b"}, "instructions": "Be brief."},
+        reasoning_tokens=3,
+    )
     reasoning, message, first, second = body["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "let me see"}]
     assert [part["text"] for part in message["content"]] == ["I look"]
@@ -224,7 +228,7 @@ def test_a_whole_response_has_an_item_for_everything_in_its_order() -> None:
         "input_tokens": 5,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": 21,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 3},
         "total_tokens": 26,
     }
     assert body["metrics"]["speculative_decoding"]["seed"] == 7

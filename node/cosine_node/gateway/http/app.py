@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -22,10 +23,13 @@ from cosine_node.gateway.api_errors import ApiError, of_failure
 from cosine_node.gateway.body import read_object, text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
+from cosine_node.gateway.http.refusals import refusal
+from cosine_node.gateway.messages.reply import message_writer
+from cosine_node.gateway.messages.request import counted, parse_message
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer
 from cosine_node.gateway.reply_writer import Json, own_config
 from cosine_node.gateway.responses.reply import response_writer
-from cosine_node.gateway.responses.request import parse_response
+from cosine_node.gateway.responses.request import input_tokens, parse_response
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
@@ -137,7 +141,7 @@ def make_app(
         allow_headers=["*"],
         # The gateway mostly has an address of the local network, and a page that may ask one of the internet.
         allow_private_network=True,
-        expose_headers=["X-Request-Id", "Retry-After"],
+        expose_headers=["X-Request-Id", "Request-Id", "Retry-After"],
     )
     middleware = [Middleware(RequestLog, emit=emit, count_response=count_response), cors]
     return Starlette(
@@ -154,7 +158,7 @@ def make_app(
 
 
 def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
-    """OpenAI's API, all that needs a key."""
+    """OpenAI's API and Anthropic's, all that needs a key."""
     began_s = int(service.unix_s())
 
     async def describe(name: str) -> Json:
@@ -166,6 +170,10 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
             "id": name,
             "object": "model",
             "created": began_s,
+            # Anthropic's clients read these.
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(began_s, UTC).isoformat(),
             "owned_by": "cosine",
             "root": service.model_names[0],
             # By the names of vLLM, OpenRouter and llama.cpp: clients read one of them.
@@ -176,7 +184,10 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         }
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [await describe(name) for name in service.model_names]})
+        data = [await describe(name) for name in service.model_names]
+        # Anthropic's clients ask for pages: this is the only one.
+        pages = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        return JSONResponse({"object": "list", "data": data, **pages})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
@@ -193,7 +204,10 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         Route("/chat/completions", Endpoint(service, parse_chat, choices_writer(CHAT)), methods=["POST"]),
         Route("/completions", Endpoint(service, parse_completion, choices_writer(COMPLETION)), methods=["POST"]),
         Route("/responses", Endpoint(service, parse_response, response_writer), methods=["POST"]),
+        _answered(service, watch, "/responses/input_tokens", input_tokens),
         Route("/responses/{name:path}", stored_response, methods=["GET", "POST", "DELETE"]),
+        Route("/messages", Endpoint(service, parse_message, message_writer), methods=["POST"]),
+        _answered(service, watch, "/messages/count_tokens", counted),
         Route("/models", models),
         Route("/models/{name:path}", model),
     ]
@@ -201,20 +215,6 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
 def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middleware] = ()) -> list[BaseRoute]:
     """What the target's tokenizer and template answer by themselves."""
-
-    def route(path: str, answer: Answer) -> BaseRoute:
-        async def reply(request: Request) -> Response:
-            body = await read_object(request)
-            service.model_named(None if body.get("model") is None else text(body["model"], "model"))
-            try:
-                said = await service.client.with_tokenizer(partial(answer, body))
-            except CosineError as error:
-                raise of_failure(error, param="messages") from None
-            verifiers, _ = await watch.look()
-            context = verifiers[0].context_tokens if verifiers else None
-            return JSONResponse(said | ({"max_model_len": context} if "count" in said else {}))
-
-        return Route(path, reply, methods=["POST"], middleware=checks)
 
     async def info(_: Request) -> Response:
         try:
@@ -224,10 +224,35 @@ def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middl
 
     return [
         Route("/tokenizer_info", info, middleware=checks),
-        route("/tokenize", tokenized),
-        route("/detokenize", detokenized),
-        route("/apply-template", rendered),
+        *(
+            _answered(service, watch, path, answer, checks)
+            for path, answer in (
+                ("/tokenize", tokenized),
+                ("/detokenize", detokenized),
+                ("/apply-template", rendered),
+            )
+        ),
     ]
+
+
+def _answered(
+    service: Service, watch: VerifierWatch, path: str, answer: Answer, checks: Sequence[Middleware] = ()
+) -> BaseRoute:
+    """A route to what the target's tokenizer answers by itself."""
+
+    async def reply(request: Request) -> Response:
+        body = await read_object(request)
+        service.model_named(None if body.get("model") is None else text(body["model"], "model"))
+        try:
+            said = await service.client.with_tokenizer(partial(answer, body))
+        except CosineError as error:
+            raise of_failure(error, param="input" if "input" in body else "messages") from None
+        if "count" in said:
+            verifiers, _ = await watch.look()
+            said["max_model_len"] = verifiers[0].context_tokens if verifiers else None
+        return JSONResponse(said)
+
+    return Route(path, reply, methods=["POST"], middleware=checks)
 
 
 def count_requests(registry: CollectorRegistry, admission: Admission, model_name: str) -> Callable[[int], None]:
@@ -243,10 +268,10 @@ def count_requests(registry: CollectorRegistry, admission: Admission, model_name
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Answer with an error in OpenAI's shape."""
+    """Answer with an error in the shape of the API that was asked."""
     assert isinstance(error, ApiError)
     request.state.log_fields.setdefault("error", error.message)
-    return JSONResponse(error.body, error.status, headers=dict(error.headers))
+    return refusal(error, path=request.url.path, request_id=request.state.request_id)
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

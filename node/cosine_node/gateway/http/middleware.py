@@ -13,10 +13,10 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosine_node.gateway.api_errors import ApiError, internal
+from cosine_node.gateway.http.refusals import refusal
 from cosine_node.terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,9 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = identifier
+                headers = MutableHeaders(scope=message)
+                # The second is Anthropic's name for it.
+                headers["x-request-id"] = headers["request-id"] = identifier
             await send(message)
 
         try:
@@ -67,8 +69,8 @@ class RequestLog:
         except Exception:
             LOG.exception("request %s failed", identifier)
             if status == NO_RESPONSE:
-                problem = internal()
-                await JSONResponse(problem.body, problem.status)(scope, receive, send_with_id)
+                answer = refusal(internal(), path=scope["path"], request_id=identifier)
+                await answer(scope, receive, send_with_id)
         finally:
             self._count_response(status)
             fields = {

@@ -11,9 +11,13 @@ from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, ref
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, read_content, text_request
+from cosine_node.gateway.tokens import chat_tokens
 from cosine_node.gateway.turns import Turns
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import GenerationOptions
+from cosine_p2p.text.tokenizer import TextTokenizer
+
+Json = dict[str, Any]
 
 # Agents say nothing of a length, and write whole files: one of some hundred lines.
 DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 8192}
@@ -63,6 +67,15 @@ def parse_response(body: Body) -> TextRequest:
         asked={**request.asked, **_format(body)},
         template_fields={"reasoning_effort": "reasoning.effort"},
     )
+
+
+def input_tokens(body: Body, codec: TextTokenizer) -> Json:
+    """The answer to `/v1/responses/input_tokens`: the tokens of a prompt, tools included. Raises `ApiError`."""
+    wanted = parse_response(body)
+    (chat,) = wanted.prompts
+    assert isinstance(chat, Chat)
+    tokens = chat_tokens(chat, codec, wishes=wanted.wishes, fields=wanted.template_fields)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 def _check_include(body: Body) -> None:

@@ -1,0 +1,273 @@
+"""Bodies of messages: what is asked, checked and made a request for text."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
+from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text, unicode_throughout
+from cosine_node.gateway.constraints import CONSTRAINTS, schema
+from cosine_node.gateway.fields import HARMLESS, HONOURED, NOTHING, REFUSED, Refusal, refuse_others, refused
+from cosine_node.gateway.text_options import CHAT_DEFAULTS
+from cosine_node.gateway.text_request import TextRequest, text_request
+from cosine_node.gateway.tokens import chat_tokens
+from cosine_node.gateway.turns import BETWEEN, Turns
+from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
+from cosine_p2p.text.tokenizer import TextTokenizer
+
+Json = dict[str, Any]
+
+_OF_OPENAI: Final = frozenset({"max_completion_tokens", "n", "stop", "stream_options"})
+HONOURED_IN_MESSAGES: Final = (HONOURED - CONSTRAINTS - _OF_OPENAI) | {
+    "context_management", "messages", "output_config", "output_format", "stop_sequences", "system", "thinking",
+    "tool_choice", "tools",
+}  # fmt: skip
+HARMLESS_IN_MESSAGES: Final = HARMLESS | {
+    "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "speed", "user_profile_id",
+    "workspace_id",
+}  # fmt: skip
+REFUSED_IN_MESSAGES: Final[Mapping[str, Refusal]] = {
+    **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_MESSAGES},
+    **refused("nothing is stored or run here", container=NOTHING, mcp_servers=NOTHING, thread=()),
+    **refused("a conversation is read as it is; shorten it yourself", compaction=NOTHING),
+    **refused("the target is served as it is", fallbacks=NOTHING),
+    **refused("peers are where they are", inference_geo=("global",)),
+    **refused("its name here is max_tokens", max_completion_tokens=(), max_output_tokens=()),
+    **refused("a message is one text; send several requests", n=(1,)),
+    **refused("its name here is stop_sequences", stop=()),
+    **refused("a stream always tells its usage", stream_options=NOTHING),
+    **refused("its name here is output_config.format", response_format=()),
+    **refused("its name here is output_config.effort", reasoning_effort=()),
+}
+
+EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Anthropic's words for how hard a model thinks, and those that templates know."""
+
+_BILLING: Final = "x-anthropic-billing-header:"
+"""Begins a block in which Claude Code tells its version. It is no instruction, and another from time to time: with
+it no prefix of the prompt would be known."""
+
+
+def parse_message(body: Body) -> TextRequest:
+    """The body of `/v1/messages`. Raises `ApiError`."""
+    asked = _read(body)
+    required(body, "max_tokens")
+    request = text_request(
+        body, prompt_field="messages", prompts=(asked.chat,), least_tokens=1, otherwise=CHAT_DEFAULTS
+    )
+    return replace(request, asked={**request.asked, **_format(body)}, wishes=asked.wishes)
+
+
+def counted(body: Body, codec: TextTokenizer) -> Json:
+    """The answer to `/v1/messages/count_tokens`: the tokens of a prompt, tools included. Raises `ApiError`."""
+    asked = _read(body)
+    return {"input_tokens": chat_tokens(asked.chat, codec, wishes=asked.wishes, fields={})}
+
+
+def shows_thinking(body: Body) -> bool:
+    """False if a checked body wants to know only that the model thinks."""
+    return not isinstance(body.get("thinking"), dict) or body["thinking"].get("display") != "omitted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A chat, and what is wished of its template."""
+
+    chat: Chat
+    wishes: Mapping[str, Any]
+
+
+def _read(body: Body) -> _Asked:
+    refuse_others(body, HONOURED_IN_MESSAGES, harmless=HARMLESS_IN_MESSAGES, refusals=REFUSED_IN_MESSAGES)
+    _check_context_management(body)
+    tools = _tools(body)
+    choice, is_parallel = _choice(body, tools)
+    chat = Chat(
+        _turns(body).messages,
+        tools=list(tools.values()) or None,
+        tool_choice=choice,
+        calls_in_parallel=is_parallel,
+    )
+    return _Asked(chat, _wishes(body))
+
+
+def _check_context_management(body: Body) -> None:
+    """Raise `ApiError` for what would shorten a conversation; Claude Code says each time that nothing shall."""
+    match body.get("context_management"):
+        case None | {"edits": None}:
+            return
+        case {"edits": list(edits), **others} if not others and all(
+            isinstance(edit, dict) and edit.get("type") == "clear_thinking_20251015" and edit.get("keep") == "all"
+            for edit in edits
+        ):
+            return
+    raise unsupported("context_management", "context_management is not supported here: nothing is cleared.")
+
+
+def _wishes(body: Body) -> Json:
+    """What the body wishes of the template. Clients send it whatever the model, so it asks nothing of that."""
+    wishes: Json = {}
+    match body.get("thinking"):
+        case None | {"type": "adaptive"}:
+            pass
+        case {"type": "enabled" | "disabled" as kind}:
+            # By the names of most templates, and of DeepSeek's and Granite's.
+            wishes = dict.fromkeys(("enable_thinking", "thinking"), kind == "enabled")
+        case _:
+            raise bad_value("thinking", "thinking must be of type enabled, adaptive or disabled.")
+    effort = _output_config(body).get("effort")
+    if effort is not None:
+        if effort not in EFFORTS:
+            raise bad_value("output_config.effort", f"output_config.effort must be one of {', '.join(EFFORTS)}.")
+        wishes["reasoning_effort"] = EFFORTS[effort]
+    return wishes
+
+
+def _output_config(body: Body) -> Json:
+    config = body.get("output_config")
+    if not isinstance(config, dict | None):
+        raise bad_value("output_config", "output_config must be an object.")
+    for name, value in (config or {}).items():
+        if name not in ("effort", "format") and value is not None:
+            shown = ascii_name(name)
+            raise unsupported(f"output_config.{shown}", f"output_config.{shown} is not supported here.")
+    return config or {}
+
+
+def _format(body: Body) -> Json:
+    """The option for what the text must be; `output_format` is its older name."""
+    inner = _output_config(body).get("format")
+    name, value = ("output_format", body.get("output_format")) if inner is None else ("output_config.format", inner)
+    match value:
+        case None:
+            return {}
+        case {"type": "json_schema", "schema": wanted}:
+            return dict([schema(wanted, f"{name}.schema")])
+    raise bad_value(name, f"{name} must be of type json_schema, with a schema.")
+
+
+def _tools(body: Body) -> dict[str, Json]:
+    """The tools by their names, as functions of a chat."""
+    given = body.get("tools") or []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise bad_value("tools", "tools must be a list of objects.")
+    found: dict[str, Json] = {}
+    for index, tool in enumerate(given):
+        path = f"tools[{index}]"
+        if tool.get("type") not in (None, "custom"):
+            reason = "nothing here runs tools, and the target knows those alone that it is told"
+            raise unsupported(f"{path}.type", f"{path} is of type {_shown(tool['type'])}: {reason}.")
+        name = text(required(tool, "name", path=f"{path}.name"), f"{path}.name")
+        parameters = required(tool, "input_schema", path=f"{path}.input_schema")
+        if not isinstance(parameters, dict):
+            raise bad_value(f"{path}.input_schema", f"{path}.input_schema must be a JSON schema: an object.")
+        if not name or name in found:
+            raise bad_value(f"{path}.name", f"{path}.name must not be empty, or that of another tool.")
+        told = [] if tool.get("description") is None else [text(tool["description"], f"{path}.description")]
+        if tool.get("input_examples"):
+            examples = unicode_throughout(tool["input_examples"], f"{path}.input_examples")
+            told.append(f"Examples of input: {json.dumps(examples, ensure_ascii=False)}")
+        function = {"name": name, "description": "\n\n".join(told)} if told else {"name": name}
+        parameters = unicode_throughout(parameters, f"{path}.input_schema")
+        found[name] = {"type": "function", "function": {**function, "parameters": parameters}}
+    return found
+
+
+def _choice(body: Body, tools: Mapping[str, Json]) -> tuple[ToolChoice | NamedTool, bool]:
+    """Whether a tool must be called, or which, and whether several may be."""
+    choice = body.get("tool_choice") or {"type": "auto"}
+    if not isinstance(choice, dict):
+        raise bad_value("tool_choice", "tool_choice must be an object.")
+    is_parallel = not stated_flag(choice, "disable_parallel_tool_use")
+    match choice:
+        case {"type": "auto"}:
+            return ToolChoice.AUTO, is_parallel
+        case {"type": "none"}:
+            return ToolChoice.NONE, is_parallel
+        case {"type": "any"}:
+            return ToolChoice.REQUIRED, is_parallel
+        case {"type": "tool", "name": str(name)}:
+            if name not in tools:
+                raise bad_value("tool_choice", "tool_choice names a tool that is not among tools.")
+            return NamedTool(name), is_parallel
+    raise bad_value("tool_choice", "tool_choice must be of type auto, any, tool with its name, or none.")
+
+
+def _turns(body: Body) -> Turns:
+    """The turns of the system's words and of all messages."""
+    turns = Turns()
+    for words in _texts(body.get("system"), "system"):
+        if not words.startswith(_BILLING):
+            turns.instruct(words)
+    given = required(body, "messages")
+    if not isinstance(given, list) or not given:
+        raise bad_value("messages", "messages must be a list of at least one message.")
+    for index, message in enumerate(given):
+        path = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise bad_value(path, f"{path} must be an object with role and content.")
+        role = message.get("role")
+        content = required(message, "content", path=f"{path}.content")
+        if role == "system":
+            for words in _texts(content, f"{path}.content"):
+                turns.instruct(words)
+        elif role in ("user", "assistant"):
+            for block, block_path in _blocks(content, f"{path}.content"):
+                _add(turns, role, block, block_path)
+        else:
+            raise bad_value(f"{path}.role", f"{path}.role must be user, assistant or system.")
+    return turns
+
+
+def _blocks(content: Any, path: str) -> Iterator[tuple[Json, str]]:
+    """The blocks of a content, each with its path; a text is one."""
+    if isinstance(content, str):
+        yield {"type": "text", "text": content}, path
+        return
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise bad_value(path, f"{path} must be a text, or a list of blocks.")
+    for index, block in enumerate(content):
+        yield block, f"{path}[{index}]"
+
+
+def _texts(content: Any, path: str) -> Iterator[str]:
+    """The texts of a content that is nothing else."""
+    for block, block_path in _blocks([] if content is None else content, path):
+        if block.get("type") != "text":
+            raise _no_such_block(block, block_path)
+        yield text(block.get("text"), f"{block_path}.text")
+
+
+def _add(turns: Turns, role: str, block: Json, path: str) -> None:
+    """Add one block to the turns of a conversation."""
+    match role, block.get("type"):
+        case _, "text":
+            turns.say(role, text(block.get("text"), f"{path}.text"))
+        case "assistant", "thinking":
+            if thought := text(block.get("thinking") or "", f"{path}.thinking"):
+                turns.reason(thought)
+        case "assistant", "redacted_thinking":
+            # Only who wrote it can read it.
+            pass
+        case "assistant", "tool_use":
+            call_id = text(required(block, "id", path=f"{path}.id"), f"{path}.id")
+            name = text(required(block, "name", path=f"{path}.name"), f"{path}.name")
+            arguments = unicode_throughout(block.get("input") or {}, f"{path}.input")
+            turns.call(call_id, name, json.dumps(arguments, ensure_ascii=False))
+        case "user", "tool_result":
+            call_id = text(required(block, "tool_use_id", path=f"{path}.tool_use_id"), f"{path}.tool_use_id")
+            said = BETWEEN.join(_texts(block.get("content"), f"{path}.content"))
+            # Templates have no place for it.
+            turns.answer(call_id, f"Error: {said}" if stated_flag(block, "is_error") else said)
+        case _:
+            raise _no_such_block(block, path)
+
+
+def _no_such_block(block: Json, path: str) -> ApiError:
+    reason = "the target reads text, and calls of tools"
+    return unsupported(f"{path}.type", f"{path} is of type {_shown(block.get('type'))}: {reason}.")
+
+
+def _shown(kind: Any) -> str:
+    return ascii_name(kind) if isinstance(kind, str) else "that"
