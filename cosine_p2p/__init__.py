@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.request.chat import Chat
+    from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
     from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
     from cosine_p2p.request.origins import Origin, told_origins
     from cosine_p2p.request.results import (
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppliedConfig", "AsyncClient", "Chat", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
-    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
-    "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "TextTokenizer", "UsageError",
-    "VerifierReport", "__version__", "load_tokenizer", "told_origins",
+    "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken", "NamedToken",
+    "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run",
+    "TextTokenizer", "TokenLogprob", "UsageError", "VerifierReport", "__version__", "load_tokenizer",
+    "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
@@ -53,6 +55,7 @@ HOMES: Final = {
         "request.results",
     ),
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
+    **dict.fromkeys(("LikelyToken", "NamedToken", "TokenLogprob"), "request.logprobs"),
     **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
     "Chat": "request.chat",
     "Run": "session.run",

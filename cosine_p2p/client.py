@@ -22,6 +22,7 @@ from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.request.logprobs import ToldLogprobs
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
     AUTO,
@@ -304,6 +305,7 @@ class AsyncClient:
             check_failover=check if asked["audit"] else None,
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
+            told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
         )
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:

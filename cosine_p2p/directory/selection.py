@@ -20,9 +20,10 @@ from typing import Any, Final
 
 from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
 from cosine_protocol.fields import fields_of
+from cosine_protocol.likelihoods import check_room
 from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import AskedLogprobs, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
 NEAR_EQUAL: Final = 1.25
 """Within a quarter the announced speeds do not say who is faster."""
@@ -128,6 +129,7 @@ def requests_of(
         client=client,
         nonce=nonce,
         max_new_tokens=wanted["max_new_tokens"],
+        logprobs=_logprobs(wanted),
     )
     # No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
     # own, and the next one is tried where nobody of an offer serves. Those with room for all that is wanted come
@@ -146,7 +148,39 @@ def requests_of(
         raise PromptTooLong(
             f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
         )
-    return fitting + cramped
+    return _that_can_be_told(fitting + cramped)
+
+
+def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
+    """What the options `logprobs` and `prompt_logprobs` ask of a verifier, None for nothing."""
+    of_output, of_prompt = wanted.get("logprobs"), wanted.get("prompt_logprobs")
+    if of_output is None and of_prompt is None:
+        return None
+    return AskedLogprobs(max(of_output or 0, of_prompt or 0), of_prompt is not None)
+
+
+_Form = tuple[Request, tuple[NodeRecord, ...]]
+
+
+def _that_can_be_told(forms: list[_Form]) -> list[_Form]:
+    """The forms of a request whose log-probabilities are not too many. Raises `OptionRefused` if all have."""
+    found, refusal = [], ""
+    for request, able in forms:
+        asked = request.logprobs
+        try:
+            if asked is not None:
+                check_room(
+                    prompt_tokens=len(request.prompt),
+                    new_tokens=request.max_new_tokens,
+                    top=asked.top,
+                    of_prompt=asked.of_prompt,
+                )
+            found.append((request, able))
+        except UsageError as error:
+            refusal = str(error)
+    if not found:
+        raise OptionRefused("logprobs", refusal)
+    return found
 
 
 def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:

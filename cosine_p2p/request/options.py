@@ -37,7 +37,7 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import Real, Whole, fields_of
-from cosine_protocol.limits import MAX_BIAS, MAX_BIASES, MAX_PROMPT_TOKENS
+from cosine_protocol.limits import MAX_BIAS, MAX_BIASES, MAX_PROMPT_TOKENS, MAX_TOP_LOGPROBS
 from cosine_protocol.request import Sampling, Shaping
 
 Prompt = str | Sequence[int] | Sequence[Message] | Chat
@@ -207,6 +207,22 @@ class GenerationOptions(TypedDict, total=False):
     grammar: Annotated[
         str | None,
         Option(text("a Lark grammar"), TEXT, "Write a text of this Lark grammar, which begins at start."),
+    ]
+    logprobs: Annotated[
+        int | None,
+        Option(
+            whole(0, MAX_TOP_LOGPROBS),
+            TEXT,
+            f"Tell the log-probability of each token, with so many of the likeliest, 0 to {MAX_TOP_LOGPROBS}.",
+        ),
+    ]
+    prompt_logprobs: Annotated[
+        int | None,
+        Option(
+            whole(0, MAX_TOP_LOGPROBS),
+            TEXT,
+            "The same of the prompt's tokens; the verifier computes the prompt anew for it.",
+        ),
     ]
     generation_config: Annotated[
         str,

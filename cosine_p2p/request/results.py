@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cosine_p2p.replies.parts import Part, ToolCall
+from cosine_p2p.request.logprobs import NamedToken, TokenLogprob
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence
@@ -18,6 +19,7 @@ class Chunk:
     Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
     others decoded. `text` may be empty while a character or a possible stop string is incomplete. `parts` tell
     apart what the text says, thinks and calls, as soon as it is certain; of a prompt that is no chat all is said.
+    `logprobs` has one for each token, where they are asked for.
     """
 
     text: str
@@ -25,6 +27,7 @@ class Chunk:
     source: str
     is_copied: bool = False
     parts: tuple[Part, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,9 @@ class Generation:
     `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
     it calls. Of any other prompt `content` is the text. `stop_text` is the stop text that ended it, if one did.
+
+    `logprobs` has one for each of `token_ids`, `prompt_logprobs` one for each token of the prompt, of which the
+    first is without a log-probability; both are empty where they are not asked for.
     """
 
     text: str
@@ -149,6 +155,8 @@ class Generation:
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     stop_text: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[NamedToken, ...] = ()
 
 
 class Observer(Protocol):

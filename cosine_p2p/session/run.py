@@ -8,6 +8,7 @@ from itertools import groupby
 
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
+from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
@@ -54,6 +55,7 @@ class Run:
         check_failover: Callable[[Session], FailoverCheck] | None = None,
         give_receipts: Callable[[Session], int] | None = None,
         keeps_spare_warm: bool = False,
+        told: ToldLogprobs | None = None,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
@@ -76,6 +78,8 @@ class Run:
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
+        self._told = told or ToldLogprobs(codec)
+        self._logprobs: list[TokenLogprob] = []
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._origins = OriginCount()
@@ -97,6 +101,11 @@ class Run:
     def generation_config(self) -> AppliedConfig:
         """The part of the model's own generation config in the request."""
         return self._applied
+
+    @property
+    def prompt_logprobs(self) -> tuple[NamedToken, ...]:
+        """Those of the prompt's tokens, where they are asked for and something has been committed."""
+        return self._told.of_prompt(self.request.prompt, self._session.prompt_likelihoods)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
@@ -169,6 +178,7 @@ class Run:
         last = len(committed.tokens) - 1
         sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]
         pairs = zip(committed.tokens, sources, strict=True)
+        first = 0
         for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
             ids, texts = [], []
             parts: list[Part] = []
@@ -190,7 +200,10 @@ class Run:
             else:
                 source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
             self._origins.note(source, is_copied=is_copied, tokens=len(ids))
-            yield Chunk("".join(texts), tuple(ids), source, is_copied, tuple(parts))
+            logprobs = self._told.of_output(ids, committed.likelihoods[first:])
+            self._logprobs += logprobs
+            first += len(ids)
+            yield Chunk("".join(texts), tuple(ids), source, is_copied, tuple(parts), logprobs)
             if self._is_stopped:
                 return
 
@@ -275,6 +288,8 @@ class Run:
             reasoning_tokens=self._reasoning_tokens,
             tool_calls=reply.tool_calls,
             stop_text=self._stop_text,
+            logprobs=tuple(self._logprobs),
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def _finish_reason(self) -> str:

@@ -81,6 +81,7 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
+from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
@@ -171,6 +172,7 @@ class Session:
         self._speeds = speeds
         self._observer = observer
         self.output = list(job.committed)
+        self.prompt_likelihoods: tuple[Likelihood, ...] = ()
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
         self.signed = SignedStreams()
@@ -271,6 +273,7 @@ class Session:
             d_0=self.d_0,
             digest=self._digest,
             position=len(self.output),
+            tells_prompt=self._awaits_prompt_likelihoods,
             watch=Watch(
                 since_s=_now_s(), prompt_tokens=len(job.request.prompt) + len(self.output), usual=self._usual
             ),
@@ -279,6 +282,12 @@ class Session:
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
         link.post(m.Open(number, *asked))
         return upstream
+
+    @property
+    def _awaits_prompt_likelihoods(self) -> bool:
+        """True if whoever serves the request next tells how likely its prompt is; a delegate tells its client."""
+        asked = self.job.request.logprobs
+        return asked is not None and asked.of_prompt and not self.output and self.job.mandate is None
 
     @property
     def _has_nothing_to_compare(self) -> bool:
@@ -403,8 +412,8 @@ class Session:
                     place = (upstream.link.rtt_s, upstream.position, self.job.mandate is not None)
                     self._on_event(VerifierOpened(pass_us / 1e6, *place))
                     self._offer_coordination(upstream)
-                case m.Commit() as commit:
-                    return self._on_commit(upstream, commit)
+                case m.Commit() | m.PromptLikelihoods() as told:
+                    return self._on_told(upstream, told)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
                     if upstream.is_unsigned:
@@ -438,6 +447,13 @@ class Session:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
+    def _on_told(self, upstream: Upstream, told: m.Commit | m.PromptLikelihoods) -> Tokens | None:
+        """Check what is told of the prompt, or go on by a commit."""
+        if isinstance(told, m.Commit):
+            return self._on_commit(upstream, told)
+        upstream.take_prompt_likelihoods(told)
+        return None
+
     def _on_commit(self, upstream: Upstream, commit: m.Commit) -> Tokens | None:
         """Check a commit, and go on by its tokens."""
         before = upstream.digest
@@ -447,6 +463,8 @@ class Session:
     def _advance(self, upstream: Upstream, commit: m.Commit, before: bytes) -> Tokens:
         """Take the tokens of a commit after the prefix `before` into the output, and tell all whom they concern."""
         position = len(self.output)
+        if not position:
+            self.prompt_likelihoods = tuple(upstream.told[: upstream.prompt_told])
         self.output.extend(commit.tokens)
         self._digest = commit.digest
         self.signed.note(upstream)
@@ -460,7 +478,7 @@ class Session:
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()
         self._allow_drafters()
-        return Tokens(commit.tokens, authors)
+        return Tokens(commit.tokens, authors, commit.likelihoods or ())
 
     def _allow_drafters(self) -> None:
         """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""

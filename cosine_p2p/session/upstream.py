@@ -13,6 +13,7 @@ from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
+from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest, check_likelihood
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import AskAudit, FinishReason, SignedEarning, SignedTranscript, Transcript
 from cosine_protocol.nodes import NodeBlock
@@ -25,10 +26,14 @@ LEAST_COMMITS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`."""
+    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`.
+
+    `likelihoods` has one for each, where the request asks for them.
+    """
 
     tokens: tuple[int, ...]
     authors: bytes
+    likelihoods: tuple[Likelihood, ...] = ()
 
 
 @dataclass(slots=True)
@@ -37,7 +42,8 @@ class Upstream:
 
     The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
     that was due did not come: the stream goes on, but others should be asked first from then on. `earned` says at
-    the end whose drafts it committed.
+    the end whose drafts it committed. `told` are all likelihoods that it has told, first those of the prompt, where
+    it `tells_prompt`.
     """
 
     number: int
@@ -52,7 +58,10 @@ class Upstream:
     transcript: SignedTranscript | None = None
     is_unsigned: bool = False
     earned: tuple[SignedEarning, ...] = ()
+    tells_prompt: bool = False
+    told: list[Likelihood] = field(default_factory=list)
     first: int = field(init=False)
+    _digest_told: LikelihoodDigest = field(default_factory=LikelihoodDigest)
 
     def __post_init__(self) -> None:
         self.first = self.position
@@ -77,6 +86,29 @@ class Upstream:
             nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
             self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
 
+    @property
+    def prompt_told(self) -> int:
+        """How many likelihoods there are of the prompt's tokens in all."""
+        return len(self.request.prompt) - 1 if self.tells_prompt else 0
+
+    def take_prompt_likelihoods(self, message: m.PromptLikelihoods) -> None:
+        """Check what is told of the prompt. Raises `RemoteProtocolError`."""
+        first = message.position
+        follows = self.is_opened and first == len(self.told) + 1 and self.position == self.first
+        if not follows or len(self.told) + len(message.likelihoods) > self.prompt_told:
+            raise RemoteProtocolError("log-probabilities of the prompt do not fit it")
+        self._take_told(self.request.prompt[first : first + len(message.likelihoods)], message.likelihoods)
+
+    def _take_told(self, tokens: Sequence[int], likelihoods: Sequence[Likelihood]) -> None:
+        """Check what is told of some tokens, and keep it. Raises `RemoteProtocolError`."""
+        asked = self.request.logprobs
+        if asked is None or len(likelihoods) != len(tokens):
+            raise RemoteProtocolError("log-probabilities do not fit the tokens")
+        for token, told in zip(tokens, likelihoods, strict=True):
+            check_likelihood(told, token, top=asked.top)
+        self.told += likelihoods
+        self._digest_told.add(likelihoods)
+
     def take(self, commit: m.Commit, *, authors: int) -> None:
         """Check that a commit continues this verifier's own stream, and follow it.
 
@@ -95,6 +127,10 @@ class Upstream:
             raise RemoteProtocolError("a commit's digest does not follow from its tokens")
         if self.is_ended or any(token in self.request.eos for token in commit.tokens[:-1]):
             raise RemoteProtocolError("a commit goes past the end of the stream")
+        if self.request.logprobs is not None:
+            if len(self.told) < self.prompt_told:
+                raise RemoteProtocolError("a commit came before all log-probabilities of the prompt")
+            self._take_told(commit.tokens, commit.likelihoods or ())
         self._take_transcript(commit)
         self.position += len(commit.tokens)
         self.digest = commit.digest
@@ -108,7 +144,8 @@ class Upstream:
             self.is_unsigned |= is_transcript_due(before=self.position, after=after, has_ended=has_ended)
             return
         transcript = open_transcript(signed, author=self.peer_id, d_0=self.d_0)
-        if transcript != Transcript(self.first, after, commit.digest):
+        told = None if self.request.logprobs is None else self._digest_told.digest()
+        if transcript != Transcript(self.first, after, commit.digest, told):
             raise RemoteProtocolError("a transcript is not that of the stream")
         self.transcript = signed
 
@@ -149,8 +186,8 @@ class SignedStreams:
     def claims(self, request: Request, output: Sequence[int]) -> tuple[AskAudit, ...]:
         """One claim for each transcript, in order of time; their numbers are 0 until they are sent."""
         return tuple(
-            AskAudit(0, request, tuple(output[: decode_body(Transcript, signed.body).tokens]), author, signed)
-            for (author, _), upstream in self._upstreams.items()
+            _claim(upstream, signed, request, output)
+            for upstream in self._upstreams.values()
             if (signed := upstream.transcript) is not None
         )
 
@@ -158,3 +195,12 @@ class SignedStreams:
         """The accounts of what drafters have earned, each with its verifier's peer id; nothing is checked yet."""
         for (verifier, _), upstream in self._upstreams.items():
             yield from ((verifier, signed) for signed in upstream.earned)
+
+
+def _claim(upstream: Upstream, signed: SignedTranscript, request: Request, output: Sequence[int]) -> AskAudit:
+    """What a verifier has signed, with the tokens and the likelihoods that it is about."""
+    tokens = decode_body(Transcript, signed.body).tokens
+    told = None
+    if request.logprobs is not None:
+        told = tuple(upstream.told[: upstream.prompt_told + tokens - upstream.first])
+    return AskAudit(0, request, tuple(output[:tokens]), upstream.peer_id, signed, told)

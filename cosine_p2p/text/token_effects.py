@@ -46,6 +46,7 @@ class TokenEffects:
         self._joins_bytes = "ByteLevel" in kinds
         self._has_fallback = "ByteFallback" in kinds
         self._suffix = next((str(step["suffix"]) for step in steps if step["type"] == "BPEDecoder"), "")
+        self._replaced = list(_replacements(steps))
         self._known: dict[int, TokenEffect] = {}
 
     def of(self, token: int) -> TokenEffect:
@@ -59,6 +60,19 @@ class TokenEffects:
         """The text of a special token, which is decoded to none; empty for any other."""
         name = self._tokenizer.id_to_token(token)
         return name if name in self._special else ""
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token adds to a text, a space before a word included; nothing for a special one."""
+        name = self._tokenizer.id_to_token(token)
+        if name is None or name in self._special:
+            return b""
+        if self._joins_bytes and all(letter in BYTE_OF for letter in name):
+            return bytes(BYTE_OF[letter] for letter in name)
+        if self._has_fallback and re.fullmatch("<0x[0-9A-Fa-f]{2}>", name):
+            return bytes.fromhex(name[3:5])
+        for old, new in self._replaced:
+            name = name.replace(old, new)
+        return name.encode(errors="replace")
 
     def _read(self, name: str | None) -> TokenEffect:
         if name is None or name in self._special:
@@ -81,6 +95,28 @@ def _steps(decoder: Step) -> Iterator[Step]:
             yield from _steps(inner)
     else:
         yield decoder
+
+
+def _replacements(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+    """The texts that a decoder writes in another way within a token, and how."""
+    for step in steps:
+        match step:
+            case {"type": "Metaspace", "replacement": str(old)}:
+                yield old, " "
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                yield old, new
+            case {"type": "BPEDecoder", "suffix": str(old)} if old:
+                yield old, " "
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """The bytes by the letters that stand for them in a byte-level vocabulary, as GPT-2 has them."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+BYTE_OF: Final = _letters_of_bytes()
 
 
 def _is_local(steps: Sequence[Step]) -> bool:

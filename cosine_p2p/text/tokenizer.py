@@ -104,6 +104,10 @@ class TextTokenizer:
         """The text of a special token, which `decode` leaves away; empty for any other."""
         return self._effects.special_text(token)
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to a text, which may be half a character; none for a special one."""
+        return self._effects.bytes_of(token)
+
     def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
         """The text of the chat template that is taken. Raises `PromptRefused` if there is none."""
         return self._templates.chosen(name, has_tools=has_tools)

@@ -10,6 +10,9 @@ author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621
 - Unless a filter stands in between. Where top-k, top-p or min-p rules a token out for one verifier and just not for
   the other, their choices differ widely: `filter_flip_rate` of the positions may.
 
+Log-probabilities that were told move as margins do. One that is told with more than `WIDE` near-tie margins of
+difference accuses, and so does a mean of them that is off by more than `most_drift` explains.
+
 One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree.
 """
 
@@ -120,7 +123,28 @@ def accuses(verdict: AuditVerdict, request: Request) -> bool:
     has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     filtered = rounding.filter_flip_rate * positions if has_filter else 0.0
     explained = filtered + rounding.flip_rate * positions
+    if verdict.widest_gap is not None and verdict.widest_gap > wide_gap:
+        return True
+    if verdict.mean_gap is not None and abs(verdict.mean_gap) > most_drift(verdict, request):
+        return True
     return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
+
+
+def most_drift(verdict: AuditVerdict, request: Request) -> float:
+    """The nats by which the log-probabilities of an honest verifier's tokens are too high or too low on average.
+
+    They moved with a standard deviation of a tenth of the near-tie margin or less, and by a fiftieth of it on
+    average in a text of 170 tokens at most (tests/node/verifier/measure_likelihoods.py). So this is ten standard
+    deviations of a mean. It shrinks no further where another device might round all of them alike.
+    """
+    asked = request.logprobs
+    of_prompt = len(request.prompt) - 1 if asked is not None and asked.of_prompt and not verdict.first else 0
+    told = of_prompt + verdict.tokens - verdict.first
+    return rounding_of(request.numerics).near_tie / math.sqrt(min(told, DRIFT_TOKENS))
+
+
+DRIFT_TOKENS: Final = 4096
+"""A choice: the mean may then be off by a 64th of a margin, 0.004 in bfloat16."""
 
 
 def state_of(accusations: Sequence[bool]) -> AuditState:

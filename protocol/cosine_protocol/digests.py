@@ -13,6 +13,7 @@ _TOKEN = struct.Struct(">I")
 _SAMPLING = struct.Struct(">dIdddQ")
 _SHAPING = struct.Struct(">ddII")
 _BIAS = struct.Struct(">Id")
+_NO_CONSTRAINT = bytes(12)  # kind 0, no text, no ends
 
 
 def _hash(data: bytes) -> bytes:
@@ -42,11 +43,17 @@ def _constraint(of: Constraint) -> bytes:
     return b"".join([struct.pack(">I", of.kind), _counted(of.text.encode()), _tokens(of.ends)])
 
 
-def _added(of: Sampling) -> bytes:
-    """What older peers do not know; a constraint stands behind a shaping, if need be behind one of nothing."""
-    if of.constraint is not None:
-        return _shaping(of.shaping or Shaping()) + _constraint(of.constraint)
-    return b"" if of.shaping is None else _shaping(of.shaping)
+def _added(request: Request) -> bytes:
+    """What older peers do not know; what stands before the last of it is there, if need be as that of nothing."""
+    shaping, constraint, logprobs = request.sampling.shaping, request.sampling.constraint, request.logprobs
+    if shaping is None and constraint is None and logprobs is None:
+        return b""
+    parts = [_shaping(shaping or Shaping())]
+    if constraint is not None or logprobs is not None:
+        parts.append(_NO_CONSTRAINT if constraint is None else _constraint(constraint))
+    if logprobs is not None:
+        parts.append(struct.pack(">II", logprobs.top, logprobs.of_prompt))
+    return b"".join(parts)
 
 
 def encode_request(request: Request) -> bytes:
@@ -62,7 +69,7 @@ def encode_request(request: Request) -> bytes:
             _tokens(request.eos),
             _counted(request.client.encode()),
             _counted(request.nonce),
-            _added(request.sampling),
+            _added(request),
         )
     )
 

@@ -125,6 +125,16 @@ MAX_BAD_WORD_TOKENS: Final = 64
 """A choice: a longer text is a sentence, and no word."""
 MAX_CONSTRAINT_BYTES: Final = 1 << 16
 """A choice: large JSON schemas of real tools have some 30 KB."""
+MAX_TOP_LOGPROBS: Final = 20
+"""As in OpenAI's API."""
+MAX_SURPRISAL: Final = 1_000_000_000
+"""A choice, a thousand nats in millionths: as good as impossible."""
+MAX_TOLD_BYTES: Final = 900_000
+"""Bounds what is told of a request's probabilities: its audit, with all of them, fits a frame."""
+MAX_TOLD_TOKENS: Final = 256
+"""As many as a commit has."""
+MAX_PREDICTION_TOKENS: Final = 32_768
+"""A choice: 160 KB, a file of some thousand lines; a message with the longest prompt has room for it."""
 MAX_SWARM_NAME_BYTES: Final = 64
 """A choice: the name of a private swarm is for people."""
 MAX_CERTIFICATE_BYTES: Final = 512

@@ -26,6 +26,7 @@ from cosine_protocol.fields import (
     Whole,
     exactly,
 )
+from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
@@ -33,6 +34,7 @@ from cosine_protocol.stage_messages import StageMessage
 CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
+PredictedTokens = Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PREDICTION_TOKENS)
 RetryAfter = Real(3600.0)
 """Bounds a peer's word: an hour is as good as a refusal."""
 
@@ -175,12 +177,14 @@ class SignedMandate:
 class Transcript:
     """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
 
-    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it.
+    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it. `told` is
+    that of the likelihoods that it has told, where it was asked for them.
     """
 
     first: Position
     tokens: Position
     digest: Digest
+    told: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,10 @@ class Pacing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes."""
+    """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes.
+
+    `prediction` is what the client takes the output to be; the verifier may draft from it.
+    """
 
     number: Number
     request: Request
@@ -296,6 +303,7 @@ class Open:
     pacing: Annotated[int, Whole(1)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
     cache_scope: Annotated[bytes | None, Added(exactly(limits.CACHE_SCOPE_BYTES))] = None
+    prediction: Annotated[tuple[int, ...] | None, Added(PredictedTokens)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +346,8 @@ class PassStats:
 class Commit:
     """Output tokens from `position` on. `digest` is that of the prefix after them.
 
-    `authors` has one byte a token: 0 for the target's own, else the author whose node it was.
+    `authors` has one byte a token: 0 for the target's own, else the author whose node it was. `likelihoods` has one
+    for each token, where the request asks for them.
     """
 
     number: Number
@@ -348,6 +357,18 @@ class Commit:
     authors: AuthorIndices
     stats: PassStats
     transcript: Annotated[SignedTranscript | None, Added(Struct(SignedTranscript))] = None
+    likelihoods: Annotated[
+        tuple[Likelihood, ...] | None, Added(Items(Struct(Likelihood), limits.MAX_COMMIT_TOKENS))
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLikelihoods:
+    """How likely the tokens of the prompt from index `position` on are, each after those before it."""
+
+    number: Number
+    position: Annotated[int, Whole(limits.MAX_PROMPT_TOKENS, 1)]
+    likelihoods: Annotated[tuple[Likelihood, ...], Items(Struct(Likelihood), limits.MAX_TOLD_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,13 +603,20 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class AskAudit:
-    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request."""
+    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request.
+
+    `likelihoods` is all that the author has told, of which it signed the digest.
+    """
 
     number: Number
     request: Request
     tokens: CommittedTokens
     author: PeerId
     transcript: SignedTranscript
+    likelihoods: Annotated[
+        tuple[Likelihood, ...] | None,
+        Added(Items(Struct(Likelihood), limits.MAX_PROMPT_TOKENS)),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,6 +638,8 @@ class AuditVerdict:
 
     Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
     `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
+    Where likelihoods were told, `widest_gap` is the most nats by which one differs from the auditor's own, and
+    `mean_gap` by how many nats those of the text's tokens are too high on average.
     """
 
     author: PeerId
@@ -620,6 +650,8 @@ class AuditVerdict:
     near_ties: Position
     different: Position
     findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), limits.MAX_AUDIT_FINDINGS)]
+    widest_gap: Annotated[float | None, Added(Real(limits.MAX_SCORE_GAP))] = None
+    mean_gap: Annotated[float | None, Added(Real(limits.MAX_SCORE_GAP, -limits.MAX_SCORE_GAP))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -632,7 +664,7 @@ class Audited:
 
 
 Message = (
-    Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | Cancel | Final | Delegate
+    Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | PromptLikelihoods | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
     | Receipted | StageMessage

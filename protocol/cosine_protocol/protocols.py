@@ -17,12 +17,13 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 
 # Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
-# prompts, the shaping of scores, or constraints of texts; and a drafter learns.
+# prompts, the shaping of scores, constraints of texts, or log-probabilities; and a drafter learns.
 MANDATES: Final = "mandate"
 RECEIPTS: Final = "receipt"
 WINDOWS: Final = "window"
 SHAPING: Final = "shaping"
 CONSTRAINTS: Final = "constraint"
+LOGPROBS: Final = "logprobs"
 LEARNING: Final = "learn"
 
 _COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97: m.Revoked}
@@ -31,7 +32,7 @@ MESSAGES: Final = MappingProxyType(
     {
         VERIFY: _COMMON
         | {5: m.Final, 16: m.Open, 17: m.Opened, 18: m.Tree, 21: m.Commit, 22: m.Cancel, 39: m.Receipted}
-        | {23: m.Delegate, 24: m.Declined, 25: m.Revoke, 26: m.Credit, 27: m.Report},
+        | {23: m.Delegate, 24: m.Declined, 25: m.Revoke, 26: m.Credit, 27: m.Report, 28: m.PromptLikelihoods},
         DRAFT: _COMMON
         | {5: m.Final, 32: m.Start, 33: m.Started, 34: m.Assign, 35: m.Fragment, 36: m.Advance}
         | {37: m.Busy, 38: m.Release, 39: m.Receipted},
@@ -60,7 +61,8 @@ def check_allowed(protocol: str, message: m.Message) -> None:
 
 def features_of(request: Request) -> frozenset[str]:
     """The features without which a peer would take a request for another one."""
-    given = {SHAPING: request.sampling.shaping, CONSTRAINTS: request.sampling.constraint}
+    sampling = request.sampling
+    given = {SHAPING: sampling.shaping, CONSTRAINTS: sampling.constraint, LOGPROBS: request.logprobs}
     return frozenset(name for name, value in given.items() if value is not None)
 
 

@@ -175,11 +175,23 @@ _MEANINGFUL: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AskedLogprobs:
+    """A verifier shall tell how likely each token was, and the `top` likeliest ones at its place.
+
+    With `of_prompt` it tells that of the prompt's tokens too, but for the first.
+    """
+
+    top: Annotated[int, Whole(limits.MAX_TOP_LOGPROBS)]
+    of_prompt: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One generation as every peer sees it, and as it travels.
 
-    All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone.
+    All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone. Peers that
+    do not know `logprobs` are asked for nothing that has it.
     """
 
     target_digest: ContentDigest
@@ -193,3 +205,4 @@ class Request:
     client: PeerId
     nonce: Annotated[bytes, exactly(limits.NONCE_BYTES)]
     max_new_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+    logprobs: Annotated[AskedLogprobs | None, Added(Struct(AskedLogprobs))] = None

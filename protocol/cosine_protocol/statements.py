@@ -14,6 +14,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.identity import Identity, verify
+from cosine_protocol.likelihoods import told_digest
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
 
 # The kinds of the signatures.
@@ -120,7 +121,22 @@ def open_claim(claim: m.AskAudit) -> m.Transcript:
         raise MalformedMessage("the transcript is of another number of tokens")
     if roll_digest(d_0, claim.tokens) != transcript.digest:
         raise MalformedMessage("the transcript is of other tokens")
+    _check_told(claim, transcript)
     return transcript
+
+
+def _check_told(claim: m.AskAudit, transcript: m.Transcript) -> None:
+    """Raise `MalformedMessage` for other likelihoods than the transcript's author has told."""
+    if (claim.likelihoods is None) != (transcript.told is None):
+        raise MalformedMessage("a transcript and its likelihoods belong together")
+    if claim.likelihoods is None:
+        return
+    asked = claim.request.logprobs
+    if asked is None or told_digest(claim.likelihoods) != transcript.told:
+        raise MalformedMessage("the transcript is of other likelihoods")
+    of_prompt = len(claim.request.prompt) - 1 if asked.of_prompt and not transcript.first else 0
+    if len(claim.likelihoods) != of_prompt + transcript.tokens - transcript.first:
+        raise MalformedMessage("there is not one likelihood for each token")
 
 
 def sign_verdict(auditor: Identity, verdict: m.AuditVerdict, *, number: int, d_0: bytes) -> m.Audited:
@@ -142,6 +158,8 @@ def open_verdict(answer: m.Audited, *, auditor: str, claim: m.AskAudit) -> m.Aud
     is_within = all(verdict.first <= position < verdict.tokens for position in positions)
     if not is_complete or not is_within or positions != sorted(set(positions)) or len(positions) > found:
         raise MalformedMessage("the verdict's counts do not fit its transcript")
+    if not (verdict.widest_gap is None) == (verdict.mean_gap is None) == (claim.likelihoods is None):
+        raise MalformedMessage("the verdict says nothing of the likelihoods")
     return verdict
 
 

@@ -32,7 +32,7 @@ NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWz
 JSON_FIELDS = [
     "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
     "strategy", "seed", "rounds", "drafted", "accepted", "origins", "drafters", "verifiers", "generation_config",
-    "receipts", "audit",
+    "receipts", "audit", "logprobs", "prompt_logprobs",
 ]  # fmt: skip
 
 
@@ -44,7 +44,8 @@ PUBLIC = {
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
     "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
-    "Chat", "TextTokenizer", "__version__", "load_tokenizer", "told_origins",
+    "Chat", "LikelyToken", "NamedToken", "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer",
+    "told_origins",
 }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_what_is_public() -> None:
 
 def test_fields_of_results() -> None:
     assert set(JSON_FIELDS) <= set(names(Generation))
-    assert names(Chunk) == ["text", "token_ids", "source", "is_copied"]
+    assert names(Chunk) == ["text", "token_ids", "source", "is_copied", "parts", "logprobs"]
     assert names(Origin) == ["source", "is_copied", "domain", "tokens"]
     assert names(DrafterReport) == ["peer_id", "domain", "drafted", "accepted", "rtt_ms"]
     assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens"]

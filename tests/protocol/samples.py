@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_protocol.identity import Identity
+from cosine_protocol.likelihoods import Likelihood, LikelyToken
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
@@ -59,6 +60,13 @@ CONSTRAINED_SAMPLING: Final = Sampling(
     constraint=Constraint(ConstraintKind.REGEX, "[a-zé]+", (2, 32000)), temperature=0.8, seed=7
 )
 """With a regular expression that the text must match."""
+
+
+LIKELIHOODS: Final = (
+    Likelihood(105_361, (LikelyToken(13, 105_361), LikelyToken(8, 2_302_586))),
+    Likelihood(3_912_023, (LikelyToken(8, 223_144), LikelyToken(34, 1_771_957))),
+)
+"""Of a likely token, and of one that is likelier than neither of two others."""
 
 
 def request_of(**changes: Any) -> Request:

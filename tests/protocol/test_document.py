@@ -10,9 +10,10 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
+from cosine_protocol.likelihoods import Likelihood, LikelyToken
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
-from cosine_protocol.request import Constraint, Request, Shaping, TokenBias
+from cosine_protocol.request import AskedLogprobs, Constraint, Request, Shaping, TokenBias
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
 from tests.protocol.vectors import FOLDER
 
@@ -57,6 +58,9 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     [
         Request,
         Constraint,
+        AskedLogprobs,
+        Likelihood,
+        LikelyToken,
         Shaping,
         TokenBias,
         m.PassStats,

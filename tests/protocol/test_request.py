@@ -17,8 +17,17 @@ from cosine_protocol.digests import encode_request, extend_digest, request_diges
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
 from cosine_protocol.noise import GAMMA, gumbel, mix64, noise_bits, position_key
-from cosine_protocol.protocols import CONSTRAINTS, SHAPING, features_of
-from cosine_protocol.request import MAX_SEED, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
+from cosine_protocol.protocols import CONSTRAINTS, LOGPROBS, SHAPING, features_of
+from cosine_protocol.request import (
+    MAX_SEED,
+    AskedLogprobs,
+    Constraint,
+    ConstraintKind,
+    Request,
+    Sampling,
+    Shaping,
+    TokenBias,
+)
 from tests.protocol.samples import OWNER, request_of
 
 HUGE = 10**400
@@ -118,7 +127,7 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
         "repetition_penalty": 1.2,
         "seed": 1,
     }
-    assert {field.name for field in fields(Request)} == changes.keys() | {"sampling", "max_new_tokens"}
+    assert {field.name for field in fields(Request)} == changes.keys() | {"sampling", "max_new_tokens", "logprobs"}
     assert {field.name for field in fields(Sampling)} == of_sampling.keys() | {"shaping", "constraint"}
     changed = [request_of(**{name: value}) for name, value in changes.items()]
     changed += [
@@ -127,6 +136,8 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
     changed += [request_of(sampling=Sampling(shaping=shaping)) for shaping in SHAPINGS]
     changed += [request_of(sampling=Sampling(constraint=constraint)) for constraint in CONSTRAINTS_OF_TEXTS]
     changed += [request_of(sampling=Sampling(shaping=SHAPINGS[0], constraint=CONSTRAINTS_OF_TEXTS[0]))]
+    changed += [request_of(logprobs=AskedLogprobs(top, of_prompt)) for top in (0, 1) for of_prompt in (False, True)]
+    changed += [request_of(sampling=one.sampling, logprobs=AskedLogprobs(0)) for one in changed[-6:-4]]
     # Where one field ends and the next begins is part of the encoding.
     changed += [request_of(prompt=(1, 15043), eos=(29892, 3186)), request_of(prompt=()), request_of(prompt=(0,))]
     digests = {request_digest(request) for request in (request_of(), *changed)}
@@ -170,6 +181,7 @@ def test_the_features_that_a_request_needs_are_those_that_older_peers_lack() -> 
     assert features_of(request_of(sampling=Sampling(shaping=Shaping()))) == {SHAPING}
     constrained = Sampling(constraint=CONSTRAINTS_OF_TEXTS[0])
     assert features_of(request_of(sampling=constrained)) == {CONSTRAINTS}
+    assert features_of(request_of(logprobs=AskedLogprobs(0))) == {LOGPROBS}
 
 
 def test_a_constraint_that_is_too_long_is_refused_in_one_sentence() -> None:

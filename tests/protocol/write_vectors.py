@@ -15,12 +15,13 @@ from cosine_protocol.codec import decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
+from cosine_protocol.likelihoods import told_digest
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import TAG_OF, VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
-from cosine_protocol.request import MAX_SEED, Request, Sampling
+from cosine_protocol.request import MAX_SEED, AskedLogprobs, Request, Sampling
 from cosine_protocol.statements import (
     EARNING_KIND,
     RECEIPT_KIND,
@@ -36,6 +37,7 @@ from tests.protocol.samples import (
     COORDINATE,
     GENERATION_DEFAULTS,
     LIFETIME_S,
+    LIKELIHOODS,
     NOW_S,
     OTHER,
     OWNER,
@@ -55,6 +57,8 @@ REQUEST: Final = request_of()
 SHAPED: Final = request_of(sampling=SHAPED_SAMPLING)
 CONSTRAINED: Final = request_of(sampling=CONSTRAINED_SAMPLING)
 BOTH: Final = request_of(sampling=replace(CONSTRAINED_SAMPLING, shaping=SHAPED_SAMPLING.shaping))
+TOLD: Final = request_of(logprobs=AskedLogprobs(2))
+TOLD_WHOLE: Final = replace(CONSTRAINED, logprobs=AskedLogprobs(0, of_prompt=True))
 D_0: Final = request_digest(REQUEST)
 TOKENS: Final = (3, 5, 8)
 DIGEST: Final = roll_digest(D_0, TOKENS)
@@ -81,6 +85,14 @@ SIGNED_TRANSCRIPT: Final = sign_transcript(OWNER, TRANSCRIPT, d_0=D_0)
 CLAIM: Final = m.AskAudit(NUMBER, REQUEST, TOKENS, OWNER.peer_id, SIGNED_TRANSCRIPT)
 VERDICT: Final = m.AuditVerdict(OWNER.peer_id, 1, len(TOKENS), DIGEST, 1, 0, 1, (m.AuditFinding(2, 13, 4.5),))
 AUDITED: Final = sign_verdict(OTHER, VERDICT, number=NUMBER, d_0=D_0)
+TOLD_D_0: Final = request_digest(TOLD)
+TOLD_TRANSCRIPT: Final = m.Transcript(1, len(TOKENS), roll_digest(TOLD_D_0, TOKENS), told_digest(LIKELIHOODS))
+SIGNED_TOLD: Final = sign_transcript(OWNER, TOLD_TRANSCRIPT, d_0=TOLD_D_0)
+TOLD_CLAIM: Final = m.AskAudit(NUMBER, TOLD, TOKENS, OWNER.peer_id, SIGNED_TOLD, LIKELIHOODS)
+TOLD_VERDICT: Final = replace(
+    VERDICT, digest=TOLD_TRANSCRIPT.digest, equal=2, different=0, findings=(), widest_gap=0.5, mean_gap=-0.25
+)
+TOLD_AUDITED: Final = sign_verdict(OTHER, TOLD_VERDICT, number=NUMBER, d_0=TOLD_D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
@@ -148,6 +160,10 @@ def _verify_messages() -> list[m.Message]:
         m.Commit(NUMBER, *commit),
         m.Commit(NUMBER, *commit, transcript=SIGNED_TRANSCRIPT),
         m.Commit(NUMBER, *commit[:-1], replace(STATS, cached_tokens=48)),
+        m.Open(NUMBER, TOLD, (), m.Pacing.FREE, ()),
+        m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), prediction=(13, 21, 34)),
+        m.Commit(NUMBER, *commit, likelihoods=LIKELIHOODS),
+        m.PromptLikelihoods(NUMBER, 2, LIKELIHOODS),
         m.Cancel(NUMBER),
         m.Delegate(NUMBER, SIGNED_MANDATE),
         m.Declined(NUMBER, "too many requests are coordinated here"),
@@ -189,6 +205,8 @@ def _other_messages() -> list[m.Message]:
         m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),
         CLAIM,
         AUDITED,
+        TOLD_CLAIM,
+        TOLD_AUDITED,
         m.Member(CERTIFICATE, 3),
         m.Revoked(REVOCATIONS),
     ]
@@ -249,7 +267,17 @@ def _request(request: Request) -> dict[str, Any]:
 def _requests() -> list[Request]:
     greedy = replace(REQUEST, sampling=Sampling(), eos=())
     largest = replace(REQUEST, sampling=Sampling(temperature=1.0, seed=MAX_SEED), numerics="bfloat16", prompt=(0,))
-    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest, SHAPED, CONSTRAINED, BOTH]
+    return [
+        REQUEST,
+        replace(REQUEST, max_new_tokens=1),
+        greedy,
+        largest,
+        SHAPED,
+        CONSTRAINED,
+        BOTH,
+        TOLD,
+        TOLD_WHOLE,
+    ]
 
 
 def _signed(kind: str, signer: Identity, body: bytes, cls: type, signature: bytes) -> dict[str, Any]:

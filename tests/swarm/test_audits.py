@@ -14,7 +14,7 @@ from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_i
 from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.verifier.audits import SCORED_TOKENS
+from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session.auditing import WANTED_ACCUSERS, TextAccused
 from cosine_p2p.trust.audit_rule import AuditState

@@ -30,6 +30,9 @@ class LetterCodec(TextTokenizer):
     def effect(self, token: int) -> TokenEffect:
         return TokenEffect.WHOLE
 
+    def token_bytes(self, token: int) -> bytes:
+        return self.decode([token]).encode(errors="replace")
+
     def special_text(self, token: int) -> str:
         return ""
 

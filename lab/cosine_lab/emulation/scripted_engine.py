@@ -16,9 +16,10 @@ import numpy as np
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import allowed_after, failure_of
+from cosine_node.engine.sampling import allowed_after, failure_of, likelihood_of, told_tokens
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
+from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
 from cosine_protocol.request import Sampling, Shaping
 
@@ -79,6 +80,7 @@ class ScriptedEngine(PagedEngine):
         self._model_seed = model_seed
         self._fidelity = fidelity
         self._drafter_seed = mix64(drafter_seed + 1)
+        self.tells_likelihoods = True
         self.passes = 0
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
@@ -106,7 +108,16 @@ class ScriptedEngine(PagedEngine):
         choices = tuple(self._choice(tree, name, row.candidates) for name in row.nodes[row.scored_from :])
         if tree.guide is not None and tree.guide.fault:
             return RowResult(choices=(), error=failure_of(tree, row))
-        return RowResult(choices=choices, nll=self._nll(tree, row) if row.wants_nll else None)
+        told = zip(row.nodes[row.told_from :], told_tokens(row, choices), strict=True)
+        return RowResult(
+            choices=choices,
+            nll=self._nll(tree, row) if row.wants_nll else None,
+            likelihoods=tuple(self._likelihood(tree, name, token, row.top) for name, token in told),
+        )
+
+    def _likelihood(self, tree: SequenceTree, name: int, token: int, top: int) -> Likelihood:
+        logs = _log_softmax(self.logits_after(_tail(tree, name)))
+        return likelihood_of(logs[token], [(each, logs[each]) for each in _best(logs, top)])
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
         is_penalised = tree.sampling.repetition_penalty != 1 or tree.sampling.shaping is not None

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cosine_protocol.errors import CosineError
+from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.request import Sampling
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class Row:
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
     activations: Activations | None = None
     """For a draft head: what its target made of the tokens before the row's first ones, as many as these."""
+    followers: tuple[int | None, ...] = ()
+    """What comes after each of the last tokens, whose likelihood is to be told; None for the choice there."""
+    top: int = 0
+    """The number of likeliest tokens to tell with each likelihood."""
 
     @classmethod
     def chain(cls, sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> "Row":
@@ -88,6 +93,11 @@ class Row:
     def part(self, start: int, stop: int) -> "Row":
         """Some of its tokens as a row of their own, without what is asked of them; those before are fed first."""
         return Row(self.sequence, self.tokens[start:stop], self.nodes[start:stop], self.parents[start:stop])
+
+    @property
+    def told_from(self) -> int:
+        """The index of the first token after which likelihoods are told."""
+        return len(self.tokens) - len(self.followers)
 
     @property
     def is_chain(self) -> bool:
@@ -113,12 +123,13 @@ class Choice:
 class RowResult:
     """One row's outcome. `error` is set, and `choices` empty, if this row alone failed.
 
-    It is `BadLogits`, or `GrammarTooComplex`.
+    It is `BadLogits`, or `GrammarTooComplex`. `likelihoods` has one for each of the row's `followers`.
     """
 
     choices: tuple[Choice, ...]
     nll: float | None = None
     error: CosineError | None = None
+    likelihoods: tuple[Likelihood, ...] = ()
 
 
 class Engine(Protocol):
@@ -154,6 +165,11 @@ class Engine(Protocol):
     @property
     def grammars(self) -> "Grammars | None":
         """The constraints that the engine applies where a sampling has one; None if it leaves them out."""
+        ...
+
+    @property
+    def tells_likelihoods(self) -> bool:
+        """True if rows may have followers: it has the scores of all tokens."""
         ...
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
@@ -232,6 +248,10 @@ class EngineAround:
     @property
     def grammars(self) -> "Grammars | None":
         return self._inner.grammars
+
+    @property
+    def tells_likelihoods(self) -> bool:
+        return self._inner.tells_likelihoods
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         return self._inner.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)

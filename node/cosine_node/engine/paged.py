@@ -35,6 +35,8 @@ class PagedEngine:
         self._hashes: dict[int, BlockHashes] = {}
         self.grammars: Grammars | None = None
         """The constraints that choices are made under, where the engine chooses by logits of known tokens."""
+        self.tells_likelihoods = False
+        """True of an engine whose `forward` tells likelihoods."""
         self.opened = first_sequence
         """The number of the sequence that will be opened next."""
 

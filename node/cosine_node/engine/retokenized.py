@@ -277,6 +277,7 @@ class RetokenizedEngine:
     ) -> None:
         self._inner = inner
         self.grammars: Grammars | None = None
+        self.tells_likelihoods = False
         """None: of a constraint, which is about target tokens, the inner model knows nothing."""
         self._own = own
         self._target = target

@@ -18,6 +18,7 @@ from cosine_node.engine.constraints.grammars import GrammarTooComplex, Mask
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.errors import CosineError
+from cosine_protocol.likelihoods import Likelihood, LikelyToken, surprisal_of
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 from cosine_protocol.request import Sampling, Shaping
 
@@ -119,6 +120,12 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
     return queries
 
 
+def told_tokens(row: Row, choices: Sequence[Choice]) -> list[int]:
+    """The tokens of a row whose likelihoods are told: what follows in the text, or else the choice."""
+    places = enumerate(row.followers, row.told_from - row.scored_from)
+    return [choices[place].token if token is None else token for place, token in places]
+
+
 def allowed_after(tree: SequenceTree, names: Sequence[int]) -> Sequence[Mask | None]:
     """What a constraint allows after each of some nodes; after the prompt's own tokens it is all.
 
@@ -196,6 +203,26 @@ def choose(
     # What is infinite or NaN is found in the result, row by row.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return choose_by_recipe(logits, queries, choose_alike)
+
+
+def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> Likelihood:
+    """The likelihood of a token, with the likeliest ones and their log-probabilities in any order.
+
+    Of equal ones the lowest id comes first.
+    """
+    likely = [LikelyToken(token, surprisal_of(value)) for token, value in top]
+    likely.sort(key=lambda each: (each.surprisal, each.token))
+    return Likelihood(surprisal_of(log_probability), tuple(likely))
+
+
+def likelihood_after(logits: Floats, token: int, *, top: int, known_tokens: int | None = None) -> Likelihood:
+    """How likely a token was by one row of `logits` [vocab], and the `top` likeliest ones there."""
+    known = logits[:known_tokens]
+    peak = known.max()
+    log_probs = known - peak
+    log_probs -= np.float32(math.log(float(np.exp(log_probs).sum(dtype=np.float64))))
+    best = best_tokens(log_probs, min(top, len(log_probs))) if top else NO_TOKENS
+    return likelihood_of(float(log_probs[token]), list(zip(best.tolist(), log_probs[best].tolist(), strict=True)))
 
 
 def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:

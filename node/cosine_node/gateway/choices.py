@@ -1,9 +1,9 @@
 """The choices of one request, generated side by side."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from cosine_node.gateway.admission import Slots
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
 from cosine_node.gateway.tokens import text_of_tokens
 from cosine_p2p.replies.parts import Content, Part
+from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.options import Prompt
-from cosine_p2p.request.results import Generation, Observer
+from cosine_p2p.request.results import Chunk, Generation, Observer
 from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.request import Request
@@ -31,10 +32,14 @@ class ChoiceStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePart:
-    """More of this choice; of a completion it is always `Content`."""
+    """More of this choice; of a completion it is always `Content`.
+
+    `logprobs` are those of the tokens that came with it, where they are asked for; its text may then be empty.
+    """
 
     choice: RequestedChoice
     part: Part
+    logprobs: tuple[NamedToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +103,44 @@ async def _events_of(
     tokens: tuple[int, ...] = ()
     if wanted.is_echoed or not (wanted.adds_special_tokens and wanted.is_generating):
         tokens, echo = await client.with_tokenizer(partial(_read, wanted, prompt))
-    if not wanted.is_generating:
+    tells_prompt = wanted.asked.get("prompt_logprobs") is not None
+    if not (wanted.is_generating or tells_prompt):
         yield ChoicePart(choice, Content(echo))
         yield ChoiceFinished(choice, _nothing_after(tokens, choice.seed))
         return
     prompt = prompt if wanted.adds_special_tokens else tokens
     options: dict[str, Any] = {**wanted.asked, "seed": choice.seed}
+    if not wanted.is_generating:
+        # Whoever is asked how likely a prompt is writes one token more, which is not told.
+        options |= {"max_new_tokens": 1, "min_tokens": None}
     run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
     yield ChoiceStarted(choice, run.request)
-    if echo:
+    if echo and not tells_prompt:
         yield ChoicePart(choice, Content(echo))
-    is_finished = False
+    is_told = is_finished = False
     try:
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
-                for part in chunk.parts:
-                    yield ChoicePart(choice, part)
+                if tells_prompt and not is_told:
+                    is_told = True
+                    yield ChoicePart(choice, Content(echo), run.prompt_logprobs)
+                if wanted.is_generating:
+                    for part in _parts_of(choice, chunk):
+                        yield part
         is_finished = True
     finally:
         generation = run.result()
         (observer.observe if is_finished else observer.observe_abandoned)(generation)
+    if not wanted.is_generating:
+        generation = replace(generation, text="", token_ids=(), tokens=0, logprobs=(), finish_reason="length")
     yield ChoiceFinished(choice, generation)
+
+
+def _parts_of(choice: RequestedChoice, chunk: Chunk) -> Iterator[ChoicePart]:
+    """The parts of a chunk, the first of which has all its log-probabilities."""
+    parts = chunk.parts or ((Content(""),) if chunk.logprobs else ())
+    for index, part in enumerate(parts):
+        yield ChoicePart(choice, part, () if index else chunk.logprobs)
 
 
 def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tuple[int, ...], str]:

@@ -20,10 +20,10 @@ HONOURED: Final = CONSTRAINTS | frozenset({
 })  # fmt: skip
 """The fields that both kinds of bodies may have."""
 HONOURED_IN_CHATS: Final = HONOURED | {
-    "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages",
-    "parallel_tool_calls", "reasoning_effort", "tool_choice", "tools",
+    "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "logprobs", "messages",
+    "parallel_tool_calls", "reasoning_effort", "tool_choice", "tools", "top_logprobs",
 }  # fmt: skip
-HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "prompt"}
+HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "logprobs", "prompt"}
 
 HARMLESS: Final = frozenset({
     # For the accounts, logs and caches of whoever serves, or for how fast a text comes.
@@ -59,7 +59,9 @@ def refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
 
 _NO_SAMPLER: Final = "every peer of a request applies the same few samplers, and this is none of them"
 _NO_GRAMMAR: Final = "a text is constrained by response_format or structured_outputs, and by grammars of Lark"
-_NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
+_LOGPROBS: Final = (
+    "log-probabilities are told by logprobs and top_logprobs, and of a prompt by echo in a completion"
+)
 _TEXT_ALONE: Final = "the target reads and writes text alone"
 _OWN_TEMPLATE: Final = "chats are written by the target's own template; its options go into chat_template_kwargs"
 _ONE_MODEL: Final = "the target is served as it is"
@@ -134,20 +136,18 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     ),
     **refused("the target calls the functions of whoever asks, and none of the gateway's", web_search_options=()),
     **refused(
-        _NO_PROBABILITIES,
+        _LOGPROBS,
         decoder_input_details=(False,),
         details=(False,),
         logprob_start_len=(-1,),
-        logprobs=(False,),
         n_probs=OFF,
         post_sampling_probs=(False,),
         prompt_logprobs=(False,),
         return_logprob=(False,),
-        top_logprobs=(0,),
         top_logprobs_num=OFF,
         top_n_tokens=OFF,
     ),
-    **refused("verifiers send no probabilities to choose by; ask for n choices instead", best_of=(1,), n_cmpl=(1,)),
+    **refused("texts are not ranked; ask for n choices instead", best_of=(1,), n_cmpl=(1,)),
     **refused(
         _TEXT_ALONE,
         audio=NOTHING,
@@ -223,6 +223,8 @@ _ONLY: Final[Mapping[str, Refusal]] = {
     **refused("a chat is not told again; ask for a completion", echo=(False,)),
     **refused("it is for completions; send messages", prompt=()),
     **refused("it is for chats; send a prompt", messages=()),
+    **refused("log-probabilities are for chats and completions", logprobs=(False,)),
+    **refused("log-probabilities are for chats, and for completions by logprobs alone", top_logprobs=(0,)),
     **refused(
         "it is for chats, which have a template",
         add_generation_prompt=(),

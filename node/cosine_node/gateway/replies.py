@@ -8,9 +8,11 @@ from typing import Any, Final
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
+from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of, sent_event
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
+from cosine_p2p.request.logprobs import NamedToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class Style:
     piece_kind: str
     whole: Callable[[Reply], Json]
     piece: Callable[[Part | None], Json]
+    logprobs: Callable[[], ChatLogprobs | CompletionLogprobs]
     first: Json | None = None
 
 
@@ -63,6 +66,7 @@ CHAT: Final = Style(
     piece_kind="chat.completion.chunk",
     whole=_message,
     piece=_delta,
+    logprobs=ChatLogprobs,
     first={"delta": {"role": "assistant", "content": ""}},
 )
 COMPLETION: Final = Style(
@@ -71,6 +75,7 @@ COMPLETION: Final = Style(
     piece_kind="text_completion",
     whole=lambda reply: {"text": reply.content},
     piece=lambda part: {"text": part.text if isinstance(part, Content) else ""},
+    logprobs=CompletionLogprobs,
 )
 
 
@@ -95,6 +100,19 @@ class ChoicesWriter(ReplyWriter):
     """What whole replies of several choices and streamed ones have in common."""
 
     style: Style
+    _shapes: dict[int, ChatLogprobs | CompletionLogprobs] = field(default_factory=dict)
+    _told: dict[int, Json] = field(default_factory=dict)
+
+    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
+        shape = self._shapes.setdefault(index, self.style.logprobs())
+        told = shape.of(logprobs, part.text if isinstance(part, Content) else "")
+        before = self._told.get(index)
+        # Lists, but for what a chat has of refusals.
+        self._told[index] = (
+            told
+            if before is None
+            else {name: values if values is None else [*before[name], *values] for name, values in told.items()}
+        )
 
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {
@@ -107,7 +125,7 @@ class ChoicesWriter(ReplyWriter):
         }
 
     def _choice(self, index: int, content: Json, reason: str | None = None) -> Json:
-        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+        return {"index": index, **content, "logprobs": self._told.pop(index, None), "finish_reason": reason}
 
 
 @dataclass(kw_only=True)
@@ -173,7 +191,9 @@ class StreamedReplyWriter(ChoicesWriter):
         if index not in self.opened:
             self.opened.add(index)
             if self.style.first:
+                told = self._told.pop(index, None)
                 await self._write_piece([self._choice(index, self.style.first)])
+                self._told |= {} if told is None else {index: told}
 
     async def _write_piece(self, choices: list[Json], more: Json | None = None) -> None:
         nothing_yet = {"usage": None} if self.includes_usage else {}

@@ -16,6 +16,7 @@ from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart,
 from cosine_node.gateway.text_request import TextRequest
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
+from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 from cosine_protocol.request import Request
@@ -45,11 +46,17 @@ class ReplyWriter(ABC):
         match event:
             case ChoiceStarted(_, request):
                 self.asked = request
-            case ChoicePart(choice, part):
+            case ChoicePart(choice, part, logprobs):
+                if logprobs:
+                    self._take_logprobs(choice.index, part, logprobs)
                 await self._take_part(choice.index, part)
             case ChoiceFinished():
                 self.finished.append(event)
                 await self._take_finished(event)
+
+    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
+        """Keep what is told of the tokens of the part that comes next; APIs that show none leave it."""
+        return
 
     @abstractmethod
     async def _take_part(self, index: int, part: Part) -> None: ...

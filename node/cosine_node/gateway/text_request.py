@@ -22,6 +22,7 @@ from cosine_node.gateway.fields import (
     refuse_others,
     refuse_stream_options,
 )
+from cosine_node.gateway.logprobs import read_chat_logprobs, read_completion_logprobs
 from cosine_node.gateway.text_options import CHAT_DEFAULTS, COMPLETION_DEFAULTS, NO_BOUND, read_options
 from cosine_node.gateway.tool_fields import read_tool_choice, read_tools
 from cosine_p2p.request.chat import RESERVED, Chat, Message
@@ -95,9 +96,10 @@ Parse = Callable[[Body], TextRequest]
 def parse_chat(body: Body) -> TextRequest:
     """The body of `/v1/chat/completions`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_CHATS)
-    return text_request(
+    request = text_request(
         body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
+    return replace(request, asked={**request.asked, **read_chat_logprobs(body)})
 
 
 def parse_completion(body: Body) -> TextRequest:
@@ -108,7 +110,12 @@ def parse_completion(body: Body) -> TextRequest:
         body, prompt_field="prompt", prompts=prompts, least_tokens=0, otherwise=COMPLETION_DEFAULTS
     )
     adds_special_tokens = stated_flag(body, "add_special_tokens") is not False
-    return replace(request, is_echoed=flag(body, "echo"), adds_special_tokens=adds_special_tokens)
+    return replace(
+        request,
+        asked={**request.asked, **read_completion_logprobs(body)},
+        is_echoed=flag(body, "echo"),
+        adds_special_tokens=adds_special_tokens,
+    )
 
 
 def _prompts(prompt: Any) -> tuple[Prompt, ...]:

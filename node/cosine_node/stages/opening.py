@@ -83,6 +83,7 @@ class StageRehearsal:
         self._stage = stage = StageEngine(model, PagePool(tokens=model.slots))
         self.vocab_tokens, self.context_tokens = stage.vocab_tokens, stage.context_tokens
         self.numerics, self.grammars = stage.numerics, stage.grammars
+        self.tells_likelihoods = stage.tells_likelihoods
         self.open, self.reuse_prefix, self.reserve = stage.open, stage.reuse_prefix, stage.reserve
         self.keep, self.prune, self.abandon, self.release = stage.keep, stage.prune, stage.abandon, stage.release
 

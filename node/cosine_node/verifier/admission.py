@@ -6,7 +6,8 @@ from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError
+from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError, UsageError
+from cosine_protocol.likelihoods import check_room
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_claim
 
@@ -67,6 +68,7 @@ def _check(
         sentence = f"prompt and output need {total} tokens, the context has {engine.context_tokens}"
         raise PeerError(ErrorCode.PROMPT_TOO_LONG, sentence)
     _check_constraint(request, engine)
+    _check_logprobs(request, engine, output_tokens=output_tokens)
     shaping = request.sampling.shaping
     # A token that ends texts may be one that the tokenizer has and the model has no row for.
     named = set(shaping.tokens).difference(shaping.held_back) if shaping else ()
@@ -74,6 +76,24 @@ def _check(
     if highest >= engine.vocab_tokens:
         sentence = f"there is a token {highest}, and the target knows those below {engine.vocab_tokens}"
         raise PeerError(ErrorCode.WRONG_TOKENIZER, sentence)
+
+
+def _check_logprobs(request: Request, engine: Engine, *, output_tokens: int) -> None:
+    """Raise `PeerError` for log-probabilities that this engine does not have, or more of them than may be told."""
+    asked = request.logprobs
+    if asked is None:
+        return
+    if not engine.tells_likelihoods:
+        raise PeerError(ErrorCode.UNSUPPORTED, "no log-probabilities are told here, as over stages")
+    try:
+        check_room(
+            prompt_tokens=len(request.prompt),
+            new_tokens=output_tokens,
+            top=asked.top,
+            of_prompt=asked.of_prompt,
+        )
+    except UsageError as error:
+        raise PeerError(ErrorCode.UNSUPPORTED, str(error)) from None
 
 
 def _check_constraint(request: Request, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
-from cosine_node.verifier.request import KvState, RequestStage, ServedRequest
+from cosine_node.verifier.request import SCORED_TOKENS, KvState, RequestStage, ServedRequest
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
@@ -28,6 +28,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
+from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
 from cosine_protocol.protocols import AUDIT
 from cosine_protocol.statements import sign_verdict
@@ -45,10 +46,37 @@ AHEAD_S: Final = 60.0
 """A peer may have audited in one go what it may in so long."""
 RETRY_AFTER_S: Final = 2.0
 """An audit of a few hundred tokens takes about so long beside other requests."""
-SCORED_TOKENS: Final = 64
-"""Bounds a pass: positions of one audit whose scores it computes. A quarter of what a token tree may have."""
 CANDIDATES: Final = 8
 """Beyond so many tokens a gap need not be exact, for it is wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldGap:
+    """By how many nats a likelihood that was told differs from the auditor's own, in any of its numbers.
+
+    `of_token` is that of the text's token, above 0 where it was told to be likelier than it is.
+    """
+
+    widest: float
+    of_token: float
+
+    @classmethod
+    def of(cls, told: Likelihood, own: Likelihood) -> "ToldGap":
+        """Likeliest tokens count by their names, and by their ranks where the auditor has other ones.
+
+        Tokens that are nearly as likely may stand in another order, or at the end one in place of another.
+        """
+        of_token = (own.surprisal - told.surprisal) / UNITS_PER_NAT
+        known = {each.token: each.surprisal for each in own.top}
+        gaps = [abs(of_token)]
+        for each, ranked in zip(told.top, own.top, strict=False):
+            gaps.append(abs(each.surprisal - ranked.surprisal) / UNITS_PER_NAT)
+            # One that the auditor has not among the likeliest is no likelier than the last of them.
+            at_least = known.get(each.token, max(each.surprisal, own.top[-1].surprisal))
+            gaps.append(abs(each.surprisal - at_least) / UNITS_PER_NAT)
+        if len(told.top) != len(own.top):
+            gaps.append(MAX_SCORE_GAP)
+        return cls(max(gaps), of_token)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -66,6 +94,7 @@ class AuditedStream(ServedRequest):
     equal: int = 0
     near_ties: list[m.AuditFinding] = field(default_factory=list)
     different: list[m.AuditFinding] = field(default_factory=list)
+    gaps: list[ToldGap] = field(default_factory=list)
 
     gives_way: ClassVar[bool] = True
 
@@ -78,14 +107,23 @@ class AuditedStream(ServedRequest):
         """The row that feeds the next known tokens: up to the first to be compared, from there a few at a time."""
         fed, known = self.kv.fed_tokens, self.known_tokens
         unscored = len(self.request.prompt) - 1 + self.own_from - fed
+        told, asked = self.claim.likelihoods, self.request.logprobs
+        tells_prompt = told is not None and asked is not None and asked.of_prompt and not self.own_from
         if unscored > 0:
-            chunk = known[fed : fed + min(tokens, unscored)]
-            return Row.chain(self.kv.sequence, chunk, scored_from=len(chunk))
-        chunk = known[fed : fed + min(tokens, SCORED_TOKENS)]
-        return replace(Row.chain(self.kv.sequence, chunk), candidates=CANDIDATES)
+            chunk = known[fed : fed + min(tokens, unscored, SCORED_TOKENS if tells_prompt else unscored)]
+            row = Row.chain(self.kv.sequence, chunk, scored_from=len(chunk))
+        else:
+            chunk = known[fed : fed + min(tokens, SCORED_TOKENS)]
+            row = replace(Row.chain(self.kv.sequence, chunk), candidates=CANDIDATES)
+        if told is None or asked is None or (unscored > 0 and not tells_prompt):
+            return row
+        followers = (*self.request.prompt, *self.output)[fed + 1 : fed + 1 + len(chunk)]
+        return replace(row, followers=followers, top=asked.top)
 
-    def compare(self, choices: Sequence[Choice]) -> None:
-        """Take in the target's choices after the tokens of the row that was just fed, and not counted yet."""
+    def compare(self, choices: Sequence[Choice], likelihoods: Sequence[Likelihood] = ()) -> None:
+        """Take in what the target thinks after the tokens of the row that was just fed, and not counted yet."""
+        claimed = (self.claim.likelihoods or ())[len(self.gaps) :]
+        self.gaps += [ToldGap.of(each, own) for each, own in zip(claimed, likelihoods, strict=False)]
         first = self.kv.fed_tokens + 1 - len(self.request.prompt)
         for position, choice in enumerate(choices, first):
             committed = self.output[position]
@@ -99,7 +137,7 @@ class AuditedStream(ServedRequest):
     def preempt(self, sequence: int) -> None:
         ServedRequest.preempt(self, sequence)
         self.equal = 0
-        self.near_ties, self.different = [], []
+        self.near_ties, self.different, self.gaps = [], [], []
 
     def answer(self, auditor: Identity) -> m.Audited:
         """The signed verdict."""
@@ -113,6 +151,8 @@ class AuditedStream(ServedRequest):
             near_ties=len(self.near_ties),
             different=len(self.different),
             findings=tuple(sorted(first_ones, key=lambda finding: finding.position)),
+            widest_gap=max((gap.widest for gap in self.gaps), default=None),
+            mean_gap=math.fsum(gap.of_token for gap in self.gaps) / len(self.gaps) if self.gaps else None,
         )
         return sign_verdict(auditor, verdict, number=self.number, d_0=self.d_0)
 

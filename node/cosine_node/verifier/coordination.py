@@ -33,7 +33,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, DRAFT, RECEIPTS, SHAPING, VERIFY
+from cosine_protocol.protocols import CONSTRAINTS, DRAFT, LOGPROBS, RECEIPTS, SHAPING, VERIFY
 from cosine_protocol.statements import open_mandate, read_receipt
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class OwnLink:
     attach: Callable[[m.Tree], None]
     remote_progress: StepCounts
     rtt_s: float = 0.0
-    features: frozenset[str] = frozenset({SHAPING, CONSTRAINTS})
+    features: frozenset[str] = frozenset({SHAPING, CONSTRAINTS, LOGPROBS})
     _sink: Sink | None = None
 
     @property
@@ -142,6 +142,9 @@ class CoordinatedRequest:
             told = shown = self._shown(message)
             # It speaks of the client's stream, which began before the session did.
             message = replace(shown, transcript=None)
+        if isinstance(message, m.PromptLikelihoods):
+            # The session may have begun after some of them.
+            return told
         if isinstance(message, m.Final | m.Error):
             self._is_over = True
             if self.session is not None:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, Protocol
 
@@ -21,8 +21,9 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest
 from cosine_protocol.limits import HOME_AUTHOR
-from cosine_protocol.messages import FinishReason, Message, Pacing
+from cosine_protocol.messages import FinishReason, Message, Pacing, PromptLikelihoods
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request
 
@@ -177,6 +178,10 @@ MAX_FORCED: Final = 12
 FORCED_PROBABILITY: Final = 0.995
 """Of 199 tokens of the embedded target's texts by a schema that were forced, 199 came (a sixth of all tokens)."""
 
+SCORED_TOKENS: Final = 64
+"""Bounds memory in a pass: known tokens of one request after which the scores of all tokens are looked at. It is a
+quarter of what a token tree may have."""
+
 TARGET_AUTHOR: Final = 0
 """The author of the target's own tokens, and of what the verifier drafts by prompt lookup or by a grammar."""
 
@@ -236,7 +241,7 @@ class Verdict:
     """The tokens that one pass commits after `position` output tokens.
 
     `authors` credits each token, `TARGET_AUTHOR` for the target's own; `accepted_nodes` are the names of the row's
-    nodes that become part of the prefix, in order.
+    nodes that become part of the prefix, in order. `likelihoods` has one for each token, where they are asked for.
     """
 
     position: int
@@ -245,6 +250,7 @@ class Verdict:
     accepted_nodes: tuple[int, ...]
     near_ties: int
     finish: FinishReason | None
+    likelihoods: tuple[Likelihood, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -296,6 +302,11 @@ class ServedRequest(ABC):
         return not self.awaits_prefill
 
     @property
+    def may_reuse_prefix(self) -> bool:
+        """True if what others have fed of its tokens need not be fed again."""
+        return True
+
+    @property
     def is_pending_fed(self) -> bool:
         """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
         return False
@@ -337,7 +348,8 @@ class VerifierRequest(ServedRequest):
     its drafter drafted for the next pass, `observer` gives a message as it goes to the client. It `is_drafted_for`
     once peers' drafts have come. `fed` gives the names, in its sequence, of the pending token (the tree's root) and
     of live nodes that were fed, whether a pass is still under way with them or the target's choice after them is
-    among `choices`; `named` names were given so far.
+    among `choices`; `named` names were given so far. `likelihoods` are those after such names, `told` the digest of
+    all that its client has, of which `prompt_told` are of the prompt's tokens.
     """
 
     pacing: Pacing
@@ -354,6 +366,9 @@ class VerifierRequest(ServedRequest):
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
     choices: dict[int, Choice] = field(default_factory=dict)
+    likelihoods: dict[int, Likelihood] = field(default_factory=dict)
+    told: LikelihoodDigest = field(default_factory=LikelihoodDigest)
+    prompt_told: int = 0
     accepted: Counter[int] = field(default_factory=Counter)
     tree: LiveTree = field(init=False)
     first: int = field(init=False)
@@ -383,19 +398,47 @@ class VerifierRequest(ServedRequest):
         return OwnDrafts.ALL if self.trial is None else OwnDrafts(self.trial.way)
 
     @property
+    def tells_prompt(self) -> bool:
+        """True while likelihoods of the prompt's tokens are to be told; a client that resumes was told them."""
+        asked = self.request.logprobs
+        return asked is not None and asked.of_prompt and not self.first and self.stage is RequestStage.PREFILL
+
+    @property
+    def may_reuse_prefix(self) -> bool:
+        # Nothing is known of the scores after tokens that were fed for others.
+        return not self.tells_prompt
+
+    @property
     def is_pending_fed(self) -> bool:
         return self.tree.root in self.fed
 
     def prefill_row(self, tokens: int) -> Row:
         """The row that feeds the next `tokens` known tokens.
 
-        A choice is asked for only after the last of them, and not at all where they are recomputed.
+        A choice is asked for only after the last of them, and not at all where they are recomputed. Where prompts
+        are told, fewer are fed at a time.
         """
-        known = self.known_tokens
-        chunk = known[self.kv.fed_tokens : self.kv.fed_tokens + tokens]
-        is_last = self.kv.fed_tokens + len(chunk) == len(known)
-        is_scored = is_last and self.stage is RequestStage.PREFILL
-        return Row.chain(self.kv.sequence, chunk, scored_from=len(chunk) - is_scored)
+        known, fed = self.known_tokens, self.kv.fed_tokens
+        chunk = known[fed : fed + (min(tokens, SCORED_TOKENS) if self.tells_prompt else tokens)]
+        is_scored = fed + len(chunk) == len(known) and self.stage is RequestStage.PREFILL
+        row = Row.chain(self.kv.sequence, chunk, scored_from=len(chunk) - is_scored)
+        if self.request.logprobs is None:
+            return row
+        followers: tuple[int | None, ...] = (None,) * is_scored
+        if self.tells_prompt:
+            # Pages may have been taken after some was told.
+            followers = (*self.request.prompt[max(fed, self.prompt_told) + 1 : fed + len(chunk) + 1], *followers)
+        return replace(row, followers=followers, top=self.request.logprobs.top)
+
+    def take_prompt_likelihoods(self, row: Row, likelihoods: Sequence[Likelihood]) -> PromptLikelihoods | None:
+        """What the client is to be told of its prompt after a row that fed some of it, if anything is."""
+        told = likelihoods[: sum(token is not None for token in row.followers)]
+        if not told:
+            return None
+        position = self.prompt_told + 1
+        self.prompt_told += len(told)
+        self.told.add(told)
+        return PromptLikelihoods(self.number, position, tuple(told))
 
     def note_fed(self, tokens: int) -> None:
         """Count known tokens that are in the KV cache now; after the last recomputed one it decodes again."""
@@ -405,7 +448,7 @@ class VerifierRequest(ServedRequest):
 
     def preempt(self, sequence: int) -> None:
         ServedRequest.preempt(self, sequence)
-        self.fed, self.choices = {}, {}
+        self.fed, self.choices, self.likelihoods = {}, {}, {}
         if self.stage is RequestStage.DECODE:
             self.stage = RequestStage.RECOMPUTE
 
@@ -420,18 +463,21 @@ class VerifierRequest(ServedRequest):
         first = self.named
         self.named += len(nodes)
         self.fed |= {node: name for name, node in enumerate(nodes, first)}
+        asked = self.request.logprobs
         return Row(
             self.kv.sequence,
             (*self.output[-1:] * len(pending), *(node.token for node in nodes[len(pending) :])),
             tuple(range(first, first + len(nodes))),
             tuple(PREFIX if node.parent is None else self.fed[node.parent] for node in nodes),
+            followers=() if asked is None else (None,) * len(nodes),
+            top=0 if asked is None else asked.top,
         )
 
     def unfeed(self, row: Row) -> None:
         ServedRequest.unfeed(self, row)
         self.fed = {node: name for node, name in self.fed.items() if name not in row.nodes}
 
-    def judge(self, row: Row, choices: Sequence[Choice]) -> Verdict:
+    def judge(self, row: Row, choices: Sequence[Choice], likelihoods: Sequence[Likelihood] = ()) -> Verdict:
         """Take in the target's choices after a row, and walk down from the last known token while they are known.
 
         The walk ends after a choice that equals no fed child, or one under way. Without a token if the choice after
@@ -439,11 +485,13 @@ class VerifierRequest(ServedRequest):
         """
         self.awaits_prefill = False
         self.choices |= zip(row.nodes[row.scored_from :], choices, strict=True)
+        self.likelihoods |= zip(row.nodes[row.told_from :], likelihoods, strict=True)
         node = self.tree.root
         is_prefill = self.stage is RequestStage.PREFILL
         name = row.nodes[-1] if is_prefill else self.fed.get(node)
         accepted = list(row.nodes[:-1]) if is_prefill else []
         tokens: list[int] = []
+        told: list[Likelihood] = []
         authors = bytearray()
         near_ties = 0
         finish = None
@@ -451,6 +499,8 @@ class VerifierRequest(ServedRequest):
             accepted.append(name)
             near_ties += is_near_tie(choice.margin, sampling=self.request.sampling, near_tie=self.near_tie)
             tokens.append(choice.token)
+            if self.request.logprobs is not None:
+                told.append(self.likelihoods[name])
             if choice.token in self.request.eos:
                 finish = FinishReason.EOS
             elif len(tokens) >= self.tokens_left:
@@ -466,7 +516,9 @@ class VerifierRequest(ServedRequest):
                     drafters = child.draft_probabilities.keys() - {HOME_AUTHOR}
                     author = child.most_confident_author(drafters) if drafters else HOME_AUTHOR
             authors.append(author)
-        return Verdict(len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish)
+        return Verdict(
+            len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish, tuple(told)
+        )
 
     def charge(self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float) -> None:
         """Charge a pass with so many drafted nodes against a plain one at the same load.
@@ -508,6 +560,7 @@ class VerifierRequest(ServedRequest):
         dropped = [name for node, name in self.fed.items() if node not in followed]
         self.fed = {node: name for node, name in self.fed.items() if node in followed}
         self.choices = {name: self.choices[name] for name in self.fed.values() if name in self.choices}
+        self.likelihoods = {name: self.likelihoods[name] for name in self.choices if name in self.likelihoods}
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
             nodes = self.lookup.draft() if self.own_drafts is OwnDrafts.ALL else []

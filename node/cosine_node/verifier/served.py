@@ -70,6 +70,8 @@ class KvMemory:
         if request.stage is RequestStage.DECODE or request.kv.was_prefix_cache_tried:
             return
         request.kv.was_prefix_cache_tried = True
+        if not request.may_reuse_prefix:
+            return
         if found := self._engine.reuse_prefix(request.kv.sequence, request.known_tokens):
             request.note_fed(found)
             request.kv.has_pages = True

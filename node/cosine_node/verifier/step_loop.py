@@ -333,7 +333,7 @@ class StepLoop:
         if isinstance(request, AuditedStream):
             request.awaits_prefill = False
             if result.choices or not self._pace.is_ordered:
-                request.compare(result.choices)
+                request.compare(result.choices, result.likelihoods)
                 self._take_known(request, row)
                 if request.is_compared:
                     self._counts.audited_tokens += len(request.output) - request.own_from
@@ -342,12 +342,13 @@ class StepLoop:
                     self._forget(request, "audited")
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"
+        self._tell_prompt(request, row, result)
         if not result.choices:
             if not self._pace.is_ordered:
                 self._take_known(request, row)
             return
         is_prefill = request.stage is RequestStage.PREFILL
-        verdict = request.judge(row, result.choices)
+        verdict = request.judge(row, result.choices, result.likelihoods)
         if not verdict.tokens:
             return
         self._counts.committed_tokens += len(verdict.tokens)
@@ -370,6 +371,12 @@ class StepLoop:
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
 
+    def _tell_prompt(self, request: VerifierRequest, row: Row, result: RowResult) -> None:
+        """Post how likely the tokens of a prompt are, as far as they were fed."""
+        told = request.take_prompt_likelihoods(row, result.likelihoods)
+        if told is not None and not request.post(told):
+            request.is_cancelled = True
+
     def _take_known(self, request: ServedRequest, row: Row) -> None:
         """Let known tokens that were fed become part of the prefix."""
         self._engine.keep(request.kv.sequence, row.nodes)
@@ -386,13 +393,17 @@ class StepLoop:
         )
         stats = m.PassStats(nodes, verdict.near_ties, round(1e6 * done.elapsed_s), cached or None)
         digest = request.tree.root.digest
-        transcript = None
+        transcript = told = None
+        if request.request.logprobs is not None:
+            request.told.add(verdict.likelihoods)
+            told = request.told.digest()
         has_ended = verdict.finish is not None
         if is_transcript_due(before=verdict.position, after=len(request.output), has_ended=has_ended):
-            signed = m.Transcript(request.first, len(request.output), digest)
+            signed = m.Transcript(request.first, len(request.output), digest, told)
             transcript = sign_transcript(self._identity, signed, d_0=request.d_0)
         place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
-        if not request.post(m.Commit(request.number, *place)):
+        likelihoods = None if told is None else verdict.likelihoods
+        if not request.post(m.Commit(request.number, *place, likelihoods)):
             request.is_cancelled = True
 
     def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:

@@ -14,7 +14,9 @@ from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
 from cosine_protocol.messages import FinishReason, SignedEarning, Transcript
+from cosine_protocol.request import AskedLogprobs
 from cosine_protocol.statements import open_claim, sign_transcript
 from tests.cosine_p2p.samples import identity_of, request_of
 
@@ -99,3 +101,81 @@ def test_each_part_of_a_stream_is_a_claim_of_its_own_and_its_latest_transcript_c
         (identity_of(2).peer_id, 2, OUTPUT[:3]),
     ]
     assert list(streams.earned()) == [(identity_of(2).peer_id, earning)]
+
+
+TELLING = replace(REQUEST, prompt=(1, 2, 3), logprobs=AskedLogprobs(1, of_prompt=True))
+TELLING_D_0 = request_digest(TELLING)
+
+
+def telling(*, tells_prompt: bool = True) -> Upstream:
+    """A verifier that is asked how likely each token is."""
+    return replace(upstream(), request=TELLING, d_0=TELLING_D_0, digest=TELLING_D_0, tells_prompt=tells_prompt)
+
+
+def likely(token: int) -> Likelihood:
+    return Likelihood(500_000, (LikelyToken(token, 500_000),))
+
+
+def of_prompt(*tokens: int, position: int = 1) -> m.PromptLikelihoods:
+    return m.PromptLikelihoods(1, position, tuple(map(likely, tokens)))
+
+
+def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None) -> m.Commit:
+    digest = roll_digest(TELLING_D_0, tokens)
+    told = tuple(map(likely, tokens)) if likelihoods is None else likelihoods
+    stats = m.PassStats(0, 0, 60_000)
+    return m.Commit(1, 0, tokens, digest, bytes(len(tokens)), stats, likelihoods=told)
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([of_prompt(3, position=2)], "do not fit it"),
+        ([of_prompt(2, 3), of_prompt(4, position=3)], "do not fit it"),
+        ([of_prompt(2), told_commit(4)], "before all log-probabilities of the prompt"),
+        ([of_prompt(2, 3), told_commit(4, 5, likelihoods=(likely(4),))], "do not fit the tokens"),
+        ([of_prompt(2, 3), told_commit(4, likelihoods=())], "do not fit the tokens"),
+        (
+            [of_prompt(2, 3), told_commit(4, likelihoods=(Likelihood(1, (LikelyToken(4, 2),)),))],
+            "two probabilities",
+        ),
+        ([of_prompt(2, 3), told_commit(4), of_prompt(3, position=4)], "do not fit it"),
+    ],
+)
+def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: list[m.Message], why: str) -> None:
+    verifier = telling()
+
+    def take(message: m.Message) -> None:
+        if isinstance(message, m.PromptLikelihoods):
+            verifier.take_prompt_likelihoods(message)
+        elif isinstance(message, m.Commit):
+            verifier.take(message, authors=0)
+
+    for good in messages[:-1]:
+        take(good)
+    with pytest.raises(RemoteProtocolError, match=why):
+        take(messages[-1])
+
+
+def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
+    verifier, streams = telling(), SignedStreams()
+    verifier.take_prompt_likelihoods(of_prompt(2, 3))
+    told = tuple(map(likely, (2, 3, 4, 5)))
+    commit, parts = told_commit(4, 5), []
+    for digest in (told_digest(told[2:]), told_digest(told)):
+        part = Transcript(0, 2, commit.digest, digest)
+        parts.append(sign_transcript(identity_of(1), part, d_0=TELLING_D_0))
+    with pytest.raises(RemoteProtocolError, match="not that of the stream"):
+        replace_told(verifier).take(replace(commit, transcript=parts[0]), authors=0)
+    verifier.take(replace(commit, transcript=parts[1]), authors=0)
+    streams.note(verifier)
+    (claim,) = streams.claims(TELLING, (4, 5))
+    assert claim.likelihoods == told
+    assert open_claim(claim).told == told_digest(told)
+
+
+def replace_told(verifier: Upstream) -> Upstream:
+    """Another verifier that has told the same."""
+    other = telling()
+    other.take_prompt_likelihoods(of_prompt(*(each.top[0].token for each in verifier.told)))
+    return other

@@ -77,3 +77,29 @@ def test_a_mark_of_a_words_end_is_certain_at_the_end_of_a_token_alone() -> None:
 )
 def test_steps_that_may_change_earlier_text_leave_all_of_it_open(decoder: Any) -> None:
     assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.OPEN) | {"<s>": TokenEffect.SILENT}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "names", "expected"),
+    [
+        (LEVEL, ["Ġa", "â", "Ĥ¬", "<s>"], [b" a", b"\xe2", b"\x82\xac", b""]),
+        (
+            decoders.Sequence([SPACES, FALLBACK, FUSE, STRIP]),
+            ["▁b", "<0xF0>", "<0xzz>", "€"],
+            [b" b", b"\xf0", b"<0xzz>", "€".encode()],
+        ),
+        (decoders.Metaspace(), ["▁b", "a"], [b" b", b"a"]),
+        (decoders.BPEDecoder("</w>"), ["end</w>"], [b"end "]),
+        (None, ["▁b"], ["▁b".encode()]),
+    ],
+)
+def test_a_token_adds_its_bytes_though_they_are_half_a_character(
+    decoder: Any, names: list[str], expected: list[bytes]
+) -> None:
+    tokenizer = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token=names[0]))
+    tokenizer.add_special_tokens(["<s>"])
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    found = TokenEffects(tokenizer)
+    assert [found.bytes_of(token) for token in range(len(names))] == expected
+    assert found.bytes_of(99) == b""

@@ -29,7 +29,7 @@ from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NEW_TOKENS, MAX_SCORE_GAP
 from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Transcript
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import AskedLogprobs, Sampling
 from cosine_protocol.statements import sign_transcript, sign_verdict
 from tests.cosine_p2p.samples import identity_of
 from tests.protocol.samples import request_of
@@ -58,6 +58,27 @@ def is_accused(
         findings=tuple(findings[:MAX_AUDIT_FINDINGS]),
     )
     return accuses(verdict, request_of(numerics=numerics, sampling=sampling))
+
+
+@pytest.mark.parametrize("numerics", ["float32", "bfloat16", "float16", "gguf:Q4_1+llama.cpp"])
+def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numerics: str) -> None:
+    near = rounding_of(numerics).near_tie
+
+    def is_accused_of(widest: float, mean: float, *, tokens: int, prompt_tokens: int = 0) -> bool:
+        counts: dict[str, Any] = {"equal": tokens, "near_ties": 0, "different": 0, "findings": ()}
+        verdict = AuditVerdict("author", 0, tokens, bytes(16), **counts, widest_gap=widest, mean_gap=mean)
+        asked = AskedLogprobs(0, of_prompt=prompt_tokens > 0)
+        prompt = (1,) * (prompt_tokens + 1)
+        return accuses(verdict, request_of(numerics=numerics, prompt=prompt, logprobs=asked))
+
+    assert not is_accused_of(near, 0.0, tokens=200)
+    assert is_accused_of(1.01 * WIDE * near, 0.0, tokens=200)
+    for sign in (1, -1):
+        assert not is_accused_of(near, sign * near / 15, tokens=200)
+        assert is_accused_of(near, sign * near / 13, tokens=200)
+    assert is_accused_of(near, near / 15, tokens=20, prompt_tokens=300)
+    # In the longest texts no mean accuses that a device may have.
+    assert not is_accused_of(near, near / 65, tokens=100_000)
 
 
 @pytest.mark.parametrize("numerics", ["float32", "bfloat16", "float16", "gguf:Q4_1+llama.cpp"])

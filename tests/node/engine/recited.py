@@ -50,6 +50,7 @@ class Reciter:
     free_tokens = 4096
     cached_tokens = 0
     grammars: Grammars | None = None
+    tells_likelihoods = False
 
     def __init__(self, tokens: TextTokens, text: str, *, vocab_tokens: int) -> None:
         self.vocab_tokens = vocab_tokens

@@ -82,6 +82,7 @@ class InStep:
         self.vocab_tokens = whole.vocab_tokens
         self.context_tokens = whole.context_tokens
         self.numerics, self.grammars = whole.numerics, whole.grammars
+        self.tells_likelihoods = False
         self.passes = 0
         self.check()
 

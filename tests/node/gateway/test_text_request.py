@@ -150,9 +150,8 @@ def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[
     ("name", "value", "harmless"),
     [
         ("best_of", 3, 1),
-        ("logprobs", True, False),
-        ("logprobs", 0, None),
-        ("top_logprobs", 5, 0),
+        ("prompt_logprobs", 0, None),
+        ("n_probs", 5, 0),
         ("functions", [{}], []),
         ("grammar", "root ::= x", ""),
         ("audio", {"voice": "alloy"}, None),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
-from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, SCORED_TOKENS, TOKENS_PER_S, gap_of
+from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, TOKENS_PER_S, gap_of
+from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP

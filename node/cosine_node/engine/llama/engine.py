@@ -12,9 +12,10 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
 from cosine_node.engine.llama.model import FedToken, LlamaContext
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import Query, choose, failure_of, row_queries
+from cosine_node.engine.sampling import Query, choose, failure_of, likelihood_after, row_queries
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.likelihoods import Likelihood
 
 Floats = npt.NDArray[np.float32]
 
@@ -26,6 +27,7 @@ class _Outcome:
     choices: list[Choice | None] = field(default_factory=list)
     nll: float = 0.0
     logits: list[Floats] = field(default_factory=list)
+    likelihoods: list[Likelihood] = field(default_factory=list)
 
     def result(self, tree: SequenceTree, row: Row) -> RowResult:
         choices = tuple(choice for choice in self.choices if choice is not None)
@@ -33,17 +35,24 @@ class _Outcome:
         if len(choices) < len(self.choices) or self.nll != self.nll:
             return RowResult(choices=(), error=failure_of(tree, row))
         followers = len(row.tokens) - 1
-        return RowResult(choices=choices, nll=self.nll / followers if row.wants_nll and followers else None)
+        nll = self.nll / followers if row.wants_nll and followers else None
+        return RowResult(choices=choices, nll=nll, likelihoods=tuple(self.likelihoods))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The logits after a token are wanted: for a choice, for the likelihood of a token, or as they are."""
+    """The logits after a token are wanted: for a choice, for the likelihood of a token, or as they are.
+
+    With `tells` the likelihood of `told`, or where that is None of the choice, is told with `top` others.
+    """
 
     outcome: _Outcome
     query: Query | None = None
     follower: int | None = None
     is_copied: bool = False
+    tells: bool = False
+    told: int | None = None
+    top: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class LlamaEngine(PagedEngine):
             context_tokens=min(context_tokens, pool.capacity_tokens),
             numerics=numerics,
         )
+        self.tells_likelihoods = True
         self._model = model
         self._vocabulary, self._known_tokens = vocabulary, known_tokens
         self._lanes = Lanes(model, lanes=model.lanes)
@@ -105,10 +115,15 @@ class LlamaEngine(PagedEngine):
         for tree, row, outcome in zip(trees, rows, outcomes, strict=True):
             queries: list[Query | None] = [*[None] * row.scored_from, *row_queries(tree, row)]
             followers: list[int | None] = [*row.tokens[1:], None] if row.wants_nll else [None] * len(queries)
+            told = [None] * row.told_from + list(row.followers)
             wanted.append(
                 [
-                    None if query is None and follower is None else _Wanted(outcome, query, follower)
-                    for query, follower in zip(queries, followers, strict=True)
+                    None
+                    if query is None and follower is None and place < row.told_from
+                    else _Wanted(
+                        outcome, query, follower, tells=place >= row.told_from, told=told[place], top=row.top
+                    )
+                    for place, (query, follower) in enumerate(zip(queries, followers, strict=True))
                 ]
             )
         self._pass(rows, wanted)
@@ -287,15 +302,24 @@ class LlamaEngine(PagedEngine):
             self._vocabulary,
             known_tokens=self._known_tokens,
         )
-        for place, choice in zip(scored, chosen, strict=True):
-            wanted[place].outcome.choices.append(choice)
-        for want, row in zip(wanted, logits, strict=True):
-            if want.follower is not None:
-                # The negative log-likelihood of the next token; NaN where the logits hold NaN.
-                with np.errstate(invalid="ignore"):
-                    peak = row.max()
-                    total = np.exp(row - peak).sum(dtype=np.float64)
-                want.outcome.nll += float(np.log(total) - (float(row[want.follower]) - float(peak)))
-            if want.is_copied:
-                # The model's own memory holds the logits until the next pass only.
-                want.outcome.logits.append(row.copy())
+        choices = dict(zip(scored, chosen, strict=True))
+        for place, (want, row) in enumerate(zip(wanted, logits, strict=True)):
+            if want.query is not None:
+                want.outcome.choices.append(choices[place])
+            self._take(want, row, choices.get(place))
+
+    def _take(self, want: _Wanted, row: Floats, choice: Choice | None) -> None:
+        """Take what else is wanted of the logits after one token; without its choice a row has failed."""
+        token = choice.token if want.told is None and choice is not None else want.told
+        if want.tells and token is not None:
+            told = likelihood_after(row, token, top=want.top, known_tokens=self._known_tokens)
+            want.outcome.likelihoods.append(told)
+        if want.follower is not None:
+            # The negative log-likelihood of the next token; NaN where the logits hold NaN.
+            with np.errstate(invalid="ignore"):
+                peak = row.max()
+                total = np.exp(row - peak).sum(dtype=np.float64)
+            want.outcome.nll += float(np.log(total) - (float(row[want.follower]) - float(peak)))
+        if want.is_copied:
+            # The model's own memory holds the logits until the next pass only.
+            want.outcome.logits.append(row.copy())

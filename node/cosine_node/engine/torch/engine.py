@@ -10,13 +10,14 @@ from torch import Tensor
 from cosine_node.engine.base import Activations, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import failure_of, row_queries
+from cosine_node.engine.sampling import failure_of, row_queries, told_tokens
 from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
-from cosine_node.engine.torch.sampling import choose
+from cosine_node.engine.torch.sampling import choose, likelihoods_after
 from cosine_node.engine.torch.support import context_tokens, numerics
 from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.likelihoods import Likelihood
 
 
 class TorchEngine(PagedEngine):
@@ -63,6 +64,7 @@ class TorchEngine(PagedEngine):
             context_tokens=min(context_tokens(model.config), pool.capacity_tokens),
             numerics=numerics(model),
         )
+        self.tells_likelihoods = True
 
     @property
     def device(self) -> torch.device:
@@ -131,7 +133,8 @@ def row_results(
     position = 0
     for _, row in feeds:
         start = len(wanted)
-        wanted += range(position + (0 if row.wants_nll else row.scored_from), position + len(row.tokens))
+        first = 0 if row.wants_nll else min(row.scored_from, row.told_from)
+        wanted += range(position + first, position + len(row.tokens))
         position += len(row.tokens)
         scored_from = len(wanted) - len(row.tokens) + row.scored_from
         places.append((slice(start, len(wanted)), slice(scored_from, len(wanted))))
@@ -152,7 +155,15 @@ def row_results(
         if len(choices) < len(found) or nll != nll:
             results.append(RowResult(choices=(), error=failure_of(tree, row)))
         else:
-            results.append(RowResult(choices=choices, nll=nll))
+            told: list[Likelihood] = []
+            if row.followers:
+                told = likelihoods_after(
+                    logits[of_row][-len(row.followers) :],
+                    told_tokens(row, choices),
+                    top=row.top,
+                    known_tokens=known_tokens,
+                )
+            results.append(RowResult(choices=choices, nll=nll, likelihoods=tuple(told)))
     return results
 
 

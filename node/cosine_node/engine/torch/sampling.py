@@ -8,6 +8,7 @@ target must break near-ties alike.
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,11 @@ from cosine_node.engine.sampling import (
     allowed_tokens,
     biases,
     choose_by_recipe,
+    likelihood_of,
     penalties,
 )
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
+from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
 SeedPosition = tuple[int, int]
@@ -193,6 +196,32 @@ def _choose_alike(
     return choices
 
 
+def likelihoods_after(
+    logits: Tensor, tokens: Sequence[int], *, top: int, known_tokens: int | None = None
+) -> list[Likelihood]:
+    """How likely each of `tokens` was by its row of `logits` [tokens, vocab], and the `top` likeliest ones there.
+
+    Ids from `known_tokens` on are no part of the distribution.
+    """
+    found = []
+    # Bounds memory: rows turned into float32 log-probabilities at a time.
+    for block, asked in zip(torch.split(logits, TOLD_ROWS), _blocks(tokens), strict=True):
+        # Each row is reduced by itself, so that others beside it change no bit.
+        log_probs = block[:, :known_tokens].float().log_softmax(-1)
+        own = log_probs.gather(1, torch.tensor(asked, dtype=torch.int64, device=logits.device)[:, None])
+        values, ids = best_tokens(log_probs, min(max(1, top), log_probs.shape[1]))
+        for (value, *best), names in _to_host(torch.cat([own, values], 1), ids):
+            found.append(likelihood_of(value, list(zip(names, best, strict=True))[:top]))
+    return found
+
+
+TOLD_ROWS: Final = 64
+
+
+def _blocks(tokens: Sequence[int]) -> list[Sequence[int]]:
+    return [tokens[start : start + TOLD_ROWS] for start in range(0, len(tokens), TOLD_ROWS)]
+
+
 def _constrained(scores: Tensor, queries: Sequence[Query]) -> Tensor:
     """Scores [rows, vocab] without those of tokens that constraints rule out."""
     found = allowed_tokens(queries, vocab_tokens=scores.shape[1])
@@ -274,7 +303,7 @@ def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]
     if ids.device.type == "cpu":
         return list(zip(floats.tolist(), ids.tolist(), strict=True))
     # Both travel as one block of 32-bit words: one synchronisation with the device, not two.
-    words = torch.cat([floats.view(torch.int32), ids.to(torch.int32)], 1).cpu()
+    words = torch.cat([floats.contiguous().view(torch.int32), ids.to(torch.int32)], 1).cpu()
     width = floats.shape[1]
     float_rows = words[:, :width].contiguous().view(torch.float32).tolist()
     return list(zip(float_rows, words[:, width:].tolist(), strict=True))

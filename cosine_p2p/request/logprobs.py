@@ -1,0 +1,86 @@
+"""Log-probabilities of a text's tokens as a program gets them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosine_protocol.likelihoods import Likelihood, log_probability_of
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token: `text` has U+FFFD for bytes that are no character by themselves.
+
+    `utf8` are the bytes that it adds to a text, which may be half a character, and none for a special token.
+    """
+
+    token_id: int
+    text: str
+    utf8: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyToken(NamedToken):
+    """One of the likeliest tokens at a place, and its natural log-probability."""
+
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob(LikelyToken):
+    """A token of a text with its log-probability, and the likeliest tokens at its place, the likeliest first.
+
+    They are those of the target alone, before sampling parameters, shaping and constraints.
+    """
+
+    top: tuple[LikelyToken, ...] = ()
+
+
+class TokenNames(Protocol):
+    """A tokenizer, as far as it names single tokens."""
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def special_text(self, token: int) -> str: ...
+
+
+class ToldLogprobs:
+    """Turns what a verifier tells into log-probabilities, with so many of the likeliest tokens.
+
+    `of_output` and `of_prompt` are the options; what a program has not asked for it does not get.
+    """
+
+    def __init__(self, codec: TokenNames, *, of_output: int | None = None, of_prompt: int | None = None) -> None:
+        self._codec = codec
+        self._of_output, self._of_prompt = of_output, of_prompt
+
+    def of_output(self, tokens: Sequence[int], told: Sequence[Likelihood]) -> tuple[TokenLogprob, ...]:
+        """Those of some tokens of the output."""
+        top = self._of_output
+        return () if top is None else self._of(tokens, told, top)
+
+    def of_prompt(self, prompt: Sequence[int], told: Sequence[Likelihood]) -> tuple[NamedToken, ...]:
+        """Those of the prompt's tokens, of which the first has none; before they are told there are none at all."""
+        top = self._of_prompt
+        if top is None or len(told) < len(prompt) - 1:
+            return ()
+        return (NamedToken(*self._named(prompt[0])), *self._of(prompt[1:], told, top))
+
+    def _of(self, tokens: Sequence[int], told: Sequence[Likelihood], top: int) -> tuple[TokenLogprob, ...]:
+        return tuple(
+            TokenLogprob(
+                *self._named(token),
+                log_probability_of(each.surprisal),
+                tuple(
+                    LikelyToken(*self._named(likely.token), log_probability_of(likely.surprisal))
+                    for likely in each.top[:top]
+                ),
+            )
+            for token, each in zip(tokens, told, strict=False)
+        )
+
+    def _named(self, token: int) -> tuple[int, str, tuple[int, ...]]:
+        if special := self._codec.special_text(token):
+            return token, special, ()
+        data = self._codec.token_bytes(token)
+        return token, data.decode(errors="replace"), tuple(data)

@@ -1,0 +1,116 @@
+"""How likely a target thought its text: what a verifier tells of each token where a request asks for it.
+
+Likelihoods are those of the target's own scores, before anything shapes or filters them: a log-softmax in float32.
+What travels is the *surprisal*, the negative logarithm, in millionths of a nat: a whole number is the same on every
+machine that computed the same float, it cannot be NaN, and no probability can be above one.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Annotated, Final
+
+from cosine_protocol import limits
+from cosine_protocol.errors import MalformedMessage, UsageError
+from cosine_protocol.fields import Items, Struct, Whole
+
+UNITS_PER_NAT: Final = 1_000_000
+SUM_SLACK: Final = 1e-4
+"""Above what rounding, in float32 and to a millionth, adds to a sum of probabilities: 1e-5 was seen at most."""
+
+Surprisal = Annotated[int, Whole(limits.MAX_SURPRISAL)]
+
+
+def surprisal_of(log_probability: float) -> int:
+    """The surprisal of a log-probability; of an impossible token the highest there is."""
+    if log_probability == -math.inf:
+        return limits.MAX_SURPRISAL
+    return min(limits.MAX_SURPRISAL, max(0, round(-log_probability * UNITS_PER_NAT)))
+
+
+def log_probability_of(surprisal: int) -> float:
+    """The natural logarithm of the probability of a token."""
+    return -surprisal / UNITS_PER_NAT if surprisal else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyToken:
+    """One of the likeliest tokens at a place of a text."""
+
+    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    surprisal: Surprisal
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """The surprisal of a token of the text, and the likeliest ones at its place, the likeliest first."""
+
+    surprisal: Surprisal
+    top: Annotated[tuple[LikelyToken, ...], Items(Struct(LikelyToken), limits.MAX_TOP_LOGPROBS)]
+
+
+def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:
+    """Raise `MalformedMessage` where `told` cannot be of this token, or not with so many likeliest ones."""
+    surprisals = [each.surprisal for each in told.top]
+    if surprisals != sorted(surprisals) or len({each.token for each in told.top}) < len(told.top):
+        raise MalformedMessage("the likeliest tokens are in no order")
+    own = {each.token: each.surprisal for each in told.top}.get(token)
+    if own is not None and own != told.surprisal:
+        raise MalformedMessage("a token has two probabilities")
+    if own is None and surprisals and told.surprisal < surprisals[-1]:
+        raise MalformedMessage("a token is likelier than the likeliest")
+    everything = math.fsum(map(_probability, surprisals if own is not None else [told.surprisal, *surprisals]))
+    if everything > 1 + SUM_SLACK:
+        raise MalformedMessage("probabilities are more than one in all")
+    # Fewer there are only where the whole vocabulary is shown.
+    if len(told.top) > top or (len(told.top) < top and everything < 1 - SUM_SLACK):
+        raise MalformedMessage(f"{len(told.top)} likeliest tokens were told, not {top}")
+
+
+def _probability(surprisal: int) -> float:
+    return math.exp(log_probability_of(surprisal))
+
+
+class LikelihoodDigest:
+    """A BLAKE2b-128 over all likelihoods so far, which a transcript signs (docs/protocol.md, section 4)."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=limits.DIGEST_BYTES)
+
+    def add(self, told: Sequence[Likelihood]) -> None:
+        """Take in what was told next."""
+        for each in told:
+            numbers = [number for likely in each.top for number in (likely.token, likely.surprisal)]
+            self._hash.update(struct.pack(f">{2 + len(numbers)}I", each.surprisal, len(each.top), *numbers))
+
+    def digest(self) -> bytes:
+        """The digest of all of it."""
+        return self._hash.digest()
+
+
+def told_digest(told: Sequence[Likelihood]) -> bytes:
+    """The digest of likelihoods that were told from the first on."""
+    digest = LikelihoodDigest()
+    digest.add(told)
+    return digest.digest()
+
+
+def check_room(*, prompt_tokens: int, new_tokens: int, top: int, of_prompt: bool) -> None:
+    """Raise `UsageError` where so much would be told that it could not be audited in one message."""
+    told_tokens = new_tokens + prompt_tokens * of_prompt
+    tokens_bytes = TOKEN_BYTES * (prompt_tokens + new_tokens)
+    if tokens_bytes + told_tokens * (LIKELIHOOD_BYTES + LIKELY_TOKEN_BYTES * top) > limits.MAX_TOLD_BYTES:
+        raise UsageError(
+            f"The probabilities of {told_tokens} tokens, with {top} others each, are too many; "
+            "ask for fewer of them, or for a shorter text."
+        )
+
+
+TOKEN_BYTES: Final = 5
+"""The most that a token id takes on the wire."""
+LIKELIHOOD_BYTES: Final = 7
+"""The most that a likelihood takes there without its likeliest tokens."""
+LIKELY_TOKEN_BYTES: Final = 11
+"""The most that one of these takes."""

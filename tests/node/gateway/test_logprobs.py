@@ -1,0 +1,173 @@
+"""Log-probabilities in OpenAI's shapes, whole and streamed, and as programs that measure models ask for them."""
+
+import math
+from typing import Any
+
+import pytest
+
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
+from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, text_of, with_gateway
+from tests.swarm.reference import target_engine
+
+TOKENS = 12
+GREEDY = text_of(PROMPT, tokens=TOKENS)
+
+
+def own(text: str) -> dict[str, float]:
+    """The target's own log-probabilities of the letters after a text."""
+    logits = target_engine().logits_after(LetterCodec().encode(text))
+    total = math.log(math.fsum(math.exp(score) for score in logits))
+    return {LetterCodec().decode([token]): score - total for token, score in enumerate(logits)}
+
+
+def chat(**options: Any) -> Reply:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "temperature": 0, **options}
+    reply = with_gateway(lambda running: running.post("/v1/chat/completions", body))
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def completed(**options: Any) -> Reply:
+    reply = with_gateway(lambda running: running.complete(**options))
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def check_chat(content: list[Any], *, top: int) -> None:
+    assert "".join(each["token"] for each in content) == GREEDY
+    for position, each in enumerate(content):
+        expected = own(PROMPT + GREEDY[:position])
+        assert each["logprob"] == pytest.approx(expected[each["token"]], abs=1e-6)
+        assert bytes(each["bytes"]).decode() == each["token"]
+        best = sorted(expected, key=lambda letter: -expected[letter])[:top]
+        assert [likely["token"] for likely in each["top_logprobs"]] == best
+
+
+def test_a_chat_tells_those_of_its_tokens() -> None:
+    (choice,) = chat(max_tokens=TOKENS, logprobs=True, top_logprobs=2).json["choices"]
+    check_chat(choice["logprobs"]["content"], top=2)
+    assert choice["logprobs"]["refusal"] is None
+
+
+def test_the_pieces_of_a_streamed_chat_tell_those_of_their_tokens_once() -> None:
+    *pieces, done = chat(max_tokens=TOKENS, logprobs=True, stream=True).events
+    assert done == "[DONE]"
+    told = [piece["choices"][0]["logprobs"] for piece in pieces]
+    check_chat([each for one in told if one for each in one["content"]], top=0)
+    # What comes before the first token, and the end, have none.
+    assert told[0] is told[-1] is None
+
+
+def test_whoever_asks_for_none_gets_none() -> None:
+    assert chat(max_tokens=TOKENS).json["choices"][0]["logprobs"] is None
+    assert chat(max_tokens=TOKENS, logprobs=False, top_logprobs=0).json["choices"][0]["logprobs"] is None
+    assert completed(max_tokens=TOKENS, logprobs=None).json["choices"][0]["logprobs"] is None
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_completion_tells_those_of_an_echoed_prompt_too(is_streamed: bool) -> None:
+    reply = completed(max_tokens=TOKENS, logprobs=1, echo=True, stream=is_streamed)
+    if is_streamed:
+        choices = [piece["choices"][0] for piece in reply.events[:-1]]
+        text = "".join(choice["text"] for choice in choices)
+        parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        told = {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    else:
+        (choice,) = reply.json["choices"]
+        text, told = choice["text"], choice["logprobs"]
+    assert text == "".join(told["tokens"]) == PROMPT + GREEDY
+    assert told["text_offset"] == list(range(len(text)))
+    assert (told["token_logprobs"][0], told["top_logprobs"][0]) == (None, None)
+    for place in range(1, len(text)):
+        expected = own(text[:place])
+        best = max(expected, key=expected.__getitem__)
+        shown = {letter: pytest.approx(expected[letter], abs=1e-6) for letter in (best, text[place])}
+        assert told["token_logprobs"][place] == shown[text[place]]
+        assert told["top_logprobs"][place] == shown
+
+
+def answer_likelihood(choice: dict[str, Any], context: int, *, more: int) -> tuple[float, bool]:
+    """The log-likelihood of the end of a text and if it is the greedy one, as lm-eval reads a completion."""
+    end = len(choice["logprobs"]["token_logprobs"]) - more
+    values = choice["logprobs"]["token_logprobs"][context:end]
+    tops = choice["logprobs"]["top_logprobs"][context:end]
+    return sum(values), all(value == max(top.values()) for value, top in zip(values, tops, strict=True))
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_lm_evals_likelihood_of_an_answer_is_that_of_a_direct_computation(max_tokens: int) -> None:
+    async def ask(running: Gateway) -> list[Reply]:
+        options: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": 1, "echo": True, "seed": 1234}
+        return [await running.complete(PROMPT + answer, **options) for answer in (GREEDY[:5], "ABABA")]
+
+    for reply, answer in zip(with_gateway(ask), (GREEDY[:5], "ABABA"), strict=True):
+        text = PROMPT + answer
+        expected = sum(own(text[:place])[text[place]] for place in range(len(PROMPT), len(text)))
+        (choice,) = reply.json["choices"]
+        assert len(choice["text"]) == len(text) + max_tokens
+        likelihood, is_greedy = answer_likelihood(choice, len(PROMPT), more=max_tokens)
+        assert likelihood == pytest.approx(expected, abs=1e-5)
+        assert is_greedy is (answer == GREEDY[:5])
+        usage = reply.json["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(text), max_tokens)
+
+
+def test_several_prompts_have_each_their_own() -> None:
+    body = {"prompt": ["AAA", "BCD"], "max_tokens": 0, "logprobs": 0, "echo": True}
+    reply = with_gateway(lambda running: running.post("/v1/completions", body))
+    assert [choice["logprobs"]["tokens"] for choice in reply.json["choices"]] == [list("AAA"), list("BCD")]
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "name"),
+    [
+        (parse_chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        (parse_chat, {"logprobs": 3}, "logprobs"),
+        (parse_chat, {"top_logprobs": 2}, "top_logprobs"),
+        (parse_completion, {"logprobs": 21}, "logprobs"),
+        (parse_completion, {"logprobs": True}, "logprobs"),
+        (parse_completion, {"logprobs": 1, "top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(parse: Any, body: dict[str, Any], name: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(
+            {"messages": [{"role": "user", "content": "hi"}]} | body
+            if parse is parse_chat
+            else {"prompt": "hi"} | body
+        )
+    assert refused.value.param == name
+
+
+EURO = "€".encode()
+FIRST, SECOND = (
+    TokenLogprob(7 + place, part.decode(errors="replace"), tuple(part), -1.0, (LikelyToken(1, "a", (97,), -0.5),))
+    for place, part in enumerate((EURO[:2], EURO[2:]))
+)
+END = TokenLogprob(2, "</s>", (), -0.25)
+
+
+def test_halves_of_a_character_are_told_by_their_bytes() -> None:
+    first, second, end = ChatLogprobs().of([FIRST, SECOND, END], "€")["content"]
+    assert bytes(first["bytes"] + second["bytes"]).decode() == "€"
+    assert (first["token"], end["token"], end["bytes"]) == ("\ufffd", "</s>", None)
+    told = CompletionLogprobs().of([FIRST, SECOND, END], "€")
+    assert told["tokens"] == [r"bytes:\xe2\x82", r"bytes:\xac", "</s>"]
+    assert told["text_offset"] == [0, 0, 1]
+    assert told["top_logprobs"][0] == {"a": -0.5, r"bytes:\xe2\x82": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"), [("<s> Hi there", [0, 3, 6]), ("Hi there", [0, 0, 2]), (" Hi there", [0, 0, 3])]
+)
+def test_offsets_are_those_of_the_text_with_or_without_special_tokens_and_a_first_space(
+    text: str, offsets: list[int]
+) -> None:
+    words = [TokenLogprob(5, " Hi", tuple(b" Hi"), -1.0), TokenLogprob(6, " there", tuple(b" there"), -1.0)]
+    shape = CompletionLogprobs()
+    assert shape.of([NamedToken(1, "<s>", ()), *words], text)["text_offset"] == offsets
+    assert shape.of([END], "")["text_offset"] == [len(text)]

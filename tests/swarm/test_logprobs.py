@@ -1,0 +1,215 @@
+"""A verifier that is asked to tells how likely each token was, and one that lies about it is convicted."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_p2p.request.logprobs import TokenLogprob
+from cosine_p2p.request.results import Chunk, Generation
+from cosine_p2p.transport import channel
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_protocol.errors import GenerationFailed, OptionRefused
+from cosine_protocol.likelihoods import Likelihood
+from tests.swarm.reference import assert_freed
+
+PROMPT_TOKENS = (3, 9, 4, 7, 3, 9, 4, 1)
+PROMPT = LetterCodec().decode(PROMPT_TOKENS)
+SLOWER = CostCurve(tuple((tokens, 1.3 * seconds) for tokens, seconds in VERIFY_CURVE.points))
+"""So slow that nobody expects it to be faster than another."""
+
+
+def log_probabilities(tokens: tuple[int, ...]) -> list[float]:
+    """The target's own, of every token that may follow a text."""
+    logits = ScriptedEngine().logits_after(tokens)
+    total = math.log(math.fsum(math.exp(score) for score in logits))
+    return [score - total for score in logits]
+
+
+async def generated(*, drafters: int = 0, **options: Any) -> Generation:
+    async with SimulatedSwarm(one_way_s=0.005) as swarm:
+        await swarm.verifier()
+        for number in range(drafters):
+            await swarm.drafter(ScriptedEngine(fidelity=0.8, drafter_seed=number), domain=f"domain-{number}")
+        client = await swarm.client(timeout_s=60.0)
+        done = await client.generate(options.pop("prompt", PROMPT), **{"max_new_tokens": 40, "seed": 7, **options})
+        await assert_freed(swarm)
+        return done
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("strategy", ["plain", "cosine"])
+def test_they_are_those_of_the_target_alone_with_any_drafts(strategy: str, temperature: float) -> None:
+    options: dict[str, Any] = {
+        "strategy": strategy,
+        "temperature": temperature,
+        "top_k": 5,
+        "presence_penalty": 1.0,
+    }
+    done = run_virtual(generated(drafters=2, logprobs=3, **options))
+    assert done.token_ids == run_virtual(generated(drafters=2, **options)).token_ids
+    assert [each.token_id for each in done.logprobs] == list(done.token_ids)
+    for position, told in enumerate(done.logprobs):
+        own = log_probabilities((*PROMPT_TOKENS, *done.token_ids[:position]))
+        assert told.logprob == pytest.approx(own[told.token_id], abs=1e-6)
+        best = sorted(range(len(own)), key=lambda token: -own[token])[:3]
+        assert [each.token_id for each in told.top] == best
+        assert [each.logprob for each in told.top] == pytest.approx([own[token] for token in best], abs=1e-6)
+        assert told.text == LetterCodec().decode([told.token_id]) and bytes(told.utf8).decode() == told.text
+
+
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(coordination: str) -> None:
+    prompt = tuple(number % 60 for number in range(3, 203))
+
+    async def run() -> Generation:
+        async with SimulatedSwarm(one_way_s=0.05) as swarm:
+            await swarm.verifier()
+            await swarm.drafter(ScriptedEngine(fidelity=0.8))
+            client = await swarm.client(timeout_s=60.0, coordination=coordination, seed=1, max_new_tokens=40)
+            await client.generate(prompt)
+            return await client.generate(prompt, prompt_logprobs=1)
+
+    done = run_virtual(run())
+    first, *others = done.prompt_logprobs
+    assert (len(others), done.logprobs, done.cached_tokens) == (len(prompt) - 1, (), 0)
+    assert first.token_id == prompt[0] and not isinstance(first, TokenLogprob)
+    for position, told in enumerate(others, 1):
+        own = log_probabilities(prompt[:position])
+        assert isinstance(told, TokenLogprob) and told.token_id == prompt[position] and len(told.top) == 1
+        assert told.logprob == pytest.approx(own[told.token_id], abs=1e-6)
+        assert told.top[0].logprob == pytest.approx(max(own), abs=1e-6)
+
+
+def test_the_chunks_of_a_stream_hold_those_of_their_tokens() -> None:
+    async def run() -> list[Chunk]:
+        async with SimulatedSwarm(one_way_s=0.005) as swarm:
+            await swarm.verifier()
+            client = await swarm.client(timeout_s=60.0)
+            return [chunk async for chunk in client.stream(PROMPT, max_new_tokens=20, seed=7, logprobs=0)]
+
+    for chunk in run_virtual(run()):
+        assert [each.token_id for each in chunk.logprobs] == list(chunk.token_ids)
+        assert all(each.top == () for each in chunk.logprobs)
+
+
+def test_whoever_asks_for_none_is_told_none() -> None:
+    done = run_virtual(generated())
+    assert (done.logprobs, done.prompt_logprobs) == ((), ())
+
+
+def test_the_verifier_that_goes_on_tells_the_rest() -> None:
+    async def run() -> Generation:
+        async with SimulatedSwarm(one_way_s=0.005) as swarm:
+            first = await swarm.verifier()
+            await swarm.verifier()
+            client = await swarm.client(timeout_s=60.0)
+            run = await client.start(PROMPT, max_new_tokens=40, seed=7, logprobs=2, prompt_logprobs=2)
+            seen = 0
+            async for chunk in run.chunks():
+                seen += len(chunk.token_ids)
+                if seen > 3 and not first.is_killed:
+                    await first.kill()
+            return run.result()
+
+    done, alone = run_virtual(run()), run_virtual(generated(logprobs=2, prompt_logprobs=2))
+    assert (done.logprobs, done.prompt_logprobs) == (alone.logprobs, alone.prompt_logprobs)
+
+
+def test_too_many_are_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(OptionRefused, match="too many"):
+        run_virtual(generated(logprobs=20, max_new_tokens=4000))
+
+
+def test_peers_of_older_versions_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "logprobs"))
+    with pytest.raises(GenerationFailed, match="its version knows no logprobs"):
+        run_virtual(generated(logprobs=1))
+
+
+def test_a_verifier_whose_engine_has_none_says_so() -> None:
+    async def run() -> None:
+        async with SimulatedSwarm(one_way_s=0.005) as swarm:
+            engine = ScriptedEngine()
+            engine.tells_likelihoods = False
+            await swarm.verifier(engine)
+            await (await swarm.client(timeout_s=60.0)).generate(PROMPT, max_new_tokens=4, logprobs=1)
+
+    with pytest.raises(GenerationFailed, match="no log-probabilities are told here"):
+        run_virtual(run())
+
+
+class Boastful(ScriptedEngine):
+    """Says that its tokens are likelier than they are."""
+
+    nats = 0.05
+    of_prompt = False
+
+    def forward(self, rows: Any) -> list[RowResult]:
+        return [
+            replace(result, likelihoods=tuple(self._told(row, result)))
+            for row, result in zip(rows, super().forward(rows), strict=True)
+        ]
+
+    def _told(self, row: Row, result: RowResult) -> list[Likelihood]:
+        prompt = sum(token is not None for token in row.followers)
+        lied = range(prompt) if self.of_prompt else range(prompt, len(result.likelihoods))
+        return [
+            replace(each, surprisal=max(0, each.surprisal - round(1e6 * self.nats))) if place in lied else each
+            for place, each in enumerate(result.likelihoods)
+        ]
+
+
+class Liar(Boastful):
+    nats = -3.0
+
+
+class LiarAboutPrompts(Boastful):
+    of_prompt = True
+
+
+async def audited(engine: ScriptedEngine, **options: Any) -> Generation:
+    async with SimulatedSwarm(one_way_s=0.005) as swarm:
+        await swarm.verifier(engine)
+        client = await swarm.client(timeout_s=60.0, strategy="plain", audit=1.0, seed=7)
+        # Alone it is measured, and then preferred to strangers.
+        await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
+        for _ in range(2):
+            await swarm.verifier(curve=SLOWER)
+        run = await client.start(PROMPT, max_new_tokens=40, **options)
+        async for _ in run.chunks():
+            pass
+        await run.audited()
+        return run.result()
+
+
+@pytest.mark.parametrize(
+    ("liar", "asked"),
+    [
+        (Boastful, {"logprobs": 0}),
+        (Liar, {"logprobs": 0}),
+        (LiarAboutPrompts, {"prompt_logprobs": 0}),
+    ],
+)
+def test_a_verifier_that_lies_about_them_is_convicted_by_two_others(
+    liar: type[ScriptedEngine], asked: dict[str, int]
+) -> None:
+    done = run_virtual(audited(liar(), **asked))
+    assert done.audit is not None and done.audit.state is AuditState.CONVICTED
+    unasked = run_virtual(audited(liar()))
+    assert unasked.token_ids == done.token_ids
+    assert unasked.audit is not None and unasked.audit.state is AuditState.PASSED
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_honest_one_is_not_accused(temperature: float) -> None:
+    for asked in ({"logprobs": 20}, {"prompt_logprobs": 3}, {"logprobs": 1, "prompt_logprobs": 0}):
+        done = run_virtual(audited(ScriptedEngine(), temperature=temperature, **asked))
+        assert done.audit is not None and done.audit.state is AuditState.PASSED
