@@ -76,6 +76,8 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "schema": _Spelling("FILE", has_variable=False),
     "regex": _Spelling("TEXT", has_variable=False),
     "grammar": _Spelling("FILE", has_variable=False),
+    "logprobs": _Spelling("COUNT", has_variable=False),
+    "prompt_logprobs": _Spelling("COUNT", has_variable=False),
     "generation_config": _Spelling("SOURCE"),
     "seed": _Spelling("NUMBER", has_variable=False),
     "stop": _Spelling("TEXT", has_variable=False),
