@@ -8,6 +8,7 @@ from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundE
 from anthropic.types import TextBlock
 
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
+from tests.node.gateway.played import looks_up, played_swarm
 
 pytestmark = pytest.mark.network
 
@@ -60,6 +61,33 @@ def test_tokens_are_counted_and_models_listed(client: Anthropic) -> None:
     counted = client.messages.count_tokens(model=MODEL, messages=ASKED["messages"])
     assert counted.input_tokens == len(PROMPT)
     assert [model.id for model in client.models.list()] == [MODEL, "cosine"]
+
+
+def test_tools_are_called_and_their_results_read() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools: list[Any] = [{"name": "look_up", "input_schema": schema}]
+    messages: list[Any] = [{"role": "user", "content": "Where?"}]
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "tools": tools}
+    with (
+        served(swarm_of=played_swarm(looks_up)) as running,
+        Anthropic(base_url=running.url, api_key="none", max_retries=0) as anthropic,
+    ):
+        done = anthropic.messages.create(**asked, messages=messages)
+        with anthropic.messages.stream(**asked, messages=messages) as stream:
+            streamed = stream.get_final_message()
+        assert [block.type for block in done.content] == ["thinking", "text", "tool_use", "tool_use"]
+        assert done.stop_reason == streamed.stop_reason == "tool_use"
+        calls = [block for block in done.content if block.type == "tool_use"]
+        again = [block for block in streamed.content if block.type == "tool_use"]
+        assert [call.input for call in calls] == [{"city": "A"}, {"city": "B"}] == [call.input for call in again]
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "north"} for call in calls]
+        turns = [*messages, {"role": "assistant", "content": done.content}, {"role": "user", "content": results}]
+        found = anthropic.messages.create(**asked, messages=turns)
+        (block,) = found.content
+        assert (block.type, found.stop_reason) == ("text", "end_turn")
+        assert isinstance(block, TextBlock) and block.text == "Found 2 after 1 thought."
+        bare = anthropic.messages.count_tokens(model=MODEL, messages=messages).input_tokens
+        assert anthropic.messages.count_tokens(model=MODEL, messages=messages, tools=tools).input_tokens > bare + 50
 
 
 def test_errors_have_anthropics_shape(client: Anthropic, gateway: ServedGateway) -> None:

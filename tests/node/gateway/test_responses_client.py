@@ -1,5 +1,6 @@
 """Responses as the `openai` package sees them, over a socket."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
 from tests.node.gateway.json_letters import json_swarm
+from tests.node.gateway.played import looks_up, played_swarm
 
 pytestmark = pytest.mark.network
 
@@ -67,6 +69,37 @@ def test_a_text_that_must_be_json_is_parsed() -> None:
         assert isinstance(done.output_parsed, Found) and done.status == "completed"
         with openai.responses.stream(**ASKED | {"max_output_tokens": 100}, text_format=Found) as stream:
             assert stream.get_final_response().output_parsed == done.output_parsed
+
+
+def test_tools_are_called_and_their_results_read() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools: list[Any] = [
+        {"type": "function", "name": "look_up", "parameters": parameters, "strict": False},
+        {"type": "web_search"},
+    ]
+    asked: dict[str, Any] = {"model": MODEL, "tools": tools}
+    items: list[Any] = [{"role": "user", "content": "Where?"}]
+    with (
+        served(swarm_of=played_swarm(looks_up)) as running,
+        OpenAI(base_url=running.base_url, api_key="none", max_retries=0) as openai,
+    ):
+        done = openai.responses.create(**asked, input=items)
+        with openai.responses.stream(**asked, input=items) as stream:
+            streamed = stream.get_final_response()
+        assert [item.type for item in done.output] == ["reasoning", "message", "function_call", "function_call"]
+        assert done.output_text == streamed.output_text and "I look." in done.output_text
+        assert [tool.type for tool in done.tools] == ["function"]
+        calls = [item for item in done.output if item.type == "function_call"]
+        again = [item for item in streamed.output if item.type == "function_call"]
+        assert [json.loads(call.arguments) for call in calls] == [{"city": "A"}, {"city": "B"}]
+        assert [call.arguments for call in again] == [call.arguments for call in calls]
+        assert done.usage is not None and done.usage.output_tokens_details.reasoning_tokens > 0
+        items += [item.model_dump() for item in done.output]
+        items += [{"type": "function_call_output", "call_id": call.call_id, "output": "north"} for call in calls]
+        found = openai.responses.create(**asked, input=items)
+        assert (found.output_text, found.status) == ("Found 2 after 1 thought.", "completed")
+        off = openai.responses.create(**asked, input="Where?", reasoning={"effort": "none"}, tool_choice="none")
+        assert off.output_text == "I do not know."
 
 
 def test_errors_have_openais_shape(client: OpenAI) -> None:

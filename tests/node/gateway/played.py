@@ -1,0 +1,91 @@
+"""A swarm whose target answers chats with replies written beforehand: words, thoughts and calls of a model."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_node.engine.base import Choice
+from cosine_node.engine.tree import SequenceTree
+from cosine_p2p.text.chat_template import ChatTemplates
+from cosine_p2p.text.tokenizer import TextTokenizer
+from tests.node.gateway.gateways import QUICK
+
+END: Final = 256
+"""The token that ends a text; those before it are characters, of which others are question marks."""
+ASSISTANT: Final = "<|im_start|>assistant\n"
+NO_THOUGHT: Final = "<think></think>"
+TEMPLATE: Final = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+    "{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
+)
+"""As Qwen's models have it."""
+
+Play = Callable[[str], str]
+"""The reply to a rendered chat."""
+
+
+class Letters(LetterCodec):
+    """A codec of one token a character, with a template."""
+
+    vocab_tokens = END + 1
+
+    def __init__(self) -> None:
+        self._named: Mapping[str, str] = {}
+        self._templates = ChatTemplates({"default": TEMPLATE})
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        return tuple(ord(letter) if ord(letter) < END else ord("?") for letter in text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(chr(token) for token in tokens if token != END)
+
+    chat_template = TextTokenizer.chat_template
+
+
+class Player(ScriptedEngine):
+    """Says what is played after the last place where an assistant begins to speak, and then ends."""
+
+    def __init__(self, play: Play) -> None:
+        super().__init__(vocab_tokens=END + 1, context_tokens=131_072, pool_tokens=524_288)
+        self._play = play
+        self._letters = Letters()
+
+    def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
+        text = self._letters.decode(tree.tokens_to(name))
+        begun = text.rindex(ASSISTANT) + len(ASSISTANT)
+        begun += len(NO_THOUGHT) if text.startswith(NO_THOUGHT, begun) else 0
+        reply = self._play(text[:begun]).removeprefix(text[begun:])
+        (token,) = self._letters.encode(reply[:1]) or (END,)
+        return best_choice([100.0 * (each == token) for each in range(END + 1)], candidates=candidates)
+
+
+def played_swarm(play: Play) -> Any:
+    """Makes swarms of one verifier whose target is played."""
+
+    @asynccontextmanager
+    async def swarm_of(**_: Any) -> AsyncIterator[SimulatedSwarm]:
+        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(), eos=(END,)) as swarm:
+            await swarm.verifier(Player(play), curve=QUICK)
+            yield swarm
+
+    return swarm_of
+
+
+def looks_up(chat: str) -> str:
+    """A model that thinks, looks two cities up, and tells what it has found."""
+    if "tools\n" not in chat:
+        return ("" if chat.endswith(NO_THOUGHT) else "<think>No tools.</think>") + "I do not know."
+    results = chat.count("<|im_start|>tool\n")
+    if not results:
+        call = '<tool_call>{"name": "look_up", "arguments": {"city": "%s"}}</tool_call>'
+        return f"<think>Two cities.</think>I look.\n{call % 'A'}{call % 'B'}"
+    return f"Found {results} after {chat.count('<think>')} thought."
