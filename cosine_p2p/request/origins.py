@@ -5,10 +5,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
+
 TARGET_SOURCE: Final = "target"
 """The `source` of tokens nobody drafted."""
 HOME_SOURCE: Final = "home"
 """The `source` of tokens that the verifier's own drafter drafted."""
+FORCED_SOURCE: Final = "forced"
+"""The `source` of tokens that the constraint of the request left no choice about, which the verifier drafted."""
+OWN_SOURCES: Final[Mapping[int, str]] = {0: TARGET_SOURCE, HOME_AUTHOR: HOME_SOURCE, FORCED_AUTHOR: FORCED_SOURCE}
+"""By the author byte of a token, the source of all that no drafter of the swarm drafted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +32,14 @@ class Origin:
     @property
     def is_own(self) -> bool:
         """True unless a drafter of the swarm drafted them."""
-        return self.source in (HOME_SOURCE, TARGET_SOURCE)
+        return self.source in OWN_SOURCES.values()
 
     @property
     def name(self) -> str:
         """Whose tokens these are, for people."""
         if self.is_copied:
             return "copied"
-        names = {HOME_SOURCE: "verifier's drafter", TARGET_SOURCE: "target alone"}
+        names = {HOME_SOURCE: "verifier's drafter", FORCED_SOURCE: "forced", TARGET_SOURCE: "target alone"}
         return names.get(self.source) or self.domain or "drafter"
 
 
@@ -41,7 +47,8 @@ class OriginCount:
     """Counts the tokens of a text by their origins."""
 
     def __init__(self) -> None:
-        self._own = dict.fromkeys(((HOME_SOURCE, False), (TARGET_SOURCE, True), (TARGET_SOURCE, False)), 0)
+        own = ((HOME_SOURCE, False), (FORCED_SOURCE, False), (TARGET_SOURCE, True), (TARGET_SOURCE, False))
+        self._own = dict.fromkeys(own, 0)
         self._drafted: Counter[str] = Counter()
 
     def note(self, source: str, *, is_copied: bool, tokens: int) -> None:

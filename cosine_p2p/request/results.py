@@ -14,7 +14,7 @@ from cosine_p2p.trust.evidence import Evidence
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Text as it comes. `source` is the peer id of the drafter whose tokens these are, `"home"` for
-    the verifier's own drafter, or `"target"`.
+    the verifier's own drafter, `"forced"` where the request's constraint left no choice, or `"target"`.
 
     Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
     others decoded. `text` may be empty while a character or a possible stop string is incomplete. `parts` tell

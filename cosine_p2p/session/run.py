@@ -9,7 +9,7 @@ from itertools import groupby
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
-from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
+from cosine_p2p.request.origins import OWN_SOURCES, TARGET_SOURCE, OriginCount
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
@@ -22,7 +22,6 @@ from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
-from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
@@ -195,10 +194,7 @@ class Run:
             self._token_ids += ids
             self._text.append("".join(texts))
             self._parts += parts
-            if author == HOME_AUTHOR:
-                source = HOME_SOURCE
-            else:
-                source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+            source = OWN_SOURCES.get(author) or ledger.peer_ids[author - 1]
             self._origins.note(source, is_copied=is_copied, tokens=len(ids))
             logprobs = self._told.of_output(ids, committed.likelihoods[first:])
             self._logprobs += logprobs

@@ -82,7 +82,7 @@ from cosine_protocol.errors import (
     RemoteProtocolError,
 )
 from cosine_protocol.likelihoods import Likelihood
-from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import ConstraintKind, Request
@@ -131,9 +131,8 @@ class SessionCounts:
             self.cached_tokens = stats.cached_tokens or 0
         self.rounds += 1
         self.near_ties += stats.near_ties
-        home_tokens = authors.count(HOME_AUTHOR)
-        self.home_tokens += home_tokens
-        self.accepted += sum(map(bool, authors)) - home_tokens
+        self.home_tokens += authors.count(HOME_AUTHOR)
+        self.accepted += sum(0 < author <= MAX_AUTHORS for author in authors)
         self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
 
     def note_tried(self, peer_id: str, error: PeerFailure) -> None:

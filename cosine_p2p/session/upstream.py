@@ -14,7 +14,7 @@ from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest, check_likelihood
-from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
 from cosine_protocol.messages import AskAudit, FinishReason, SignedEarning, SignedTranscript, Transcript
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
@@ -26,7 +26,7 @@ LEAST_COMMITS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`.
+    """Committed output tokens; `authors[i]` is 1 + the index of a drafter of the job, or as of a `Commit`.
 
     `likelihoods` has one for each, where the request asks for them.
     """
@@ -118,7 +118,8 @@ class Upstream:
             raise RemoteProtocolError("a commit came before the request was opened")
         if commit.position != self.position or not commit.tokens:
             raise RemoteProtocolError("a commit does not continue the stream")
-        has_strange_author = any(author > authors and author != HOME_AUTHOR for author in commit.authors)
+        own = (HOME_AUTHOR, FORCED_AUTHOR)
+        has_strange_author = any(author > authors and author not in own for author in commit.authors)
         if len(commit.authors) != len(commit.tokens) or has_strange_author:
             raise RemoteProtocolError("a commit's authors do not fit its tokens")
         if self.position + len(commit.tokens) > self.request.max_new_tokens:

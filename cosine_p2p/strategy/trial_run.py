@@ -12,7 +12,7 @@ from cosine_p2p.strategy.speed_trial import (
     STRETCH_COMMITS,
     SpeedTrial,
 )
-from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class DrafterCount:
             self._expect_none(self._run)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens: prompt lookup in the verifier is no drafter's.
+        """Take in the authors of a commit's tokens: what the verifier copied or was forced is no drafter's.
 
         Home drafts count as if they were. A verifier makes them where drafters promise less, so they are what is
         there without drafters.
@@ -153,7 +153,7 @@ class DrafterCount:
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
             home = authors.count(HOME_AUTHOR)
-            drafted = sum(map(bool, authors)) - home
+            drafted = sum(0 < author <= MAX_AUTHORS for author in authors)
             if not drafted:
                 self._home_tokens = moving_average(self._home_tokens, home, weight=HOME_WEIGHT)
                 self._expect_none(self._run)

@@ -22,6 +22,8 @@ MAX_AUTHORS: Final = 64
 """Authors are told apart by one byte; a choice far above the drafters that help one request."""
 HOME_AUTHOR: Final = 255
 """The author byte of what a verifier's own drafter drafted: no drafter has it, as it is above `MAX_AUTHORS`."""
+FORCED_AUTHOR: Final = 254
+"""The author byte of what a request's constraint left no choice about, so that the verifier drafted it."""
 MAX_MANDATE_BYTES: Final = 4096
 """Room for `MAX_AUTHORS` peer ids of 52 characters and the other fields."""
 MAX_MANDATE_S: Final = 3600.0

@@ -14,6 +14,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
+from cosine_p2p.request.origins import told_origins
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
@@ -108,6 +109,7 @@ def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
     assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=0.0)
     # Two letters of ten tokens are chosen.
     assert (done.tokens, done.rounds) == (10, 3)
+    assert told_origins(done.origins) == "forced 7, target alone 3"
 
 
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE
+from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, TARGET_SOURCE
 from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_tui.state.snapshot import Moment, RequestDescription, RequestState, TextRun
 from cosine_tui.state.tracked_request import SpeedHistory, TrackedRequest
@@ -52,10 +52,13 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     assert view.text == (TextRun("def add", 1), TextRun("(", 0), TextRun("a, b", 0, is_copied=True))
     assert (view.state, view.tokens, view.first_s) == (RequestState.WRITING, 6, 0.5)
     log.note_chunk(Chunk(" in", (7,), HOME_SOURCE), rounds=5, now_s=10.9)
+    log.note_chunk(Chunk(" name", (8,), FORCED_SOURCE), rounds=5, now_s=10.9)
+    # The verifier's own drafts look alike in the text.
+    assert log.view().text[-1] == TextRun("a, b in name", 0, is_copied=True)
     told = [(origin.name, origin.author, origin.tokens) for origin in log.view().origins]
     assert told == [
         ("drafter", 1, 2), ("drafter", 2, 1),
-        ("verifier's drafter", 0, 1), ("copied", 0, 2), ("target alone", 0, 1),
+        ("verifier's drafter", 0, 1), ("forced", 0, 1), ("copied", 0, 2), ("target alone", 0, 1),
     ]  # fmt: skip
     assert log.view().tokens == sum(tokens for *_, tokens in told)
 

@@ -20,7 +20,8 @@ from cosine_protocol.request import Request
 class Policy:
     """What a verifier does of its own accord under free pacing; by default all that the product's does.
 
-    With `uses_prompt_lookup` it drafts what followed the same words before. With `keeps_account` a request
+    With `uses_prompt_lookup` it drafts what followed the same words before, with `drafts_forced` what a constraint
+    leaves no choice about. With `keeps_account` a request
     whose drafts cost more than they bring gets plain passes. With `drops_costly_nodes` only drafts that raise
     the expected tokens per second enter a pass, else all live ones up to the token budget. With
     `only_best_path` only the most probable child of each node does, with `max_nodes` no more than so many for
@@ -28,6 +29,7 @@ class Policy:
     """
 
     uses_prompt_lookup: bool = True
+    drafts_forced: bool = True
     keeps_account: bool = True
     drops_costly_nodes: bool = True
     only_best_path: bool = False
@@ -65,6 +67,8 @@ class PolicyVerifier(VerifierService):
         request, policy = super().request_of(channel, message, asked), self._policy
         if not policy.uses_prompt_lookup:
             request.lookup = None
+        if not policy.drafts_forced:
+            request.guide = None
         if not (policy.uses_prompt_lookup or self._has_home):
             request.trial = None
         if not policy.keeps_account:

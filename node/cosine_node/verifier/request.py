@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum, auto
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import Guide
+from cosine_node.engine.constraints.grammars import Guide, Place
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest
-from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
 from cosine_protocol.messages import FinishReason, Message, Pacing, PromptLikelihoods
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request
@@ -128,10 +128,32 @@ class SpeculationAccount:
         return max(affordable, certain)
 
 
+TARGET_AUTHOR: Final = 0
+"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
 MAX_NODES: Final = 12
 MIN_PATH_PROBABILITY: Final = 0.1
 """Nodes of a prompt lookup, and the least likely path worth finding: about 0.2 ms of Python a pass
 (docs/decisions/0012)."""
+MAX_FORCED: Final = 32
+"""Bounds the same for tokens that a grammar forces: the name of a property is seldom longer."""
+FORCED_PROBABILITY: Final = 0.995
+"""Of 199 tokens of the embedded target's texts by a schema that were forced, 199 came (a sixth of all tokens)."""
+
+
+class OwnNodes(NamedTuple):
+    """What a verifier drafts by itself: nodes, parents first, and the author of each."""
+
+    nodes: list[Node]
+    authors: list[int]
+
+
+class _Run(NamedTuple):
+    """Tokens in a row that may be drafted, of this probability each; `place` is the one before them, if any."""
+
+    tokens: tuple[int, ...]
+    probability: float
+    author: int
+    place: Place | None
 
 
 class PromptLookup:
@@ -149,46 +171,65 @@ class PromptLookup:
         """Append committed tokens."""
         self._index.extend(tokens)
 
-    def draft(self) -> list[Node]:
-        """At most `MAX_NODES` nodes below the end of the text, the most probable paths, parents first."""
+    def draft(self, place: Place | None = None) -> OwnNodes:
+        """The most probable paths below the end of the text, parents first; at most `MAX_NODES` tokens are copied.
+
+        `place` is where the text stands in its grammar: what that rules out is not copied, and what it forces comes
+        at once, also below what is copied, at most `MAX_FORCED` tokens.
+        """
         length = len(self._index.tokens)
-        nodes: list[Node] = []
+        own = OwnNodes([], [])
         paths: list[tuple[int, ...]] = []
-        heap: list[tuple[float, int, int, int, float]] = []
+        heap: list[tuple[float, int, int, int, _Run]] = []
+        left = {TARGET_AUTHOR: MAX_NODES, FORCED_AUTHOR: MAX_FORCED}
 
-        def push_children(parent: int, path: tuple[int, ...], path_probability: float) -> None:
+        def push(path_probability: float, path: tuple[int, ...], parent: int, run: _Run) -> None:
+            heapq.heappush(heap, (-path_probability, len(path), parent, run.tokens[0], run))
+
+        def push_children(parent: int, path: tuple[int, ...], path_probability: float, place: Place | None) -> None:
+            if place is not None and (forced := place.forced()[: left[FORCED_AUTHOR]]):
+                push(path_probability, path, parent, _Run(forced, FORCED_PROBABILITY, FORCED_AUTHOR, place))
+                return
             self._index.extend(path)
-            for token, probability in self._index.estimate().found:
-                if path_probability * probability < MIN_PATH_PROBABILITY:
-                    break
-                heapq.heappush(heap, (-path_probability * probability, len(path), parent, token, probability))
+            found = self._index.estimate().found
             self._index.cut(length)
+            allowed = [one for one in found if place is None or place.after(one[:1])]
+            # What cannot come leaves its part to the others.
+            ruled_out = sum(probability for _, probability in found) - sum(
+                probability for _, probability in allowed
+            )
+            for token, probability in allowed:
+                likely = probability / (1.0 - ruled_out)
+                if path_probability * likely < MIN_PATH_PROBABILITY:
+                    break
+                push(path_probability * likely, path, parent, _Run((token,), likely, TARGET_AUTHOR, place))
 
-        push_children(BASE, (), 1.0)
-        while heap and len(nodes) < MAX_NODES:
-            negated, _, parent, token, probability = heapq.heappop(heap)
-            paths.append((*(() if parent == BASE else paths[parent]), token))
-            nodes.append(Node(parent, token, probability))
-            push_children(len(nodes) - 1, paths[-1], -negated)
-        return nodes
+        push_children(BASE, (), 1.0, place)
+        while heap:
+            negated, _, parent, _, run = heapq.heappop(heap)
+            if left[run.author] < len(run.tokens):
+                continue
+            left[run.author] -= len(run.tokens)
+            path = () if parent == BASE else paths[parent]
+            for token in run.tokens:
+                own.nodes.append(Node(parent, token, run.probability))
+                own.authors.append(run.author)
+                path, parent = (*path, token), len(paths)
+                paths.append(path)
+            after = None if run.place is None else run.place.after(run.tokens)
+            if run.place is None or after is not None:
+                push_children(parent, path, -negated, after)
+        return own
 
-
-MAX_FORCED: Final = 12
-"""Tokens that a grammar forces, as many as a prompt lookup has."""
-FORCED_PROBABILITY: Final = 0.995
-"""Of 199 tokens of the embedded target's texts by a schema that were forced, 199 came (a sixth of all tokens)."""
 
 SCORED_TOKENS: Final = 64
 """Bounds memory in a pass: known tokens of one request after which the scores of all tokens are looked at. It is a
 quarter of what a token tree may have."""
 
-TARGET_AUTHOR: Final = 0
-"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup or by a grammar."""
-
 
 def is_drafter(author: int) -> bool:
     """True for an author that is a peer, and not the verifier itself."""
-    return author not in (TARGET_AUTHOR, HOME_AUTHOR)
+    return author not in (TARGET_AUTHOR, HOME_AUTHOR, FORCED_AUTHOR)
 
 
 class ClientChannel(Protocol):
@@ -510,9 +551,11 @@ class VerifierRequest(ServedRequest):
             author = TARGET_AUTHOR
             if child is not None and name is not None:
                 node = child
-                # Prompt lookup costs nothing, so a drafter is credited only for what it had not drafted as well;
-                # the verifier's own drafter costs time, and is credited only for what nobody else brought.
-                if TARGET_AUTHOR not in child.draft_probabilities:
+                # What is forced or copied costs nothing, so a drafter is credited only for what was neither; the
+                # verifier's own drafter costs time, and is credited only for what nobody else brought.
+                if FORCED_AUTHOR in child.draft_probabilities:
+                    author = FORCED_AUTHOR
+                elif TARGET_AUTHOR not in child.draft_probabilities:
                     drafters = child.draft_probabilities.keys() - {HOME_AUTHOR}
                     author = child.most_confident_author(drafters) if drafters else HOME_AUTHOR
             authors.append(author)
@@ -563,12 +606,9 @@ class VerifierRequest(ServedRequest):
         self.likelihoods = {name: self.likelihoods[name] for name in self.choices if name in self.likelihoods}
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
-            nodes = self.lookup.draft() if self.own_drafts is OwnDrafts.ALL else []
-            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
-        if self.guide is not None and self.own_drafts is OwnDrafts.ALL:
-            forced = enumerate(self.guide.forced(self.output)[:MAX_FORCED], BASE)
-            nodes = [Node(parent, token, FORCED_PROBABILITY) for parent, token in forced]
-            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
+            if self.own_drafts is OwnDrafts.ALL:
+                own = self.lookup.draft(None if self.guide is None else self.guide.place(self.output))
+                self.tree.attach(self.tree.root.digest, self.tree.position, *own)
         self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE
         return dropped

@@ -288,9 +288,21 @@ def test_white_space_between_parts_of_json_is_bounded_or_as_the_schema_says() ->
 
 def test_what_must_follow_is_known_without_a_model() -> None:
     guide = GRAMMARS.guide(constraint(REGEX, "(ab1|n)r+"))
-    assert guide.forced(()) == ()
-    assert text_of(guide.forced(tokens_of("a"))) == "b1r"
-    assert guide.forced(tokens_of("ab1r")) == ()
+    begin = guide.place(())
+    assert begin is not None and begin.forced() == ()
+    here = guide.place(tokens_of("a"))
+    assert here is not None and text_of(here.forced()) == "b1r"
+    # The same without going on, and nothing more once there is a choice.
+    there = begin.after(tokens_of("ab1r"))
+    assert there is not None and there.forced() == ()
+    assert begin.forced() == () and begin.after(tokens_of("ar")) is None
+
+
+def test_nothing_follows_the_end_of_a_text() -> None:
+    guide = GRAMMARS.guide(constraint(REGEX, "a"))
+    here = guide.place(tokens_of("a"))
+    assert here is not None and here.after((END,)) is None
+    assert guide.place((*tokens_of("a"), END)) is None
 
 
 def test_a_drafter_drafts_without_a_grammar_until_it_is_ready() -> None:

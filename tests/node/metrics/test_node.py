@@ -139,13 +139,17 @@ def test_generations_are_added_up() -> None:
 def test_tokens_are_counted_by_their_origins_and_drafters_together() -> None:
     registry = CollectorRegistry()
     metrics = GenerationMetrics(registry, model_name=MODEL)
-    own = (Origin(source="target", is_copied=True, tokens=5), Origin(source="home", tokens=3))
+    own = (
+        Origin(source="target", is_copied=True, tokens=5),
+        Origin(source="home", tokens=3),
+        Origin(source="forced", tokens=6),
+    )
     metrics.observe(generation(origins=(Origin(source="a", domain="code", tokens=7), *own)))
     metrics.observe(generation(origins=(Origin(source="b", tokens=2), Origin(source="target", tokens=4))))
     assert {
         name: generation_value(registry, "generation_tokens_by_origin_total", origin=name)
-        for name in ("drafter", "copied", "home", "target")
-    } == {"drafter": 9, "copied": 5, "home": 3, "target": 4}
+        for name in ("drafter", "copied", "forced", "home", "target")
+    } == {"drafter": 9, "copied": 5, "forced": 6, "home": 3, "target": 4}
 
 
 def test_what_was_abandoned_counts_as_work_but_has_no_latency() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.constraints.grammars import Place
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
@@ -34,11 +35,12 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.limits import MAX_EARNINGS
+from cosine_protocol.limits import FORCED_AUTHOR, MAX_EARNINGS
 from cosine_protocol.messages import Earning, FinishReason, Open, Pacing, Transcript
 from cosine_protocol.nodes import BASE, Node
-from cosine_protocol.request import Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 from cosine_protocol.statements import open_earning
+from tests.node.engine.letter_grammars import END, LETTERS, letter_grammars, text_of
 from tests.node.peers import TARGET, TOKENIZER, expected_output, request_of
 from tests.node.verifier.replaying import claim_of, unfed
 
@@ -208,9 +210,14 @@ def test_drafts_are_taken_as_far_as_the_target_agrees(
 
 
 @pytest.mark.parametrize(
-    ("claims", "author"), [([(3, 0.9), (2, 0.9), (1, 0.5)], 2), ([(3, 0.9), (TARGET_AUTHOR, 0.2)], TARGET_AUTHOR)]
+    ("claims", "author"),
+    [
+        ([(3, 0.9), (2, 0.9), (1, 0.5)], 2),
+        ([(3, 0.9), (TARGET_AUTHOR, 0.2)], TARGET_AUTHOR),
+        ([(3, 0.9), (TARGET_AUTHOR, 0.2), (FORCED_AUTHOR, 0.9)], FORCED_AUTHOR),
+    ],
 )
-def test_the_surest_author_has_the_credit_unless_prompt_lookup_drafted_as_well(
+def test_the_surest_author_has_the_credit_unless_the_verifier_drafted_it_for_nothing(
     claims: list[tuple[int, float]], author: int
 ) -> None:
     """Of equally sure ones it is the first."""
@@ -435,11 +442,11 @@ def path_of(nodes: Sequence[Node], index: int) -> tuple[list[int], float]:
 
 
 def test_what_followed_before_is_drafted_as_far_as_it_goes_and_two_ways_side_by_side() -> None:
-    assert PromptLookup([1, 2, 3, 4]).draft() == []
-    nodes = PromptLookup([1, 2, 3, 4, 5, 6, 7, 1, 2]).draft()
+    assert PromptLookup([1, 2, 3, 4]).draft() == ([], [])
+    nodes, _ = PromptLookup([1, 2, 3, 4, 5, 6, 7, 1, 2]).draft()
     tokens, _ = path_of(nodes, len(nodes) - 1)
     assert tokens == [3, 4, 5, 6, 7, 1, 2, 3][: len(tokens)] and len(tokens) >= 3
-    nodes = PromptLookup([9, 1, 2, 9, 1, 3, 9, 1]).draft()
+    nodes, _ = PromptLookup([9, 1, 2, 9, 1, 3, 9, 1]).draft()
     assert {node.token for node in nodes if node.parent == BASE} == {2, 3}
 
 
@@ -450,8 +457,9 @@ def test_drafts_are_few_likely_and_what_the_index_says_of_all_that_was_committed
     text, grown = first + more, PromptLookup(first)
     grown.draft()
     grown.extend(more)
-    nodes = grown.draft()
-    assert nodes == PromptLookup(text).draft()
+    nodes, authors = grown.draft()
+    assert (nodes, authors) == PromptLookup(text).draft()
+    assert authors == [TARGET_AUTHOR] * len(nodes)
     assert len(nodes) <= MAX_NODES
     for number, node in enumerate(nodes):
         tokens, probability = path_of(nodes, number)
@@ -461,6 +469,34 @@ def test_drafts_are_few_likely_and_what_the_index_says_of_all_that_was_committed
         index.extend([*text, *tokens[:-1]])
         assert (node.token, node.confidence) in index.estimate().found
     assert len({tuple(path_of(nodes, number)[0]) for number in range(len(nodes))}) == len(nodes)
+
+
+def place_after(regex: str, text: str) -> Place:
+    found = letter_grammars().guide(Constraint(ConstraintKind.REGEX, regex, (END,))).place(letters(text))
+    assert found is not None
+    return found
+
+
+def letters(text: str) -> tuple[int, ...]:
+    return tuple(LETTERS.index(letter) for letter in text)
+
+
+def test_what_a_grammar_forces_is_drafted_as_a_whole_and_marked_as_such() -> None:
+    nodes, authors = PromptLookup(letters("ab")).draft(place_after("ab(012345678901234|n)n", "ab0"))
+    assert text_of([node.token for node in nodes]) == "12345678901234n"
+    assert [node.parent for node in nodes] == [BASE, *range(14)]
+    assert authors == [FORCED_AUTHOR] * 15
+
+
+def test_what_it_rules_out_is_not_copied_and_what_it_forces_follows_what_is_copied() -> None:
+    text = letters("ab1ab2ab")
+    nodes, _ = PromptLookup(text).draft()
+    assert {text_of([node.token]) for node in nodes if node.parent == BASE} == {"1", "2"}
+    nodes, authors = PromptLookup(text).draft(place_after("ab1ab2ab(1tru|n)", "ab1ab2ab"))
+    assert text_of([node.token for node in nodes]) == "1tru"
+    assert authors == [TARGET_AUTHOR, FORCED_AUTHOR, FORCED_AUTHOR, FORCED_AUTHOR]
+    # The other token's part of the probability is its own.
+    assert nodes[0].confidence > PromptLookup(text).draft().nodes[0].confidence
 
 
 def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from cosine_p2p.request.origins import HOME_SOURCE, Origin
+from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, Origin
 from cosine_p2p.request.results import DrafterReport, Generation
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_p2p.trust.earned_credit import Earned
@@ -169,8 +169,8 @@ class OriginView(Origin):
 
     @property
     def is_verifier_draft(self) -> bool:
-        """True of what the verifier itself drafted, copying or with a drafter of its own."""
-        return self.is_copied or self.source == HOME_SOURCE
+        """True of what the verifier itself drafted: copied, forced, or of a drafter of its own."""
+        return self.is_copied or self.source in (HOME_SOURCE, FORCED_SOURCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, astuple
 from typing import Final
 
-from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, OriginCount
+from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, OWN_SOURCES, OriginCount
 from cosine_p2p.request.results import AppliedConfig, Chunk, DrafterReport, Generation, Progress
 from cosine_tui.looks.formatting import short_name
 from cosine_tui.state.snapshot import (
@@ -129,9 +129,9 @@ class TrackedRequest:
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
         """Take in text of the pass with the number `rounds`."""
-        author = 0 if chunk.source in (TARGET_SOURCE, HOME_SOURCE) else self._number_of(chunk.source)
-        # In the text both look alike: the verifier's own drafts.
-        is_copied = chunk.is_copied or chunk.source == HOME_SOURCE
+        author = 0 if chunk.source in OWN_SOURCES.values() else self._number_of(chunk.source)
+        # In the text all look alike: the verifier's own drafts.
+        is_copied = chunk.is_copied or chunk.source in (HOME_SOURCE, FORCED_SOURCE)
         if chunk.text:
             last = self._text[-1] if self._text else TextRun("", author, is_copied)
             goes_on = (last.author, last.is_copied) == (author, is_copied)

@@ -218,19 +218,16 @@ class Guide:
             self._walk(self._matcher, paths, masks)
         return masks
 
-    def forced(self, output: Sequence[int]) -> Tokens:
-        """The tokens that must follow the output, as its tokenizer writes them; none where there is a choice.
-
-        The text is forced, and hardly the tokens: a model might write the same letters with others.
-        """
+    def place(self, output: Sequence[int]) -> "Place | None":
+        """Where the output stands; None where its grammar is not there yet, or says nothing any more."""
         try:
             self.masks(output, ())
-            if self._matcher is None or self._is_over:
-                return ()
-            return tuple(self._matcher.compute_ff_tokens())
         except GrammarTooComplex:
             # The next pass tells whose text it is.
-            return ()
+            return None
+        if self._matcher is None or self._is_over:
+            return None
+        return Place(self._matcher, self._stops)
 
     def _walk(self, matcher: "LLMatcher", paths: Sequence[Tokens], masks: list[Mask | None]) -> None:
         # The matchers on the way to a path; in this order each comes after those that it begins with. Copies take
@@ -268,6 +265,31 @@ class Guide:
         if matcher.is_error():
             self.fault = "The constraint is too complex for the text so far; simplify it."
             raise GrammarTooComplex(self.fault)
+
+
+class Place:
+    """A place in a grammar, which stays there: what must follow, and the places after it."""
+
+    __slots__ = ("_matcher", "_stops")
+
+    def __init__(self, matcher: "LLMatcher", stops: frozenset[int]) -> None:
+        self._matcher = matcher.deep_copy()
+        self._stops = stops
+
+    def forced(self) -> Tokens:
+        """The tokens that must follow, as the tokenizer writes them; none where there is a choice.
+
+        The text is forced, and hardly the tokens: a model might write the same letters with others.
+        """
+        return tuple(self._matcher.compute_ff_tokens())
+
+    def after(self, tokens: Sequence[int]) -> "Place | None":
+        """The place after some tokens; None where they cannot follow, or end the text."""
+        if not self._stops.isdisjoint(tokens):
+            return None
+        place = Place(self._matcher, self._stops)
+        done = place._matcher.try_consume_tokens(list(tokens))
+        return place if done == len(tokens) and not place._matcher.is_error() else None
 
 
 def _set(mask: Mask, tokens: Iterable[int], is_allowed: bool) -> None:
