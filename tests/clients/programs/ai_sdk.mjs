@@ -16,7 +16,7 @@ const provider = createOpenAICompatible({
   name: 'cosine', baseURL: `${url}/v1`, apiKey: key, supportsStructuredOutputs: true, includeUsage: true,
 })
 const asked = { model: provider(model), prompt: 'Name a river in France.', temperature: 0, maxOutputTokens: 64, maxRetries: 0 }
-const river = z.object({ country: z.enum(['France', 'Italy', 'Norway']), lengthKm: z.number().int().min(1).max(9999) })
+const river = z.object({ country: z.enum(['France', 'Italy', 'Norway']), isNavigable: z.boolean() })
 const weather = tool({
   description: 'Forecast.',
   inputSchema: z.object({ city: z.enum(['Paris', 'Rome', 'Oslo']), days: z.number().int().min(1).max(7) }),

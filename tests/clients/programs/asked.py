@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 QUESTION = "Name a river in France."
 CITIES = ("Paris", "Rome", "Oslo")
@@ -19,7 +19,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 class River(BaseModel):
-    """A river."""
+    """A river. Bounds of numbers would not do: the package `anthropic` makes them part of a description."""
 
     country: Literal["France", "Italy", "Norway"]
-    length_km: int = Field(ge=1, le=9999)
+    is_navigable: bool

@@ -23,7 +23,7 @@ def by_schema(gateway: Gateway) -> str:
     *_, last = asked(gateway, instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
         response_model=River, **options
     )
-    assert last.length_km
+    assert last.country and last.is_navigable is not None
     return "`Mode.JSON_SCHEMA`, whole and in growing parts"
 
 
