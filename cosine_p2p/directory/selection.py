@@ -145,8 +145,10 @@ def requests_of(
             cramped.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
     if not fitting and not cramped:
         longest = max(verifier.context_tokens for verifier in verifiers)
+        # In the words by which Claude Code, LiteLLM and Aider know what to do about it.
         raise PromptTooLong(
-            f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
+            f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that the target's context holds beside "
+            "a text; shorten it."
         )
     return _that_can_be_told(fitting + cramped)
 

@@ -176,7 +176,7 @@ def test_where_all_contexts_are_short_most_of_the_room_is_taken() -> None:
 
 
 def test_nobody_offers_a_context_that_the_prompt_fills() -> None:
-    with pytest.raises(PromptTooLong, match="has 100 tokens, but the target's context holds 100"):
+    with pytest.raises(PromptTooLong, match="too long: 100 tokens > 99"):
         offered(record(0, context_tokens=100))
 
 
