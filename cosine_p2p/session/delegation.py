@@ -12,7 +12,7 @@ from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.digests import extend_digest
+from cosine_protocol.digests import extend_digest, request_digest
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
@@ -214,6 +214,7 @@ class Delegation:
                 prompt_window_tokens=self._job.prompt_window_tokens,
                 shares_feedback=self._job.shares_feedback,
                 pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
+                shown=request_digest(self._job.shown_request) if self._job.prompt_window_tokens else None,
             )
             return m.Delegate(upstream.number, mandate)
         return None

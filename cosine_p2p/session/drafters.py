@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
 from cosine_protocol.identity import verify
-from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS, NONCE_BYTES
+from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 
@@ -271,12 +271,8 @@ class Drafters:
 
     def _start(self, *, shares_feedback: bool) -> m.Start:
         job, known, told = self._job, tuple(self._output), shares_feedback or None
-        if job.prompt_window_tokens is None:
-            return m.Start(job.number, job.request, known, job.mandate, shares_feedback=told)
-        # Without the nonce, so that guesses of the rest cannot be tested by the digest.
-        shown = job.request.prompt[-job.prompt_window_tokens :]
-        request = replace(job.request, prompt=shown, nonce=bytes(NONCE_BYTES))
-        return m.Start(job.number, request, known, job.mandate, self._d_0, told)
+        d_0 = None if job.prompt_window_tokens is None else self._d_0
+        return m.Start(job.number, job.shown_request, known, job.mandate, d_0, told)
 
     def _on_message(self, delivery: Delivery) -> None:
         peer_id = delivery.peer_id

@@ -1,13 +1,14 @@
 """The work of a session: one request, and who may serve it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.messages import SignedMandate, SignedReceipt
 from cosine_protocol.request import Request
 
@@ -62,3 +63,12 @@ class Job:
     prompt_window_tokens: int | None = None
     shares_feedback: bool = False
     pupil: int = 0
+
+    @property
+    def shown_request(self) -> Request:
+        """The request as drafters see it: with the end of the prompt alone, where that is wanted."""
+        if self.prompt_window_tokens is None:
+            return self.request
+        # Without the nonce, so that guesses of the rest cannot be tested by the digest.
+        shown = self.request.prompt[-self.prompt_window_tokens :]
+        return replace(self.request, prompt=shown, nonce=bytes(NONCE_BYTES))

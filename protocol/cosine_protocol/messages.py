@@ -152,7 +152,8 @@ class Mandate:
     """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
 
     With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
-    for nothing else.
+    for nothing else. Where drafters see a part of the prompt alone, `shown` is the digest of the request with that
+    part: without it they could not tell another prompt from the client's.
     """
 
     delegate: PeerId
@@ -163,6 +164,7 @@ class Mandate:
     prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
     shares_feedback: Annotated[bool | None, Added(Flag())] = None
     pupil: Annotated[str | None, Added(Text(limits.MAX_PEER_ID_BYTES))] = None
+    shown: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)

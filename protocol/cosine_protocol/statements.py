@@ -47,6 +47,7 @@ def sign_mandate(
     prompt_window_tokens: int | None = None,
     shares_feedback: bool = False,
     pupil: str | None = None,
+    shown: bytes | None = None,
 ) -> m.SignedMandate:
     """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
     mandate = m.Mandate(
@@ -58,6 +59,7 @@ def sign_mandate(
         prompt_window_tokens,
         shares_feedback or None,
         pupil,
+        shown,
     )
     body = encode_body(mandate)
     return m.SignedMandate(body, client.sign(kind=MANDATE_KIND, digest=d_0, body=body))

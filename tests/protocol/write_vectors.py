@@ -70,7 +70,9 @@ ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), 
 MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
 SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
 WINDOWED: Final = replace(REQUEST, prompt=REQUEST.prompt[-2:], nonce=bytes(16))
-WINDOW_MANDATE: Final = encode_body(replace(decode_body(m.Mandate, MANDATE), prompt_window_tokens=2))
+WINDOW_MANDATE: Final = encode_body(
+    replace(decode_body(m.Mandate, MANDATE), prompt_window_tokens=2, shown=request_digest(WINDOWED))
+)
 SIGNED_WINDOW_MANDATE: Final = m.SignedMandate(
     WINDOW_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=WINDOW_MANDATE)
 )

@@ -19,6 +19,7 @@ from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
@@ -28,7 +29,7 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS, MAX_TREE_NODES
+from cosine_protocol.limits import MAX_MANDATE_S, MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS, MAX_TREE_NODES
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS, features_of
 from cosine_protocol.request import Constraint
@@ -49,6 +50,8 @@ WIDE_PASS: Final = 2.0
 whatever width is asked for: news of the text waits for the pass under way. Where each node takes as long as the
 first, the recorded generations are written 1.08 times as fast with two nodes a pass as with eight (passes of 42 ms,
 a drafter of 2.5 ms a node, 1 ms away); where eight take as long as one, eight are the best."""
+MAX_MANDATE_USES: Final = 4
+"""A verifier begins anew where a link broke or a drafter was away; whoever comes ever again makes it work for nobody."""
 HELD_PASSES: Final = 2
 """A third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
@@ -111,6 +114,7 @@ class DrafterService:
         self._is_draining = False
         self._is_aside = False
         self.capacity_tokens = engine.free_tokens
+        self._mandate_uses: Remembered[tuple[str, bytes], int] = Remembered(4096, forgotten_s=MAX_MANDATE_S)
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
         self.counts = DrafterCounts()
@@ -294,8 +298,14 @@ class DrafterService:
         window_tokens = mandate.prompt_window_tokens
         if window_tokens is not None and len(message.request.prompt) > window_tokens:
             raise PeerError(ErrorCode.BAD_MANDATE, "the prompt is longer than the mandate's window")
+        if message.d_0 is not None and mandate.shown != request_digest(message.request):
+            raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is for another prompt")
         if any(one.d_0 == d_0 and one.channel.peer_id == delegate for one in self._followed.values()):
             raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
+        uses = 1 + (self._mandate_uses.get((delegate, d_0), now_s) or 0)
+        if uses > MAX_MANDATE_USES:
+            raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is used up")
+        self._mandate_uses.note((delegate, d_0), uses, now_s)
         return mandate
 
     def _has_room(self, client: str) -> bool:

@@ -16,6 +16,7 @@ from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
+    MAX_MANDATE_USES,
     RETRY_AFTER_S,
     TICK_S,
     DrafterConfig,
@@ -402,14 +403,39 @@ async def test_a_delegate_shows_no_more_than_the_window_of_a_prompt_under_the_di
     bench: Bench, caller: Caller, window_tokens: int
 ) -> None:
     whole = asked_for(prompt=(1,) * 9)
-    signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens)
     shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
+    signed = mandate(whole, caller.peer_id, prompt_window_tokens=window_tokens, shown=request_digest(shown))
     caller.post(m.Start(1, shown, (), signed, d_0=request_digest(whole)))
     if window_tokens < 3:
         error = await caller.until(m.Error)
         assert error.code == ErrorCode.BAD_MANDATE and "longer than" in error.message
     else:
         await caller.until(m.Started)
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+@played(play, clock=lambda: CLOCK_S)
+async def test_nor_any_other_prompt_than_the_client_s(bench: Bench, caller: Caller, names_it: bool) -> None:
+    whole = asked_for(prompt=(1,) * 9)
+    shown = replace(whole, prompt=(1,) * 3, nonce=bytes(16))
+    signed = mandate(
+        whole, caller.peer_id, prompt_window_tokens=3, shown=request_digest(shown) if names_it else None
+    )
+    caller.post(m.Start(1, replace(shown, prompt=(7, 7, 7)), (), signed, d_0=request_digest(whole)))
+    assert (await caller.until(m.Error)).message == "the mandate is for another prompt"
+    assert bench.service.requests == 0
+
+
+@played(play, clock=lambda: CLOCK_S)
+async def test_a_mandate_is_used_up_after_a_few_beginnings(bench: Bench, caller: Caller) -> None:
+    request = asked_for()
+    shown = mandate(request, caller.peer_id)
+    for number in range(1, MAX_MANDATE_USES + 1):
+        caller.post(m.Start(number, request, (), shown))
+        await caller.until(m.Started, number=number)
+        caller.post(m.Release(number))
+    caller.post(m.Start(99, request, (), shown))
+    assert (await caller.until(m.Error, number=99)).message == "the mandate is used up"
 
 
 @pytest.mark.parametrize(
