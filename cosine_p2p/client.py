@@ -39,9 +39,10 @@ from cosine_p2p.request.options import (
 )
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.saved_state import TrialFile
-from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing, FailoverCheck
+from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
+from cosine_p2p.session.probation import Candidates, Probation
 from cosine_p2p.session.receipts import ShownReceipts, give_receipts
 from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
@@ -58,6 +59,7 @@ from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.errors import GenerationFailed, OptionRefused, PromptRefused, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
@@ -146,7 +148,9 @@ class AsyncClient:
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
         self._failures = PeerFailures()
-        self._auditing = Auditing(self._failures, file=evidence_file, chance=audit_chance)
+        self._standings = Standings()
+        self._auditing = Auditing(self._failures, self._standings, file=evidence_file, chance=audit_chance)
+        self._probation = Probation(self._auditing, chance=audit_chance)
         self._speeds = PeerSpeeds()
         self._distances = Distances(random.Random(0).random)
         self._peer_file = peer_file
@@ -171,7 +175,7 @@ class AsyncClient:
         self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
-        self._kept = (self._failures, self._speeds, self._distances, self._shown.credit)
+        self._kept = (self._failures, self._speeds, self._standings, self._distances, self._shown.credit)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -195,6 +199,7 @@ class AsyncClient:
         if not self._lifetime.is_of_this_process:
             return
         self._lifetime.end()
+        await self._probation.close()
         await self._auditing.close()
         await self._shown.close()
         if self._trial_file is not None:
@@ -263,7 +268,8 @@ class AsyncClient:
         )
         looking = asyncio.ensure_future(search.look_up(self._target.name))
         try:
-            verifiers = await self._find_verifiers(place, asked, chance)
+            candidates = await self._find_verifiers(place, asked, chance)
+            verifiers = candidates.records
             codec = await place.swarm.text_codec(verifiers)
             published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
@@ -281,6 +287,7 @@ class AsyncClient:
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=draw_seed(),
+                standing=candidates.standing,
             )
             found = await looking
             now_s = asyncio.get_running_loop().time()
@@ -301,7 +308,7 @@ class AsyncClient:
             unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
-            audit=partial(self._auditing.begin, share=asked["audit"]),
+            audit=partial(self._check, place, candidates, share=asked["audit"]),
             check_failover=check if asked["audit"] else None,
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
@@ -354,11 +361,25 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
             )
-            yield self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+            yield self._session(place, job)
+
+    def _session(self, place: _Place, job: Job) -> Session:
+        return self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+
+    def _check(self, place: _Place, candidates: Candidates, done: Session, *, share: float) -> StreamAudit:
+        """Let others look at a finished text, and a newcomer at its request, as it is drawn."""
+        if share:
+            self._probation.begin(done, candidates, partial(self._session, place))
+        return self._auditing.begin(done, judges=candidates.numerics(), share=share)
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""
         return self._shown.credit.earned()
+
+    @property
+    def convicted(self) -> frozenset[str]:
+        """The verifiers that this client has found wrong, or keeps evidence against: asked last, believed never."""
+        return self._auditing.convicted
 
     @property
     def takes_generation_config(self) -> bool:
@@ -378,7 +399,8 @@ class AsyncClient:
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
-        return await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
+        found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
+        return tuple(found.records)
 
     def _strategy_kind(self, options: ClientOptions) -> StrategyKind:
         name = options["strategy"]
@@ -394,9 +416,7 @@ class AsyncClient:
         self._lifetime.check_running_loop()
         return self._place
 
-    async def _find_verifiers(
-        self, place: _Place, options: ClientOptions, chance: Chance
-    ) -> tuple[NodeRecord, ...]:
+    async def _find_verifiers(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
         """Verifiers of the target that fit, best first; never empty."""
         target = self._options["target"]
         only, trust, numerics = options.get("verifier"), options["trust"], options.get("dtype")
@@ -415,6 +435,9 @@ class AsyncClient:
                 f"`cosine-node join --role verifier --model {target}`."
             )
         now_s = asyncio.get_running_loop().time()
+        peer_ids = [record.peer_id for record in found]
+        passes_s = self._speeds.passes_s(peer_ids, now_s=now_s)
+        standing = self._standings.levels(peer_ids, now_s=now_s)
         ranked = rank_verifiers(
             found,
             chance=chance,
@@ -422,13 +445,14 @@ class AsyncClient:
             only=only,
             trust=trust,
             rtts_s=self._distances.measured(found, place.links, VERIFY),
-            passes_s=self._speeds.passes_s((record.peer_id for record in found), now_s=now_s),
+            passes_s=passes_s,
+            standing=standing,
             avoided=self._failures.avoided(now_s) | self._auditing.convicted,
         )
         if not ranked:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
             raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
-        return ranked
+        return Candidates(ranked, standing, passes_s)
 
 
 def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:

@@ -1,4 +1,4 @@
-"""What a client knows of peers, kept between runs: who failed, who has receipts, how fast and how far each was."""
+"""What a client knows of peers, kept between runs: who failed, who was right, how fast and far each was."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,11 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.earned_credit import Earned, EarnedCredit
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
 
 MAX_FILE_BYTES: Final = 3 << 20
-"""Above what `PeerFailures`, `PeerSpeeds` and `Distances` hold with 200 bytes an entry, and `EarnedCredit` in all:
-a larger is not ours."""
+"""Above what `PeerFailures`, `PeerSpeeds`, `Standings` and `Distances` hold with 200 bytes an entry, and
+`EarnedCredit` in all: a larger is not ours."""
 
 
 class PeerFile:
@@ -30,6 +31,7 @@ class PeerFile:
         self,
         failures: PeerFailures,
         speeds: PeerSpeeds,
+        standings: Standings,
         distances: Distances,
         credit: EarnedCredit,
         *,
@@ -41,6 +43,7 @@ class PeerFile:
                 away_s = max(0.0, self._wall_s() - kept_at_s)
                 failures.restore(failed, now_s=now_s, away_s=away_s)
                 speeds.restore(measured, now_s=now_s, away_s=away_s)
+                standings.restore(others.get("standings"), now_s=now_s, away_s=away_s)
                 distances.restore(others.get("distances"), now_s=now_s, away_s=away_s)
                 credit.restore(others.get("receipts"))
 
@@ -54,6 +57,7 @@ class PeerFile:
         self,
         failures: PeerFailures,
         speeds: PeerSpeeds,
+        standings: Standings,
         distances: Distances,
         credit: EarnedCredit,
         *,
@@ -65,6 +69,7 @@ class PeerFile:
                 "kept_at_s": self._wall_s(),
                 "failures": failures.state(now_s),
                 "speeds": speeds.state(now_s),
+                "standings": standings.state(now_s),
                 "distances": distances.state(now_s),
                 "receipts": credit.state(),
             }

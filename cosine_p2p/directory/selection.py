@@ -3,16 +3,19 @@
 Records are seconds old, so whoever looks best in them looks best to everybody: if all took the best, all would take
 the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are therefore taken in random order.
 
-The speed of a verifier must be earned. What this client measured counts before what a record says, and whoever was
-never measured counts as no faster than the median: of those measured, or of what all announce where nobody was.
-Measured ones come first among near-equals, except in one of `EXPLORE_EVERY` requests, in which the fastest of the
-others by its own words is asked first, if it says to be faster than all that were measured.
+Nothing that a verifier announces buys belief. Those of the highest standing come first (`trust.standing`), and
+speed decides among them. Speed must be earned too: what this client measured counts before what a record says, and
+whoever was never measured counts as no faster than the median: of those measured, or of what all announce where
+nobody was. Measured ones come first among near-equals. Where nobody has standing, since a user wants no audits, in
+one of `EXPLORE_EVERY` requests the fastest of the others by its own words is asked first, if it says to be faster
+than all that were measured.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
@@ -29,6 +32,10 @@ NEAR_EQUAL: Final = 1.25
 """Within a quarter the announced speeds do not say who is faster."""
 EXPLORE_EVERY: Final = 8
 """The share of requests that a stranger can attract by what it announces, and that finds a faster one."""
+WANTED_SPARES: Final = 2
+"""One that goes on where the one that is asked fails, and one that judges both."""
+SPARE_LEVEL: Final = 3
+"""Four checks: enough for one that is asked seldom, and audited each time."""
 PUPIL_EVERY: Final = 8
 """The share of requests of which a drafter learns that would not be asked for drafts."""
 LEAST_PASS_US: Final = 1.0
@@ -37,6 +44,9 @@ BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
+
+Offer = tuple[Request, tuple[NodeRecord, ...]]
+"""A request in the form that some verifiers serve, and these, best first."""
 
 Chance = Callable[[], float]
 """Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""
@@ -51,12 +61,14 @@ def rank_verifiers(
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
     passes_s: Mapping[str, float] = NOT_KNOWN,
+    standing: Mapping[str, int] = NO_LEVELS,
     avoided: Collection[str] = (),
 ) -> tuple[NodeRecord, ...]:
     """Verifiers that may be asked, best first.
 
-    The best has a place free and the shortest pass under its load, plus the RTT; near-equals come in random order.
-    `rtts_s` and `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
+    The best has the highest level of `standing`, a place free and the shortest pass under its load, plus the RTT;
+    near-equals come in random order. `rtts_s` and `passes_s` hold what was measured by peer id. Those `avoided`
+    come after all others.
     """
     allowed = [
         record
@@ -70,7 +82,9 @@ def rank_verifiers(
     ranked = _ranked(
         allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1)
     )
-    if any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
+    if any(standing.values()):
+        ranked.sort(key=lambda record: -standing.get(record.peer_id, 0))
+    elif any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
         ranked = _explored(ranked, passes_s)
     return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)
 
@@ -83,6 +97,36 @@ def _explored(ranked: list[NodeRecord], passes_s: Mapping[str, float]) -> list[N
     if fastest is None or fastest.pass_us >= best_us:
         return ranked
     return [fastest, *(record for record in ranked if record is not fastest)]
+
+
+def newcomer_among(
+    records: Sequence[NodeRecord],
+    *,
+    standing: Mapping[str, int],
+    passes_s: Mapping[str, float],
+    not_again: Collection[str] = (),
+) -> NodeRecord | None:
+    """The verifier to try next among those that have not the highest standing; None if nobody is worth it.
+
+    It is the fastest by its own words that has a place free: if it is clearly faster than those of the highest
+    standing, or if fewer than `WANTED_SPARES` others have `SPARE_LEVEL`.
+    """
+    top = max(standing.values(), default=0)
+    level = {record.peer_id: standing.get(record.peer_id, 0) for record in records}
+    free = [record for record in records if record.peer_id not in not_again and not _is_full(record)]
+    newcomer = min(
+        (record for record in free if level[record.peer_id] < top), key=lambda record: record.pass_us, default=None
+    )
+    if newcomer is None:
+        return None
+    best = [record for record in records if level[record.peer_id] == top]
+    fastest_us = min(1e6 * passes_s.get(record.peer_id, record.pass_us / 1e6) for record in best)
+    if NEAR_EQUAL * newcomer.pass_us < fastest_us:
+        return newcomer
+    known = min(top, SPARE_LEVEL)
+    if sum(level[record.peer_id] >= known for record in records) > WANTED_SPARES:
+        return None
+    return next((record for record in free if level[record.peer_id] < known), None)
 
 
 def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, float]) -> list[float]:
@@ -104,7 +148,8 @@ def requests_of(
     client: str,
     nonce: bytes,
     seed: int,
-) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
+    standing: Mapping[str, int] = NO_LEVELS,
+) -> list[Offer]:
     """The request in each form that ranked verifiers of one target offer to serve, with those that do, best first.
 
     `wanted` are the options, with bad words as tokens; where they name no seed, it is `seed`. Raises
@@ -132,25 +177,43 @@ def requests_of(
         logprobs=_logprobs(wanted),
     )
     # No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
-    # own, and the next one is tried where nobody of an offer serves. Those with room for all that is wanted come
-    # first.
-    fitting, cramped = [], []
+    # own, and the next one is tried where nobody of an offer serves.
+    offers: list[Offer] = []
     for numerics in dict.fromkeys(record.numerics for record in verifiers):
         rooms = {record: record.context_tokens - len(tokens) for record in verifiers if record.numerics == numerics}
         if able := tuple(record for record, room in rooms.items() if room >= whole.max_new_tokens):
-            fitting.append((replace(whole, numerics=numerics), able))
+            offers.append((replace(whole, numerics=numerics), able))
         if short := {record: room for record, room in rooms.items() if 1 <= room < whole.max_new_tokens}:
             usual = median_low(short.values())
             able = tuple(record for record, room in short.items() if room >= usual)
-            cramped.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
-    if not fitting and not cramped:
+            offers.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
+    if not offers:
         longest = max(verifier.context_tokens for verifier in verifiers)
         # In the words by which Claude Code, LiteLLM and Aider know what to do about it.
         raise PromptTooLong(
             f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that the target's context holds beside "
             "a text; shorten it."
         )
-    return _that_can_be_told(fitting + cramped)
+    return sorted(
+        _that_can_be_told(offers), key=partial(_offer_rank, verifiers=verifiers, standing=standing, whole=whole)
+    )
+
+
+def _offer_rank(
+    offer: Offer, *, verifiers: Sequence[NodeRecord], standing: Mapping[str, int], whole: Request
+) -> tuple[int, bool, bool]:
+    """The place of an offer: after the highest standing in it come those with room for all that is wanted.
+
+    Where nobody has standing a context that most others could not judge is no offer to take first: several shorter
+    ones come before it.
+    """
+    request, able = offer
+    level = max(standing.get(record.peer_id, 0) for record in able)
+    is_cramped = request.max_new_tokens < whole.max_new_tokens
+    needed = len(request.prompt) + request.max_new_tokens
+    judges = sum(record.context_tokens >= needed for record in verifiers)
+    is_odd = not level and (len(able) == 1 if is_cramped else 2 * judges < len(verifiers))
+    return -level, is_odd, is_cramped
 
 
 def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
@@ -161,10 +224,7 @@ def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
     return AskedLogprobs(max(of_output or 0, of_prompt or 0), of_prompt is not None)
 
 
-_Form = tuple[Request, tuple[NodeRecord, ...]]
-
-
-def _that_can_be_told(forms: list[_Form]) -> list[_Form]:
+def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
     """The forms of a request whose log-probabilities are not too many. Raises `OptionRefused` if all have."""
     found, refusal = [], ""
     for request, able in forms:

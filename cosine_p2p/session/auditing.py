@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
@@ -15,10 +15,11 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links, check_knows
-from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
+from cosine_p2p.trust.audit_rule import AuditState, accuses, is_decided, state_of
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import (
     CosineError,
@@ -32,10 +33,9 @@ from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
 from cosine_protocol.statements import open_verdict, sign_transcript
 
-WANTED_ACCUSERS: Final = 2
-"""The word of one may be a lie (`audit_rule`)."""
-MAX_ASKED: Final = 6
-"""A choice: verifiers that are asked to audit one stream; some are busy, gone, or of an older version."""
+MAX_ASKED: Final = 64
+"""Bounds a poll. Of few judges most may be liars by chance; polls are rare, since who is outvoted twice is
+rejected."""
 ANSWER_S: Final = 60.0
 """A choice: an audit waits for what prompts leave of an auditor's passes."""
 FINISH_S: Final = 10.0
@@ -71,23 +71,36 @@ class StreamAudit:
 class Auditing:
     """The audits of one client. `chance` draws the streams and the auditors.
 
-    `failures` is told of verifiers to ask last for a while; those `convicted` are asked last from then on.
+    `standings` is told what they find; `failures` of auditors that break the protocol.
+
+    Who judges: any verifier of the target that the user allows, in an order drawn by lot. The first that finds
+    nothing ends an audit: asking a second one each time would cost as much as auditing twice as many texts, which
+    finds more. The first that accuses makes it a poll, in which all are asked until the rest cannot change what
+    most of them say. So a lone voice demotes nobody but itself, and where most verifiers are honest no number of
+    liars convicts an honest one.
     """
 
     def __init__(
         self,
         failures: PeerFailures,
+        standings: Standings,
         *,
         file: EvidenceFile | None = None,
         chance: Chance = UNFORESEEABLE,
     ) -> None:
         self.failures = failures
+        self.standings = standings
         self._file = file
         self._chance = chance
         self._links: Links | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.convicted = file.convicted() if file is not None else frozenset()
+        self._convicted = file.convicted() if file is not None else frozenset()
+
+    @property
+    def convicted(self) -> frozenset[str]:
+        """The verifiers that were found wrong, which are asked last and whose word counts for nothing."""
+        return self._convicted | self.standings.rejected(asyncio.get_running_loop().time())
 
     def join(self, transport: Transport) -> None:
         """Audit over this transport from now on."""
@@ -103,51 +116,57 @@ class Auditing:
         if self._links is not None:
             await self._links.close()
 
-    def begin(self, session: Session, *, share: float) -> StreamAudit:
-        """Audit a finished session if it is among the `share` that is drawn."""
-        job = session.job
-        claims = session.signed.claims(job.request, session.output)
-        if share and claims and self._chance() < share:
-            return self.start(claims, list(job.verifiers))
+    def begin(self, session: Session, *, judges: Mapping[str, str], share: float) -> StreamAudit:
+        """Audit a finished session if it is drawn: one of `share`, and more of verifiers that have little standing.
+
+        `judges` are the numerics of those that may be asked, by peer id.
+        """
+        claims = session.signed.claims(session.job.request, session.output)
+        now_s = asyncio.get_running_loop().time()
+        chances = [self.standings.audit_chance(claim.author, share, now_s=now_s) for claim in claims]
+        if claims and self._chance() < max(chances):
+            return self.start(claims, judges)
         state = AuditState.OFF if not share else AuditState.NOT_DRAWN if claims else AuditState.UNSIGNED
         return StreamAudit(state, [Evidence.of(claim) for claim in claims])
 
-    def start(self, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> StreamAudit:
-        """Audit parts of a stream, by those of the verifiers that may judge each."""
+    def start(self, claims: Sequence[AskAudit], judges: Mapping[str, str]) -> StreamAudit:
+        """Audit parts of a stream, by judges with their numerics."""
         audit = StreamAudit(AuditState.UNDER_WAY, [Evidence.of(claim) for claim in claims])
-        audit.task = asyncio.ensure_future(self._run(audit, claims, verifiers))
+        audit.task = asyncio.ensure_future(self._run(audit, claims, judges))
         self._tasks.add(audit.task)
         audit.task.add_done_callback(self._tasks.discard)
         return audit
 
-    async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> None:
+    async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, str]) -> None:
         """Audit one part after the other; what was found of the worst is what the audit has found."""
         try:
-            states = [await self._audit(audit, index, claim, verifiers) for index, claim in enumerate(claims)]
+            states = [await self._audit(audit, index, claim, judges) for index, claim in enumerate(claims)]
             audit.state = max(states, key=list(AuditState).index)
         except Exception:
             logger.exception("an audit failed")
             audit.state = AuditState.UNANSWERED
 
-    async def _audit(self, audit: StreamAudit, index: int, claim: AskAudit, verifiers: Sequence[str]) -> AuditState:
-        """Ask until one auditor has found nothing, or a second one has judged what the first found."""
-        now_s = asyncio.get_running_loop().time()
-        # Nothing is believed of those that failed lately, or whose own streams are in doubt.
-        unfit = {claim.author} | self.convicted | self.failures.avoided(now_s)
-        auditors = sorted((peer for peer in verifiers if peer not in unfit), key=lambda _: self._chance())
+    async def _audit(
+        self, audit: StreamAudit, index: int, claim: AskAudit, judges: Mapping[str, str]
+    ) -> AuditState:
+        """Ask until one judge has found nothing, or a poll is decided."""
+        avoided = self.failures.avoided(asyncio.get_running_loop().time())
+        fit = [peer for peer in judges if peer != claim.author and peer not in self.convicted]
+        # Those that failed lately may not answer; what they say counts like any other's word.
+        waiting = sorted(fit, key=lambda peer: (peer in avoided, self._chance()))[:MAX_ASKED]
         accusations: dict[str, bool] = {}
-        for auditor in auditors[:MAX_ASKED]:
-            answered = await self._ask(auditor, claim)
-            if answered is None:
-                continue
-            answer, verdict = answered
-            audit.evidence[index] = audit.evidence[index].stated(auditor, answer)
-            accusations[auditor] = accuses(verdict, claim.request)
-            if not any(accusations.values()) or len(accusations) == WANTED_ACCUSERS:
+        for left, judge in zip(range(len(waiting) - 1, -1, -1), waiting, strict=True):
+            answered = await self._ask(judge, claim)
+            if answered is not None:
+                answer, verdict = answered
+                numerics = judges[judge]
+                if numerics == claim.request.numerics:
+                    audit.evidence[index] = audit.evidence[index].stated(judge, answer)
+                accusations[judge] = accuses(verdict, claim.request, numerics=numerics)
+            if accusations and is_decided(list(accusations.values()), left=left):
                 break
-        state = state_of(list(accusations.values())) if auditors else AuditState.NO_AUDITOR
-        accusers = [peer for peer, is_accuser in accusations.items() if is_accuser]
-        self._act(state, claim, audit.evidence[index], accusers)
+        state = state_of(list(accusations.values())) if waiting else AuditState.NO_AUDITOR
+        self._act(state, claim, audit.evidence[index], accusations)
         return state
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
@@ -177,26 +196,33 @@ class Auditing:
         logger.info("no audit by %s: %s", auditor[-PEER_LETTERS:], reason)
         return None
 
-    def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, accusers: Sequence[str]) -> None:
-        """Keep what is evidence, and ask last from now on, or for a while, who may have lied."""
+    def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, accusations: Mapping[str, bool]) -> None:
+        """Let the author's standing, and that of judges whom most others contradict, follow from what was found."""
         now_s = asyncio.get_running_loop().time()
         author = claim.author[-PEER_LETTERS:]
+        accusers = [peer for peer, is_accuser in accusations.items() if is_accuser]
+        names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
         match state:
             case AuditState.CONVICTED:
                 logger.warning("verifier %s is convicted: it committed what its target does not choose", author)
-                self.convicted |= {claim.author}
-            case AuditState.SUSPECTED:
-                logger.warning("verifier %s is suspected by the one auditor there is, and asked last", author)
-                self.failures.note_failed(claim.author, now_s=now_s)
-            case AuditState.DISPUTED:
-                names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
-                logger.warning("verifier %s was accused by %s alone, which is asked last now", author, names)
-                for accuser in accusers:
-                    self.failures.note_failed(accuser, now_s=now_s)
+                self.standings.reject(claim.author, now_s=now_s)
+            case AuditState.SUSPECTED | AuditState.DISPUTED:
+                logger.warning("verifier %s is accused by %s; nobody can tell who lies", author, names)
+            case AuditState.PASSED if accusers:
+                logger.warning("verifier %s was accused by %s, and most others found it right", author, names)
+                self.standings.note_right(claim.author, now_s=now_s)
             case _:
                 logger.info("audit of verifier %s: %s", author, state)
+                if state is AuditState.PASSED:
+                    self.standings.note_right(claim.author, now_s=now_s)
                 return
-        if self._file is not None:
+        if state in (AuditState.CONVICTED, AuditState.PASSED):
+            # A poll is a check of its judges too: each has said what its target chooses.
+            for judge, is_accuser in accusations.items():
+                is_with_most = is_accuser is (state is AuditState.CONVICTED)
+                note = self.standings.note_right if is_with_most else self.standings.note_outvoted
+                note(judge, now_s=now_s)
+        if self._file is not None and evidence.statements:
             self._file.add(evidence)
 
 

@@ -13,7 +13,10 @@ author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621
 Log-probabilities that were told move as margins do. One that is told with more than `WIDE` near-tie margins of
 difference accuses, and so does a mean of them that is off by more than `most_drift` explains.
 
-One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree.
+An auditor that computes with other numerics than the author judges too: what rounding explains is that of both.
+
+One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree; and
+where more disagree than accuse, a stream has passed.
 """
 
 import math
@@ -115,9 +118,22 @@ class AuditState(StrEnum):
     CONVICTED = "convicted"
 
 
-def accuses(verdict: AuditVerdict, request: Request) -> bool:
-    """True if a verdict has more differences than rounding explains."""
-    sampling, positions, rounding = request.sampling, verdict.tokens - verdict.first, rounding_of(request.numerics)
+def rounding_between(one: str, other: str) -> Rounding:
+    """What rounding explains between two numerics: each differs from the exact scores by its own."""
+    first, second = rounding_of(one), rounding_of(other)
+    if one == other:
+        return first
+    return Rounding(
+        first.near_tie + second.near_tie,
+        first.flip_rate + second.flip_rate,
+        first.filter_flip_rate + second.filter_flip_rate,
+    )
+
+
+def accuses(verdict: AuditVerdict, request: Request, *, numerics: str | None = None) -> bool:
+    """True if a verdict has more differences than rounding explains; `numerics` are its auditor's own."""
+    sampling, positions = request.sampling, verdict.tokens - verdict.first
+    rounding = rounding_between(request.numerics, numerics or request.numerics)
     wide_gap = WIDE * rounding.near_tie
     wide = sum(not is_near_tie(one.gap, sampling=sampling, near_tie=wide_gap) for one in verdict.findings)
     has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
@@ -125,12 +141,13 @@ def accuses(verdict: AuditVerdict, request: Request) -> bool:
     explained = filtered + rounding.flip_rate * positions
     if verdict.widest_gap is not None and verdict.widest_gap > wide_gap:
         return True
-    if verdict.mean_gap is not None and abs(verdict.mean_gap) > most_drift(verdict, request):
+    drift = most_drift(verdict, request, near_tie=rounding.near_tie)
+    if verdict.mean_gap is not None and abs(verdict.mean_gap) > drift:
         return True
     return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
 
 
-def most_drift(verdict: AuditVerdict, request: Request) -> float:
+def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> float:
     """The nats by which the log-probabilities of an honest verifier's tokens are too high or too low on average.
 
     They moved with a standard deviation of a tenth of the near-tie margin or less, and by a fiftieth of it on
@@ -140,7 +157,7 @@ def most_drift(verdict: AuditVerdict, request: Request) -> float:
     asked = request.logprobs
     of_prompt = len(request.prompt) - 1 if asked is not None and asked.of_prompt and not verdict.first else 0
     told = of_prompt + verdict.tokens - verdict.first
-    return rounding_of(request.numerics).near_tie / math.sqrt(min(told, DRIFT_TOKENS))
+    return near_tie / math.sqrt(min(told, DRIFT_TOKENS))
 
 
 DRIFT_TOKENS: Final = 4096
@@ -152,11 +169,18 @@ def state_of(accusations: Sequence[bool]) -> AuditState:
     accusers = sum(accusations)
     if not accusations:
         return AuditState.UNANSWERED
-    if not accusers:
+    if 2 * accusers < len(accusations):
         return AuditState.PASSED
-    if accusers >= 2 and accusers > len(accusations) - accusers:
+    if accusers >= 2 and 2 * accusers > len(accusations):
         return AuditState.CONVICTED
     return AuditState.SUSPECTED if len(accusations) == 1 else AuditState.DISPUTED
+
+
+def is_decided(accusations: Sequence[bool], *, left: int) -> bool:
+    """True if nobody else need be asked: nobody accuses, or the `left` others cannot change what most say."""
+    accusers = sum(accusations)
+    agreeing = len(accusations) - accusers
+    return not accusers or agreeing > accusers + left or (accusers >= 2 and accusers > agreeing + left)
 
 
 def most_by_chance(mean: float) -> int:

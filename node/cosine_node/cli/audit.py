@@ -135,8 +135,9 @@ async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str
     """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
     from cosine_p2p.session.auditing import Auditing
     from cosine_p2p.trust.peer_memory import PeerFailures
+    from cosine_p2p.trust.standing import Standings
 
-    auditing = Auditing(PeerFailures(), file=EvidenceFile())
+    auditing = Auditing(PeerFailures(), Standings(), file=EvidenceFile())
     auditing.join(swarm.transport)
     found: list[Evidence] = []
     try:
@@ -147,11 +148,11 @@ async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str
                 found.append(piece)
                 continue
             records = await swarm.directory.find(Role.VERIFIER, claim.request.target_digest.hex())
-            able = [
-                record.peer_id
+            able = {
+                record.peer_id: record.numerics
                 for record in records
                 if record.numerics == claim.request.numerics and (not trust or record.peer_id in trust)
-            ]
+            }
             audit = auditing.start([claim], able)
             await audit.wait(WAIT_S)
             found += audit.evidence

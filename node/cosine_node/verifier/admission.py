@@ -35,6 +35,9 @@ def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierCo
     request, committed = message.request, message.committed
     if request.client != client:
         raise PeerError(ErrorCode.MALFORMED, "the request names another client")
+    if request.numerics != engine.numerics:
+        sentence = f"the target runs in {engine.numerics}, not {request.numerics}"
+        raise PeerError(ErrorCode.UNSUPPORTED, sentence)
     _check(request, committed, output_tokens=request.max_new_tokens, engine=engine, config=config)
     if len(committed) >= request.max_new_tokens or any(token in request.eos for token in committed):
         raise PeerError(ErrorCode.BAD_COMMITTED, "the committed tokens already end the request")
@@ -42,7 +45,10 @@ def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierCo
 
 
 def check_claim(claim: m.AskAudit, *, engine: Engine, config: VerifierConfig) -> m.Transcript:
-    """The transcript of a stream to be audited. Raises `PeerError` with the reason if that cannot be done here."""
+    """The transcript of a stream to be audited, of any numerics: who asks knows what rounding explains.
+
+    Raises `PeerError` with the reason if that cannot be done here.
+    """
     _check(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine, config=config)
     try:
         return open_claim(claim)
@@ -58,9 +64,6 @@ def _check(
         raise PeerError(ErrorCode.WRONG_TARGET, "another target is served")
     if request.tokenizer_digest != config.tokenizer_digest:
         raise PeerError(ErrorCode.WRONG_TOKENIZER, "the tokenizer digest differs from the target's")
-    if request.numerics != engine.numerics:
-        sentence = f"the target runs in {engine.numerics}, not {request.numerics}"
-        raise PeerError(ErrorCode.UNSUPPORTED, sentence)
     if not request.prompt:
         raise PeerError(ErrorCode.UNSUPPORTED, "the prompt is empty")
     total = len(request.prompt) + output_tokens

@@ -16,6 +16,7 @@ from cosine_p2p.session.upstream import SignedStreams, Upstream
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
 from cosine_protocol.digests import request_digest
 from cosine_protocol.messages import Earning, Message, Receipt, Receipted, SignedEarning, SignedReceipt
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
@@ -145,7 +146,7 @@ def levels(receipts: Sequence[SignedReceipt], *, failed: bool = False, **options
         speeds.note_pass(VERIFIER.peer_id, 0.1, now_s=now_s)
         if failed:
             failures.note_failed(VERIFIER.peer_id, now_s=now_s)
-        shown = ShownReceipts(offload, speeds, failures, Auditing(failures), **options)
+        shown = ShownReceipts(offload, speeds, failures, Auditing(failures, Standings()), **options)
         shown.take(DRAFTER.peer_id, receipts)
         shown.read()
         await asyncio.sleep(0.01)
@@ -182,7 +183,7 @@ def test_what_was_shown_last_is_read_before_the_end_so_that_it_can_be_kept() -> 
 
         speeds, failures = PeerSpeeds(), PeerFailures()
         speeds.note_pass(VERIFIER.peer_id, 0.1, now_s=asyncio.get_running_loop().time())
-        shown = ShownReceipts(offload, speeds, failures, Auditing(failures))
+        shown = ShownReceipts(offload, speeds, failures, Auditing(failures, Standings()))
         shown.take(DRAFTER.peer_id, [signed(0), signed(1)])
         shown.take(OTHER.peer_id, [signed(2, forged=True)])
         await shown.close()

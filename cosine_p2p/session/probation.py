@@ -1,0 +1,127 @@
+"""Verifiers that are new to a client write the beginning of a text that another has written, and must write the
+same.
+
+Nobody waits for it, and nobody is shown what it brings but the client's own memory: the newcomer's speed, and its
+standing (`cosine_p2p.trust.standing`). To the newcomer it is a request like any other, whose client goes away.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cosine_p2p.directory.selection import Chance, newcomer_among
+from cosine_p2p.session.auditing import FINISH_S, Auditing
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.request_log import PEER_LETTERS
+from cosine_p2p.session.session import Session
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
+from cosine_protocol.records import NodeRecord
+
+TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS
+"""The first part that a verifier signs: what differs there can be audited."""
+TRIAL_S: Final = 30.0
+"""One that needs a second for a token is no help to anybody."""
+
+logger = logging.getLogger(__name__)
+
+MakeSession = Callable[[Job], Session]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The verifiers of a target, best first, with the level of each, and the measured seconds of its pass, if
+    any."""
+
+    records: Sequence[NodeRecord]
+    standing: Mapping[str, int]
+    passes_s: Mapping[str, float]
+
+    def numerics(self) -> dict[str, str]:
+        """Of each by peer id, as `Auditing` wants its judges."""
+        return {record.peer_id: record.numerics for record in self.records}
+
+
+class Probation:
+    """The trials of one client's newcomers, at most one at a time. `chance` draws them."""
+
+    def __init__(self, auditing: Auditing, *, chance: Chance) -> None:
+        self._auditing = auditing
+        self._chance = chance
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, done: Session, candidates: Candidates, make_session: MakeSession) -> None:
+        """Try a newcomer, if there is one and it is drawn, with the request of a session that has its text."""
+        now_s = asyncio.get_running_loop().time()
+        top = max(candidates.standing.values(), default=0)
+        authors = {author for author, _ in done.signed.parts()}
+        # Nobody is measured by what a newcomer wrote: it may be of the same mind.
+        is_known = authors and all(candidates.standing.get(author, 0) == top for author in authors)
+        if not (top and is_known) or (self._task is not None and not self._task.done()):
+            return
+        newcomer = newcomer_among(
+            candidates.records,
+            standing=candidates.standing,
+            passes_s=candidates.passes_s,
+            not_again=self._auditing.convicted | self._auditing.failures.avoided(now_s),
+        )
+        if newcomer is None or self._chance() >= self._auditing.standings.trial_chance(now_s):
+            return
+        self._task = asyncio.ensure_future(self._try(newcomer, done, candidates, make_session))
+
+    async def close(self) -> None:
+        """Let a trial under way end, for a while."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=FINISH_S)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _try(
+        self, newcomer: NodeRecord, done: Session, candidates: Candidates, make_session: MakeSession
+    ) -> None:
+        """Let a newcomer write; where it writes something else, others judge what it signed."""
+        request = replace(done.job.request, numerics=newcomer.numerics)
+        now_s = asyncio.get_running_loop().time()
+        session = make_session(
+            Job(
+                number=next(done.job.more_numbers),
+                deadline_s=now_s + TRIAL_S,
+                request=request,
+                strategy=done.job.strategy,
+                verifiers={newcomer.peer_id: newcomer.pass_us / 1e6},
+                drafters=(),
+                more_numbers=done.job.more_numbers,
+                cache_scope=done.job.cache_scope,
+            )
+        )
+        stream = session.stream()
+        try:
+            async for _ in stream:
+                if len(session.output) >= TRIAL_TOKENS:
+                    break
+        except GenerationFailed as failure:
+            logger.info("no trial of verifier %s: %s", newcomer.peer_id[-PEER_LETTERS:], failure)
+            return
+        except Exception:
+            logger.exception("a trial failed")
+            return
+        finally:
+            await stream.aclose()
+        name = newcomer.peer_id[-PEER_LETTERS:]
+        common = min(len(session.output), len(done.output))
+        now_s = asyncio.get_running_loop().time()
+        if session.output[:common] == done.output[:common]:
+            logger.info("verifier %s is new and wrote the same %d tokens", name, common)
+            self._auditing.standings.note_right(newcomer.peer_id, now_s=now_s)
+            return
+        claims = session.signed.claims(request, session.output)
+        if not claims:
+            logger.info("verifier %s is new, wrote something else and signed nothing", name)
+            return
+        audit = self._auditing.start(claims, candidates.numerics())
+        await audit.wait(TRIAL_S)
+        if audit.state is not AuditState.PASSED:
+            logger.info("verifier %s is new and wrote something else: %s", name, audit.state)
