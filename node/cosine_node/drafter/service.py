@@ -51,7 +51,7 @@ whatever width is asked for: news of the text waits for the pass under way. Wher
 first, the recorded generations are written 1.08 times as fast with two nodes a pass as with eight (passes of 42 ms,
 a drafter of 2.5 ms a node, 1 ms away); where eight take as long as one, eight are the best."""
 MAX_MANDATE_USES: Final = 4
-"""A verifier begins anew where a link broke or a drafter was away; whoever comes ever again makes it work for nobody."""
+"""A verifier begins anew where a link broke or a drafter was away; who comes ever again makes it work in vain."""
 HELD_PASSES: Final = 2
 """A third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
