@@ -50,6 +50,7 @@ from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
+from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -64,7 +65,7 @@ from cosine_protocol.errors import GenerationFailed, OptionRefused, PromptRefuse
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NONCE_BYTES
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.request import Request
+from cosine_protocol.request import ConstraintKind, Request
 
 WANTED_VERIFIERS: Final = 32
 """Bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
@@ -275,12 +276,14 @@ class AsyncClient:
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
             encoded = await self._encoder.encode(codec, checked)
+            forced = _forced(encoded.reply, asked)
             requests = requests_of(
                 verifiers,
                 {
                     **otherwise,
                     **applied.options,
                     **asked,
+                    **forced,
                     "bad_words": await self._encode_words(codec, asked["bad_words"]),
                 },
                 tokens=encoded.tokens,
@@ -453,6 +456,16 @@ class AsyncClient:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
             raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
         return Candidates(ranked, standing, passes_s)
+
+
+def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
+    """The option by which a reply must call a tool, if it must. Raises `OptionRefused` beside others like it."""
+    if reply is None or reply.grammar is None:
+        return {}
+    for name in (*(kind.option for kind in ConstraintKind), "bad_words", "min_tokens"):
+        if asked.get(name):
+            raise OptionRefused(name, f"Where a tool must be called the text is nothing else: leave {name} out.")
+    return {"grammar": reply.grammar}
 
 
 def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:

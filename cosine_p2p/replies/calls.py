@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.parts import CallArguments, CallBegun
+from cosine_p2p.replies.rules import Rules
 
 MAX_NAME: Final = 256
 """Characters; names have at most 64 in OpenAI's API, and some formats write more beside them."""
@@ -30,6 +31,10 @@ class CallFormat(Protocol):
 
     def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
         """Read the calls that begin here; false if there is none: then the text is read as words."""
+        ...
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """An expression of a grammar for one call of these tools, or also for several."""
         ...
 
 
@@ -75,7 +80,8 @@ def kinds_of(schema: Any, within: Any, *, depth: int = 8) -> frozenset[str]:
 
     `within` is the schema in which its references are looked up.
     """
-    if not isinstance(schema, Mapping) or not depth:
+    schema = resolved(schema, within)
+    if not depth:
         return frozenset()
     found: set[str] = set()
     stated = schema.get("type")
@@ -85,19 +91,32 @@ def kinds_of(schema: Any, within: Any, *, depth: int = 8) -> frozenset[str]:
     for name in ("anyOf", "oneOf", "allOf"):
         for each in _listed(schema.get(name)):
             found |= kinds_of(each, within, depth=depth - 1)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = within
-        for step in reference[2:].split("/"):
-            target = target.get(step) if isinstance(target, Mapping) else None
-        found |= kinds_of(target, within, depth=depth - 1)
     return frozenset(each for each in found if isinstance(each, str))
+
+
+def resolved(schema: Any, within: Any) -> Mapping[str, Any]:
+    """A schema in place of a reference to it, looked up in another; an empty one for what is none."""
+    for _ in range(8):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = within
+        for step in reference[2:].split("/"):
+            schema = schema.get(step) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def parameter_kinds(schema: Any, name: str) -> frozenset[str]:
     """The types of a parameter that a function's schema names."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     return kinds_of(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
+
+
+def parameters_of(schema: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The parameters that a function's schema names, by name, and those that must be given."""
+    own = schema if isinstance(schema, Mapping) else {}
+    properties = own.get("properties")
+    return dict(properties) if isinstance(properties, Mapping) else {}, frozenset(_listed(own.get("required")))
 
 
 def _listed(value: Any) -> list[Any]:

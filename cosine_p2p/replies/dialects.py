@@ -1,18 +1,23 @@
 """The formats in which models call tools, and how a chat template tells which of them its model writes. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_p2p.replies.calls import CallFormat
 from cosine_p2p.replies.gemma_calls import GemmaCalls
+from cosine_p2p.replies.harmony import channel_rule
 from cosine_p2p.replies.json_calls import JsonCalls
 from cosine_p2p.replies.named_calls import NamedCalls
 from cosine_p2p.replies.pythonic_calls import PythonicCalls
 from cosine_p2p.replies.reasoning import ReasoningMarks, reasoning_of
+from cosine_p2p.replies.rules import Rules, Split
 from cosine_p2p.replies.tagged_calls import TaggedCalls
 
-HERMES: Final = JsonCalls(begins=("<tool_call>",), ends=("</tool_call>",))
+HERMES: Final = JsonCalls(begins=("<tool_call>",), ends=("</tool_call>",), around="\n")
 """What is asked of models whose template knows no tools, too."""
+
+LFM: Final = PythonicCalls(begins=("<|tool_call_start|>",), ends="<|tool_call_end|>")
 
 
 def _arg_pairs(suffix: str, *, opens: str = "", closes: str = "", name_ends: str = "") -> TaggedCalls:
@@ -27,10 +32,11 @@ def _arg_pairs(suffix: str, *, opens: str = "", closes: str = "", name_ends: str
         value_ends=f"</arg_value{suffix}>",
         ends=f"</tool_call{suffix}>",
         closes=closes,
+        in_section=bool(opens),
     )
 
 
-def _invocations(mark: str, *, section: str) -> TaggedCalls:
+def _invocations(mark: str, *, section: str, says_kind: bool = False) -> TaggedCalls:
     """Calls and parameters with a name in quotes, as MiniMax and DeepSeek V3.2 write them."""
     return TaggedCalls(
         opens=f"<{section}>",
@@ -41,6 +47,8 @@ def _invocations(mark: str, *, section: str) -> TaggedCalls:
         value_ends=f"</{mark}parameter>",
         ends=f"</{mark}invoke>",
         closes=f"</{section}>",
+        in_section=True,
+        says_kind=('" string="true"', '" string="false"') if says_kind else ('"', '"'),
     )
 
 
@@ -71,6 +79,10 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             value_ends="<|close|>argument<|sep|>",
             ends="<|close|>call<|sep|>",
             closes="<|close|>tools<|sep|>",
+            lined=False,
+            in_section=True,
+            after_name='" index="1"',
+            says_kind=('" type="string"', '" type="object"'),
         ),
     ),
     (
@@ -81,6 +93,8 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             arguments="<|tool_call_argument_begin|>",
             ends=("<|tool_call_end|>",),
             closes="<|tool_calls_section_end|>",
+            before=r"functions\.",
+            after=r":[0-9]{1,3}",
         ),
     ),
     (
@@ -92,6 +106,7 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             arguments="<|tool_call:args|>",
             ends=("<|tool_call:end|>",),
             closes="<|calls|>",
+            before="[a-z0-9]{10}",
         ),
     ),
     (("<|tool_call>call:",), GemmaCalls(begins="<|tool_call>call:", ends="<tool_call|>", quote='<|"|>')),
@@ -99,8 +114,8 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
         ("<start_function_call>",),
         GemmaCalls(begins="<start_function_call>call:", ends="<end_function_call>", quote="<escape>"),
     ),
-    (("｜DSML｜", "function_calls"), _invocations("｜DSML｜", section="｜DSML｜function_calls")),
-    (("｜DSML｜",), _invocations("｜DSML｜", section="｜DSML｜tool_calls")),
+    (("｜DSML｜", "function_calls"), _invocations("｜DSML｜", section="｜DSML｜function_calls", says_kind=True)),
+    (("｜DSML｜",), _invocations("｜DSML｜", section="｜DSML｜tool_calls", says_kind=True)),
     (
         ("<｜tool▁call▁begin｜>", "```json"),
         NamedCalls(
@@ -108,7 +123,8 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             begins="<｜tool▁call▁begin｜>",
             names="<｜tool▁sep｜>",
             arguments="\n```json\n",
-            ends=("```", "<｜tool▁call▁end｜>"),
+            ends=("\n```", "<｜tool▁call▁end｜>"),
+            before="function",
             closes="<｜tool▁calls▁end｜>",
         ),
     ),
@@ -123,23 +139,38 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
         ),
     ),
     (("[TOOL_CALLS]", "[ARGS]"), NamedCalls(begins="[TOOL_CALLS]", identity="[CALL_ID]", arguments="[ARGS]")),
-    (("[TOOL_CALLS]",), JsonCalls(begins=("[TOOL_CALLS]",))),
-    (("<|START_ACTION|>",), JsonCalls(begins=("<|START_ACTION|>",), ends=("<|END_ACTION|>",))),
+    (("[TOOL_CALLS]",), JsonCalls(begins=("[TOOL_CALLS]",), in_list=True)),
+    (
+        ("<|START_ACTION|>",),
+        JsonCalls(
+            begins=("<|START_ACTION|>",),
+            ends=("<|END_ACTION|>",),
+            name="tool_name",
+            arguments="parameters",
+            in_list=True,
+        ),
+    ),
     (
         ("Action:", "```json", "tool_name"),
-        JsonCalls(begins=("Action: ```json", "Action:```json", "Action:\n```json"), ends=("```",)),
+        JsonCalls(
+            begins=("Action: ```json", "Action:```json", "Action:\n```json"),
+            ends=("```",),
+            name="tool_name",
+            arguments="parameters",
+            in_list=True,
+            around="\n",
+        ),
     ),
-    (("<|tool_list_start|>",), PythonicCalls(begins=("<|tool_call_start|>",), ends="<|tool_call_end|>")),
-    (("<|tool_call_start|>",), PythonicCalls(begins=("<|tool_call_start|>",), ends="<|tool_call_end|>")),
+    *((sign, LFM) for sign in (("<|tool_list_start|>",), ("<|tool_call_start|>",), ("List of tools: [",))),
     (("<seed:tool_call>",), _functions("<seed:tool_call>", "</seed:tool_call>", on_lines=False)),
     (("<minimax:tool_call>",), _invocations("", section="minimax:tool_call")),
     (("<atem:function_calls>",), _invocations("atem:", section="atem:function_calls")),
     (
         ("<|tools_prefix|>",),
-        JsonCalls(begins=("<|tools_prefix|>",), ends=("<|tools_suffix|>",), is_named_by_key=True),
+        JsonCalls(begins=("<|tools_prefix|>",), ends=("<|tools_suffix|>",), is_named_by_key=True, in_list=True),
     ),
     (
-        ("<arg_key:opensource>",),
+        (":opensource",),
         _arg_pairs(
             ":opensource",
             opens="<tool_calls:opensource>",
@@ -157,21 +188,29 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             key_ends='">',
             value_ends="</param>",
             ends="</function>",
+            lined=False,
         ),
     ),
     (("<function=", "<parameter="), _functions("<tool_call>", "</tool_call>", on_lines=True)),
     (("<function=",), NamedCalls(begins="<function=", arguments=">", ends=("</function>",))),
-    (("<TOOLCALL>",), JsonCalls(begins=("<TOOLCALL>",), ends=("</TOOLCALL>",))),
+    (("<TOOLCALL>",), JsonCalls(begins=("<TOOLCALL>",), ends=("</TOOLCALL>",), in_list=True)),
     (("<|function_call|>",), JsonCalls(begins=("<|function_call|>",))),
-    (("function call<|role_sep|>",), JsonCalls(begins=("<|message_sep|>\n\nfunction call<|role_sep|>\n",))),
-    (("functools[",), JsonCalls(begins=("functools",))),
-    (("<tool_calls>",), JsonCalls(begins=("<tool_calls>",), ends=("</tool_calls>",))),
+    (("function call", "<|role_sep|>"), JsonCalls(begins=("<|message_sep|>\n\nfunction call<|role_sep|>\n",))),
+    (("functools[",), JsonCalls(begins=("functools",), in_list=True)),
+    (
+        ("<tool_calls>", "<tool_calls>["),
+        JsonCalls(begins=("<tool_calls>",), ends=("</tool_calls>",), in_list=True),
+    ),
+    (("<tool_calls>",), JsonCalls(begins=("<tool_calls>",), ends=("</tool_calls>",), around="\n")),
     (("<tool_call>",), HERMES),
-    (("<|tool_call|>", "<|/tool_call|>"), JsonCalls(begins=("<|tool_call|>",), ends=("<|/tool_call|>",))),
-    (("<|tool_call|>",), JsonCalls(begins=("<|tool_call|>",))),
-    (("[func_name1(",), PythonicCalls(begins=("<|python_tag|>", "["))),
-    (("<|python_tag|>",), JsonCalls(begins=("<|python_tag|>", "{"))),
-    (('"parameters": ',), JsonCalls(begins=("{",))),
+    (
+        ("<|tool_call|>", "<|/tool_call|>"),
+        JsonCalls(begins=("<|tool_call|>",), ends=("<|/tool_call|>",), in_list=True),
+    ),
+    (("<|tool_call|>",), JsonCalls(begins=("<|tool_call|>",), in_list=True)),
+    (("[func_name1(",), PythonicCalls(begins=("[", "<|python_tag|>"))),
+    (("<|python_tag|>",), JsonCalls(begins=("{", "<|python_tag|>"), arguments="parameters")),
+    (('"parameters": ',), JsonCalls(begins=("{",), arguments="parameters")),
 )
 """The formats, each with what a template has in it whose model writes so; the first that fits counts."""
 
@@ -186,6 +225,23 @@ class Dialect:
     calls: CallFormat | None
     reasoning: ReasoningMarks | None
     in_channels: bool = False
+
+    def grammar(self, split: Split, tools: Mapping[str, Any], *, several: bool, is_thinking: bool) -> str:
+        """A grammar of Lark for replies that call a tool, and another one if there may be `several`.
+
+        `is_thinking` says that the reply goes on with reasoning; else it may begin with some.
+        """
+        rules = Rules(split)
+        if self.in_channels:
+            return rules.grammar(channel_rule(rules, tools))
+        assert self.calls is not None
+        calls = self.calls.rule(rules, tools, several=several)
+        if self.reasoning is None:
+            return rules.grammar(calls)
+        thought = f"{rules.text_before(self.reasoning.ends)} /[ \\n]{{0,4}}/"
+        if is_thinking:
+            return rules.grammar(f"{thought} {calls}")
+        return rules.grammar(f"({rules.mark(self.reasoning.begins)} {thought})? {calls}")
 
     @classmethod
     def of(cls, template: str) -> "Dialect":

@@ -1,12 +1,13 @@
 """Calls of Gemma 4 and FunctionGemma: `call:name{key:value}`, with marks for quotes and keys without any."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, kinds_of, parameters_of, resolved, written
 from cosine_p2p.replies.intake import Intake, Reading
+from cosine_p2p.replies.rules import Rules
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
@@ -57,6 +58,41 @@ class GemmaCalls:
         if mark:
             calls.end()
         return True
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """As `CallFormat.rule`."""
+        calls = []
+        for name, schema in tools.items():
+            arguments = self._value(rules, {**(schema or {}), "type": "object"}, schema)
+            calls.append(f"{rules.mark(f'{self.begins}{name}')} {arguments}")
+        call = f"{rules.one_of(calls)} {rules.mark(self.ends)}"
+        return f"({call})+" if several else call
+
+    def _value(self, rules: Rules, schema: Any, within: Any) -> str:
+        """An expression for a value by a schema."""
+        own = resolved(schema, within)
+        kinds = kinds_of(own, within)
+        comma = rules.mark(",")
+        if "enum" in own:
+            return rules.one_of([rules.mark(self._written(each)) for each in own["enum"]])
+        if "string" in kinds:
+            return f"{rules.mark(self.quote)} {rules.text_before(self.quote, schema=own)}"
+        if "array" in kinds:
+            item = self._value(rules, own.get("items"), within)
+            fewest = own.get("minItems", 0)
+            items = f"{item} ({comma} {item})*" if fewest < 2 else f" {comma} ".join([item] * fewest)
+            return f"{rules.mark('[')} {items if fewest else f'({items})?'} {rules.mark(']')}"
+        if "object" in kinds:
+            properties, needed = parameters_of(own)
+            values = {
+                name: f"{rules.mark(f'{name}:')} {self._value(rules, of, within)}"
+                for name, of in properties.items()
+            }
+            return f"{rules.mark('{')} {rules.fields(values, needed, ',')} {rules.mark('}')}"
+        return rules.json({"type": "number"} if not kinds else own, within)
+
+    def _written(self, value: Any) -> str:
+        return f"{self.quote}{value}{self.quote}" if isinstance(value, str) else written(value)
 
 
 def _tokens(text: str, quote: str) -> Iterator[str]:

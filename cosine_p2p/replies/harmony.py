@@ -5,11 +5,13 @@ See OpenAI's description of the format, https://cookbook.openai.com/articles/ope
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls
 from cosine_p2p.replies.intake import Intake, Reading, told
 from cosine_p2p.replies.parts import Content, Reasoning
+from cosine_p2p.replies.rules import Rules
 
 MESSAGE: Final = "<|message|>"
 STARTS: Final = ("<|channel|>", "<|start|>", " to=", MESSAGE)
@@ -64,3 +66,17 @@ def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
         if mark or intake.is_over:
             return
         yield None
+
+
+def channel_rule(rules: Rules, tools: Mapping[str, Any]) -> str:
+    """An expression of a grammar for a reply that calls one of these tools, and may think before.
+
+    What ends a call ends the reply, and is no part of the grammar.
+    """
+    calls = [
+        f"{rules.mark(f'<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>')} "
+        f"{rules.arguments(schema)}"
+        for name, schema in tools.items()
+    ]
+    thought = f"{rules.mark('<|channel|>analysis<|message|>')} {rules.text_before('<|end|><|start|>assistant')}"
+    return f"({thought})? {rules.one_of(calls)}"

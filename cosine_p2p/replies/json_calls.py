@@ -1,12 +1,13 @@
 """Calls as objects of JSON with a name and arguments: Hermes, Qwen, Llama 3, Granite, Command R and many more."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_p2p.replies.calls import Calls
 from cosine_p2p.replies.intake import Intake, Reading, told
+from cosine_p2p.replies.rules import Rules
 
 NAMES: Final = ("name", "tool_name")
 ARGUMENTS: Final = ("arguments", "parameters", "args")
@@ -19,12 +20,17 @@ class JsonCalls:
     """One object or several, alone, in a list, or one after the other, between marks.
 
     A call that begins with a bracket alone must name a tool that there is. With `is_named_by_key` an object has the
-    name of the function as its one key.
+    name of the function as its one key. Calls are read with any names of entries; `name` and `arguments` are those
+    that the family writes, `in_list` where all calls are in one, and `around` what stands between marks and calls.
     """
 
     begins: tuple[str, ...]
     ends: tuple[str, ...] = ()
     is_named_by_key: bool = False
+    name: str = "name"
+    arguments: str = "arguments"
+    in_list: bool = False
+    around: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -61,6 +67,27 @@ class JsonCalls:
                 break
         intake.at = after
         return calls.begun > begun
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """As `CallFormat.rule`."""
+        call = rules.one_of([self._call(rules, name, schema) for name, schema in tools.items()])
+        is_bare = self.begins[0] in ("{", "[")
+        begin = rules.mark(("" if is_bare else self.begins[0]) + self.around + ("[" if self.in_list else ""))
+        end = rules.mark(("]" if self.in_list else "") + self.around + (self.ends[0] if self.ends else ""))
+        if self.in_list:
+            more = f"({rules.mark(', ')} {call})*" if several else ""
+            return f"{begin} {call} {more} {end}"
+        one = f"{begin} {call} {end}"
+        # Where nothing ends a call another one could only be told from words by what follows it.
+        return f"{one} ({rules.mark(self.around)} {one})*" if several and self.ends else one
+
+    def _call(self, rules: Rules, name: str, schema: Any) -> str:
+        """An expression for a call of one function."""
+        arguments = rules.arguments(schema)
+        if self.is_named_by_key:
+            return f"{rules.mark(f'{{{json.dumps(name)}: ')} {arguments} {rules.mark('}')}"
+        head = f'{{"{self.name}": {json.dumps(name)}, "{self.arguments}": '
+        return f"{rules.mark(head)} {arguments} {rules.mark('}')}"
 
     def _read_object(self, intake: Intake, calls: Calls, *, is_bare: bool) -> Reading[bool]:
         """One call. False if its object is none, as far as it tells by its name."""

@@ -1,11 +1,13 @@
 """Calls as a name and then the JSON of its arguments: Mistral, DeepSeek, Kimi K2, Functionary, Solar."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls
 from cosine_p2p.replies.intake import Intake, Reading, told
+from cosine_p2p.replies.rules import Rules
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 _NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
@@ -16,7 +18,8 @@ _NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
 class NamedCalls:
     """`begins` name `arguments` JSON `ends`, in a section from `opens` to `closes` where there is one.
 
-    What stands before `names`, if it has come, is not the name, nor what stands from `identity` on.
+    What stands before `names`, if it has come, is not the name, nor what stands from `identity` on. `before` and
+    `after` are regular expressions for what the family writes around a name, besides.
     """
 
     begins: str
@@ -26,6 +29,8 @@ class NamedCalls:
     ends: tuple[str, ...] = ()
     opens: str = ""
     closes: str = ""
+    before: str = ""
+    after: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -64,10 +69,21 @@ class NamedCalls:
             after = intake.at
             for end in self.ends:
                 yield from intake.blank()
-                if (yield from intake.takes(end)):
+                if (yield from intake.takes(end.strip())):
                     after = intake.at
         intake.at = after
         return calls.begun > begun
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """As `CallFormat.rule`."""
+        calls = []
+        for name, schema in tools.items():
+            before, after = (f"/{each}/" if each else "" for each in (self.before, self.after))
+            between = "" if self.arguments == "{" else rules.mark(self.arguments)
+            named = f"{before} {rules.mark(self.names + name)} {after}"
+            calls.append(f"{rules.mark(self.begins)} {named} {between} {rules.arguments(schema)}")
+        call = f"{rules.one_of(calls)} {rules.mark(''.join(self.ends))}"
+        return f"{rules.mark(self.opens)} {f'({call})+' if several else call} {rules.mark(self.closes)}"
 
     def _named(self, head: str) -> tuple[str, str]:
         """The name in what stands before arguments, and the identity that it is, if it is one; empty for none."""

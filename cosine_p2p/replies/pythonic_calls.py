@@ -2,12 +2,13 @@
 
 import ast
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, parameters_of, written
 from cosine_p2p.replies.intake import Intake, Reading
+from cosine_p2p.replies.rules import Rules
 
 _NAME: Final = re.compile(r"[\w.\-]+")
 
@@ -61,6 +62,19 @@ class PythonicCalls:
                     after = intake.at
         intake.at = after
         return calls.begun > begun
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """As `CallFormat.rule`. Values are JSON, which is read as well."""
+        calls = []
+        for name, schema in tools.items():
+            properties, needed = parameters_of(schema)
+            values = {each: f"{rules.mark(f'{each}=')} {rules.json(of, schema)}" for each, of in properties.items()}
+            arguments = rules.fields(values, needed, ", ")
+            calls.append(f"{rules.mark(f'{name}(')} {arguments} {rules.mark(')')}")
+        call = rules.one_of(calls)
+        begin = rules.mark("[" if self.begins[0] == "[" else f"{self.begins[0]}[")
+        more = f"({rules.mark(', ')} {call})*" if several else ""
+        return f"{begin} {call} {more} {rules.mark(f']{self.ends}')}"
 
     def _read_arguments(self, intake: Intake, calls: Calls) -> Reading[bool]:
         """The arguments up to the bracket that ends them; false where the text ends before."""

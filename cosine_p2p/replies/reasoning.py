@@ -38,7 +38,7 @@ KNOWN: Final = (
     ReasoningMarks(begins="[THINK]", ends="[/THINK]"),
     ReasoningMarks(begins="<seed:think>", ends="</seed:think>"),
     ReasoningMarks(begins="<mm:think>", ends="</mm:think>"),
-    ReasoningMarks(begins="<think:opensource>", ends="</think:opensource>"),
+    ReasoningMarks(begins="<think:opensource>", ends="</think:opensource>", signs=(":opensource",)),
     ReasoningMarks(
         begins="<|START_THINKING|>",
         ends="<|END_THINKING|>",

@@ -2,12 +2,13 @@
 
 import ast
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, parameter_kinds, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, kinds_of, parameter_kinds, parameters_of, resolved, written
 from cosine_p2p.replies.intake import Intake, Reading
+from cosine_p2p.replies.rules import Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,10 @@ class TaggedCalls:
     `opens` and `closes` stand around one call or several. Where nothing ends a name, the first argument does. A
     quote ends names of calls and arguments too, and what follows it may say the type of the value. Values
     `on_lines` have a line break before and after them, which are no part of them.
+
+    The family writes tags in lines where they are `lined`, several calls in one section where it is `in_section`,
+    `after_name` what belongs to a call's name, and what `says_kind` after that of an argument: of a text, and of
+    another value.
     """
 
     begins: str
@@ -29,6 +34,10 @@ class TaggedCalls:
     opens: str = ""
     closes: str = ""
     on_lines: bool = False
+    lined: bool = True
+    in_section: bool = False
+    after_name: str = ""
+    says_kind: tuple[str, str] = ("", "")
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -66,6 +75,44 @@ class TaggedCalls:
             after = intake.at
         intake.at = after
         return calls.begun > begun
+
+    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
+        """As `CallFormat.rule`. Arguments come in the order of the schema."""
+        line = "\n" if self.lined else ""
+        calls = []
+        for name, schema in tools.items():
+            properties, needed = parameters_of(schema)
+            arguments = [
+                self._argument(rules, each, of, schema) + ("" if each in needed else "?")
+                for each, of in properties.items()
+            ]
+            begun = rules.mark(f"{self.begins}{name}{self.after_name}{self.name_ends}{line}")
+            calls.append(f"{begun} {' '.join(arguments)} {rules.mark(self.ends)}")
+        call = rules.one_of(calls)
+        opens = rules.mark(f"{self.opens}{line}" if self.opens else "")
+        closes = rules.mark(f"{line}{self.closes}" if self.closes else "")
+        again = rules.mark(line)
+        if self.in_section:
+            return f"{opens} {call} {f'({again} {call})*' if several else ''} {closes}"
+        return f"{opens} {call} {closes} {f'({again} {opens} {call} {closes})*' if several else ''}"
+
+    def _argument(self, rules: Rules, name: str, schema: Any, within: Any) -> str:
+        """An expression for an argument, in brackets."""
+        line, inner = "\n" if self.lined else "", "\n" if self.on_lines else ""
+        own = resolved(schema, within)
+        is_text = "string" in kinds_of(own, within)
+        listed = own.get("enum")
+        head = f"{self.key}{name}{self.says_kind[not is_text]}{self.key_ends}"
+        head += f"{line}{self.value_begins}" if self.value_begins else ""
+        end = f"{inner}{self.value_ends}"
+        if is_text and isinstance(listed, list):
+            texts = [each if isinstance(each, str) else written(each) for each in listed]
+            value = f"{rules.one_of([rules.mark(each) for each in texts])} {rules.mark(end)}"
+        elif is_text:
+            value = rules.text_before(end, schema=own)
+        else:
+            value = f"{rules.json(schema, within)} {rules.mark(end)}"
+        return f"({rules.mark(head + inner)} {value} {rules.mark(line)})"
 
     def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
         """The arguments of a call, as an object; false where the text ends before the call."""

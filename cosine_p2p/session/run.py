@@ -21,7 +21,7 @@ from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
-from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
+from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
@@ -72,6 +72,7 @@ class Run:
         stops = [text for text in stop if text]
         self._assembler = TextAssembler(codec, self.request.prompt, stops, shows_special=reply is not None)
         self._reader = None if reply is None else reply.reader(partial(call_id, self._session.d_0))
+        self._is_forced = reply is not None and reply.grammar is not None
         self._parts: list[Part] = []
         self._reasoning_tokens = 0
         self._began_s = asyncio.get_running_loop().time()
@@ -147,8 +148,8 @@ class Run:
                 async for tokens in shown:
                     yield tokens
                 return
-            except GenerationTimedOut:
-                raise
+            except (GenerationTimedOut, OptionRefused) as ended:
+                raise self._as_asked(ended) from None
             except TextAccused:
                 # What its author has signed may convict it.
                 self._audit = self._begin_audit(self._session, share=1.0) if self._begin_audit else None
@@ -166,6 +167,12 @@ class Run:
                 await asyncio.gather(*warming, return_exceptions=True)
                 await shown.aclose()
                 await stream.aclose()
+
+    def _as_asked(self, ended: GenerationTimedOut | OptionRefused) -> Exception:
+        """An error by what the user gave, who knows nothing of the grammar that was made of tools."""
+        if self._is_forced and isinstance(ended, OptionRefused):
+            return OptionRefused("tools", f"A call of these tools cannot be forced: {ended}")
+        return ended
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
         """One chunk for every run of tokens from one source.

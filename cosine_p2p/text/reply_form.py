@@ -13,12 +13,16 @@ from cosine_protocol.errors import OptionRefused, PromptRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """How a reply is read: the dialect, the tools that it may call, and whether it goes on with reasoning."""
+    """How a reply is read: the dialect, the tools that it may call, and whether it goes on with reasoning.
+
+    With a `grammar` it must be what that says, a call of a tool.
+    """
 
     dialect: Dialect
     tools: Mapping[str, Any]
     is_thinking: bool = False
     most_calls: int | None = None
+    grammar: str | None = None
 
     def reader(self, call_id: Callable[[int], str]) -> ReplyReader:
         """A reader of one reply."""
@@ -70,9 +74,30 @@ def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) 
     said = last["content"] if last["role"] == "assistant" else ""
     if not said.strip() or not prompt.rstrip().endswith(said.strip()):
         said = ""
-    return ReplyForm(
+    form = ReplyForm(
         dialect=dialect,
         tools=tools,
         is_thinking=dialect.reasoning is not None and dialect.reasoning.is_open(prompt, said=said),
         most_calls=None if chat.calls_in_parallel else 1,
     )
+    match chat.tool_choice:
+        case NamedTool(name):
+            return replace(form, grammar=_grammar(codec, form, {name: tools[name]}, several=False))
+        case ToolChoice.REQUIRED:
+            return replace(form, grammar=_grammar(codec, form, tools, several=chat.calls_in_parallel))
+    return form
+
+
+def _grammar(codec: TextTokenizer, form: ReplyForm, tools: Mapping[str, Any], *, several: bool) -> str:
+    """The grammar of a reply that calls one of these tools."""
+
+    def split(text: str) -> list[str | int]:
+        pieces: list[str | int] = []
+        for token in codec.encode(text, add_special_tokens=False):
+            special = codec.special_text(token)
+            if special and special in text:
+                before, _, text = text.partition(special)
+                pieces += [before, token] if before else [token]
+        return [*pieces, text] if text else pieces
+
+    return form.dialect.grammar(split, tools, several=several, is_thinking=form.is_thinking)

@@ -182,10 +182,11 @@ def read_chat(body: Body) -> Chat:
     documents = body.get("documents")
     if not isinstance(documents, list | None) or not all(isinstance(each, dict) for each in documents or []):
         raise bad_value("documents", "documents must be a list of objects.")
+    tool_choice, tools = read_tool_choice(body, read_tools(body))
     return Chat(
         messages,
-        tools=read_tools(body),
-        tool_choice=read_tool_choice(body),
+        tools=tools,
+        tool_choice=tool_choice,
         calls_in_parallel=stated_flag(body, "parallel_tool_calls") is not False,
         documents=unicode_throughout(documents, "documents"),
         add_generation_prompt=begins is not False,

@@ -1,10 +1,11 @@
 """The tools of a chat, and whether they are called, as bodies say it."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
-from cosine_node.gateway.body import Body, is_unicode, text, unicode_throughout
-from cosine_p2p.request.chat import ToolChoice
+from cosine_node.gateway.body import Body, ascii_name, is_unicode, text, unicode_throughout
+from cosine_p2p.request.chat import NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
 """As OpenAI's API."""
@@ -34,11 +35,37 @@ def read_tools(body: Body) -> list[dict[str, Any]] | None:
     return found
 
 
-def read_tool_choice(body: Body) -> ToolChoice:
-    """Whether functions are called. Raises `ApiError`."""
+def read_tool_choice(
+    body: Body, tools: Sequence[dict[str, Any]] | None
+) -> tuple[ToolChoice | NamedTool, Sequence[dict[str, Any]] | None]:
+    """Whether functions are called, and which of the tools may be. Raises `ApiError`."""
     choice = body.get("tool_choice")
-    if choice in (None, "auto"):
-        return ToolChoice.AUTO
-    if choice == "none":
-        return ToolChoice.NONE
-    raise unsupported("tool_choice", "tool_choice must be none or auto.")
+    match choice:
+        case None:
+            return ToolChoice.AUTO, tools
+        case "none" | "auto" | "required":
+            if choice == "required" and not tools:
+                raise bad_value("tool_choice", "tool_choice required needs tools to choose from.")
+            return ToolChoice(choice), tools
+        case {"type": "function", "function": {"name": str(name)}}:
+            return NamedTool(_known(name, tools)), tools
+        case {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(allowed)},
+        }:
+            names = {_known(_name_of(each), tools) for each in allowed}
+            return ToolChoice(mode), [each for each in tools or () if each["function"]["name"] in names]
+    raise bad_value("tool_choice", "tool_choice must be none, auto, required, a function, or allowed_tools.")
+
+
+def _name_of(tool: Any) -> str:
+    match tool:
+        case {"function": {"name": str(name)}}:
+            return name
+    raise bad_value("tool_choice", "The tools of tool_choice must be functions with a name.")
+
+
+def _known(name: str, tools: Sequence[dict[str, Any]] | None) -> str:
+    if name not in {each["function"]["name"] for each in tools or ()}:
+        raise bad_value("tool_choice", f"tool_choice names {ascii_name(name)}, which is none of the tools.")
+    return name

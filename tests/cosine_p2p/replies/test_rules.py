@@ -1,0 +1,151 @@
+"""What a family's grammar allows is a call in its own format, with arguments that the tool's schema allows."""
+
+import json
+import random
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
+
+import pytest
+from jsonschema import validate
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from cosine_p2p.replies.dialects import FORMATS, GENERIC, HERMES, Dialect
+from cosine_p2p.replies.harmony import TOLD as OF_CHANNELS
+from cosine_p2p.replies.parts import Part, Reply
+from cosine_p2p.replies.reader import ReplyReader
+from cosine_p2p.replies.reasoning import KNOWN, ReasoningMarks
+
+llguidance = pytest.importorskip("llguidance")
+
+THINK: Final = KNOWN[-1]
+TOOLS: Final[dict[str, Any]] = {
+    "now": None,
+    "weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 12},
+            "days": {"type": "integer", "minimum": 1, "maximum": 99},
+            "unit": {"enum": ["C", "F"]},
+            "code": {"type": "string", "pattern": "^[a-c]{2}$"},
+            "places": {"type": "array", "items": {"$ref": "#/$defs/place"}, "maxItems": 2},
+            "near": {"$ref": "#/$defs/place"},
+            "is_new": {"type": "boolean"},
+        },
+        "required": ["city", "days"],
+        "$defs": {"place": {"type": "string", "maxLength": 4}},
+    },
+    "search.all": {"type": "object", "properties": {"limit": {"type": "number"}}},
+}
+MARKS: Final = ("[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
+BRIEF: Final = frozenset('"}])<,|\n[')
+"""Letters by which a text comes to its end."""
+CHANNEL_ENDS: Final = "<|end|><|start|>assistant"
+END: Final = "<end>"
+MAX_TOKENS: Final = 3000
+
+
+@cache
+def tokenizer(*, has_special: bool) -> Tokenizer:
+    """One of bytes; the marks of formats are special tokens of its own, or are written letter by letter."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    told = {mark.strip() for _, form in FORMATS for mark in form.told if mark.startswith("<") and "|" in mark}
+    told |= {mark for marks in KNOWN for mark in marks.told} | set(MARKS)
+    tags = sorted(mark for mark in told if mark.endswith(("|>", "]", ">")) and " " not in mark and "\n" not in mark)
+    made.add_special_tokens([AddedToken(END, special=True)])
+    if has_special:
+        made.add_special_tokens(
+            [AddedToken(each, special=True) for each in dict.fromkeys((*tags, *OF_CHANNELS[:2], *OF_CHANNELS[3:]))]
+        )
+    return made
+
+
+def split(made: Tokenizer, text: str) -> Sequence[str | int]:
+    special = {token.content: at for at, token in made.get_added_tokens_decoder().items()}
+    pieces: list[str | int] = []
+    while text:
+        found = [(text.find(mark), -len(mark), mark) for mark in special if mark in text]
+        place, _, mark = min(found, default=(len(text), 0, ""))
+        pieces += [text[:place]] if place else []
+        pieces += [special[mark]] if mark else []
+        text = text[place + len(mark) :]
+    return pieces
+
+
+def written(made: Tokenizer, grammar: str, marks: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
+    """A text that the grammar allows, by chance and with marks now and then; each special token is a piece."""
+    known = llguidance.LLTokenizer(made.to_str(), eos_token=made.token_to_id(END))
+    matcher = llguidance.LLMatcher(known, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), (matcher.get_error(), grammar)
+    special = made.get_added_tokens_decoder()
+    tokens: list[int] = []
+    while not (matcher.is_accepting() and (rng.random() < 0.3 or matcher.is_stopped())):
+        assert len(tokens) < MAX_TOKENS
+        mark = made.encode(rng.choice(marks), add_special_tokens=False).ids
+        if rng.random() < 0.2 and matcher.deep_copy().try_consume_tokens(mark) == len(mark):
+            matcher.try_consume_tokens(mark)
+            tokens += mark
+            continue
+        mask = matcher.compute_logit_bias()
+        allowed = [token for token, bias in enumerate(mask) if bias and made.id_to_token(token) not in (None, END)]
+        # Letters that can be read; and those that end a text more often than others.
+        allowed = [each for each in allowed if each in special or made.id_to_token(each) in _READABLE] or allowed
+        weights = [30 if each in special or made.id_to_token(each) in BRIEF else 1 for each in allowed]
+        (token,) = rng.choices(allowed, weights)
+        assert matcher.try_consume_tokens([token]) == 1
+        tokens.append(token)
+    pieces: list[tuple[str, bool]] = []
+    for is_special, run in groupby(tokens, key=special.__contains__):
+        here = list(run)
+        pieces += [(special[token].content, True) for token in here] if is_special else [(made.decode(here), False)]
+    return pieces
+
+
+_READABLE: Final = frozenset(chr(code) for code in range(33, 127)) | {"Ġ", "Ċ"}
+
+
+def read(pieces: Sequence[tuple[str, bool]], dialect: Dialect, *, is_thinking: bool = False) -> Reply:
+    reader = ReplyReader(dialect, tools=TOOLS, call_id=str, is_thinking=is_thinking)
+    parts: list[Part] = []
+    for text, is_special in pieces:
+        parts += reader.add(text, is_special=is_special)
+    return Reply.of([*parts, *reader.finish()])
+
+
+@pytest.mark.parametrize("has_special", [False, True])
+@pytest.mark.parametrize("form", [*dict.fromkeys(form for _, form in FORMATS), GENERIC, None])
+def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form: Any, has_special: bool) -> None:
+    # Channels are made of special tokens in every tokenizer that has any.
+    made, rng = tokenizer(has_special=has_special or form is None), random.Random(str(form))
+    for number in range(6):
+        marks: ReasoningMarks | None = THINK if number % 3 else None
+        is_thinking = number % 3 == 2
+        dialect = Dialect(form, marks) if form else Dialect(None, None, in_channels=True)
+        several = number % 2 == 0
+        grammar = dialect.grammar(
+            lambda text: split(made, text), TOOLS, several=several, is_thinking=is_thinking and form is not None
+        )
+        pieces = written(
+            made,
+            grammar,
+            [*filter(None, (*THINK.told, *(form.told if form else (*OF_CHANNELS, CHANNEL_ENDS))))],
+            rng,
+        )
+        reply = read(pieces, dialect, is_thinking=is_thinking and form is not None)
+        told = "".join(text for text, _ in pieces)
+        assert reply.tool_calls and not reply.content, told
+        assert several or len(reply.tool_calls) == 1
+        for call in reply.tool_calls:
+            validate(json.loads(call.arguments), TOOLS[call.name] or {"type": "object"})
+
+
+def test_what_is_forced_may_be_one_tool_alone() -> None:
+    made = tokenizer(has_special=False)
+    grammar = Dialect(HERMES, None).grammar(
+        lambda text: split(made, text), {"now": None}, several=False, is_thinking=False
+    )
+    pieces = written(made, grammar, ["}"], random.Random(1))
+    assert [call.name for call in read(pieces, Dialect(HERMES, None)).tool_calls] == ["now"]
