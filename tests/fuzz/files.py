@@ -17,6 +17,8 @@ from cosine_node.doctor.model_files import read_folder
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import parse_object
+from cosine_node.gateway.messages.request import parse_message
+from cosine_node.gateway.responses.request import parse_response
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import detokenized, tokenized
 from cosine_node.gguf.file import GgufFile
@@ -305,12 +307,18 @@ def _template_seeds() -> list[bytes]:
 
 
 def check_body(data: bytes) -> None:
-    """The body of a request to the gateway, for chats and for plain texts; what is refused can be answered."""
+    """The body of a request to the gateway, in all its APIs; what is refused can be answered."""
     try:
         body = parse_object(data)
-        request = (parse_chat if "messages" in body else parse_completion)(body)
+        if "input" in body:
+            request = parse_response(body)
+        elif "max_tokens" in body and "messages" in body:
+            request = parse_message(body)
+        else:
+            request = (parse_chat if "messages" in body else parse_completion)(body)
         for choice in request.choices(seed=1):
-            json.dumps(json_safe([choice.prompt, choice.seed]), ensure_ascii=False).encode()
+            # A chat's choice of tools is no JSON; the texts in it are what counts.
+            json.dumps(json_safe([choice.prompt, choice.seed]), ensure_ascii=False, default=repr).encode()
     except ApiError as error:
         json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
         raise
@@ -380,7 +388,42 @@ def _body_seeds() -> list[bytes]:
         "max_tokens": 0,
         "add_special_tokens": False,
     }
-    return [json.dumps(body).encode() for body in (chat, plain, ids)]
+    response = {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "d"},
+            {"type": "custom_tool_call", "call_id": "e", "name": "g", "input": "h"},
+        ],
+        "instructions": "i",
+        "max_output_tokens": 5,
+        "tools": [
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
+            {"type": "custom", "name": "g", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        ],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "g"}]},
+        "text": {"format": {"type": "json_schema", "schema": {}}},
+        "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+    }
+    message = {
+        "max_tokens": 5,
+        "system": [{"type": "text", "text": "a"}],
+        "messages": [
+            {"role": "user", "content": "b"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"d": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "e"}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "g"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {}, "input_examples": [{"d": 2}]}],
+        "tool_choice": {"type": "tool", "name": "f"},
+        "thinking": {"type": "enabled"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "stop_sequences": ["x"],
+    }
+    return [json.dumps(body).encode() for body in (chat, plain, ids, response, message)]
 
 
 def check_address(data: bytes) -> None:

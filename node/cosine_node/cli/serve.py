@@ -1,4 +1,4 @@
-"""`cosine-node serve`: the swarm behind OpenAI's API."""
+"""`cosine-node serve`: the swarm behind OpenAI's and Anthropic's APIs."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -61,7 +61,7 @@ def serve(
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Serve OpenAI's API until interrupted; SIGTERM finishes what is under way and exits 0."""
+    """Serve OpenAI's and Anthropic's APIs until interrupted; SIGTERM finishes what is under way and exits 0."""
     from cosine_node.gateway.http.app import GatewayOptions
     from cosine_node.gateway.http.server import listening, serve_gateway
 

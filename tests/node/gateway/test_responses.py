@@ -11,12 +11,14 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from cosine_node.gateway.api_errors import ApiError, internal
+from cosine_node.gateway.choices import ChoicePart
 from cosine_node.gateway.responses.reply import response_writer
 from cosine_node.gateway.responses.request import DEFAULTS, parse_response
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
+from cosine_p2p.request.logprobs import LikelyToken, TokenLogprob
 from tests.node.gateway.gateways import MODEL, PROMPT, SLOW, Gateway, asked, text_of, with_gateway
-from tests.node.gateway.written import ALL_PARTS, Sent, reply_events, written
+from tests.node.gateway.written import ALL_PARTS, CHOICE, Sent, reply_events, written
 
 LOOK_UP: Final = {
     "type": "function",
@@ -182,8 +184,8 @@ def test_lengths_and_samplers_are_those_of_other_bodies() -> None:
         ({"conversation": "c"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": "message.output_text.logprobs"}, "include"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
         ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
         ({"tools": [LOOK_UP, LOOK_UP]}, "tools"),
@@ -265,6 +267,27 @@ def test_calls_of_custom_tools_and_of_a_namespace_are_told_as_such() -> None:
     assert (ask["type"], ask["namespace"], ask["name"]) == ("function_call", "agents", "ask")
     events = events_of(calls, body=tools)
     assert [event["delta"] for event in events if event["type"].endswith(".delta")] == ["a\nb", "{}"]
+
+
+def test_log_probabilities_are_told_of_what_is_said() -> None:
+    given = {"input": "hi", "stream": True, "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    wanted = parse_response(given)
+    assert wanted.asked["logprobs"] == 1
+    likely = LikelyToken(7, "b", (98,), -2.0)
+    tokens = [TokenLogprob(each, "a", (97,), -0.5, (likely,)) for each in range(4)]
+    parts: list[Part] = [Reasoning("hm"), Content(""), Content("aa"), Content(""), CallBegun(0, "c", "f")]
+    started, *events, finished = reply_events(parts)
+    weighed = [ChoicePart(CHOICE, part, (token,)) for part, token in zip(parts, [*tokens, tokens[0]], strict=True)]
+    assert len(events) == len(weighed)
+    told = written(partial(response_writer, given, wanted), [started, *weighed, finished]).events
+    for _, event in told:
+        EVENT.validate_python(event)
+    (delta,) = (event for name, event in told if name == "response.output_text.delta")
+    of_text = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    top = [{"token": "b", "logprob": -2.0, "bytes": [98]}]
+    assert delta["logprobs"] == [of_text | {"top_logprobs": top}] * 2
+    message = told[-1][1]["response"]["output"][1]
+    assert message["content"][0]["logprobs"] == delta["logprobs"]
 
 
 def test_the_events_of_a_stream_come_in_openais_order_and_add_up_to_the_response() -> None:

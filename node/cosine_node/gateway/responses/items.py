@@ -1,7 +1,7 @@
 """The output of a response as it grows: parts of a reply become items, and events that tell of them. Pure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,22 +59,32 @@ class Item(ABC):
         return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
 
 
+@dataclass
 class Message(Item):
-    """What the model says."""
+    """What the model says, with the log-probabilities of its tokens where they are asked for."""
+
+    logprobs: list[Json] = field(default_factory=list)
+    _new: list[Json] = field(default_factory=list)
+
+    def weigh(self, logprobs: Sequence[Json]) -> None:
+        """Take the log-probabilities of tokens, to be told with more text."""
+        self._new += logprobs
+        self.logprobs += logprobs
 
     def told(self, status: str) -> Json:
-        content = [] if status == "in_progress" else [_output_text(self.text)]
+        content = [] if status == "in_progress" else [_output_text(self.text, self.logprobs)]
         return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
 
     def opened(self) -> Iterator[Json]:
         yield self._event("content_part.added", content_index=0, part=_output_text(""))
 
     def grown(self, delta: str) -> Iterator[Json]:
-        yield self._event("output_text.delta", content_index=0, delta=delta, logprobs=[])
+        logprobs, self._new = self._new, []
+        yield self._event("output_text.delta", content_index=0, delta=delta, logprobs=logprobs)
 
     def closed(self) -> Iterator[Json]:
-        yield self._event("output_text.done", content_index=0, text=self.text, logprobs=[])
-        yield self._event("content_part.done", content_index=0, part=_output_text(self.text))
+        yield self._event("output_text.done", content_index=0, text=self.text, logprobs=self.logprobs)
+        yield self._event("content_part.done", content_index=0, part=_output_text(self.text, self.logprobs))
 
 
 class OpenReasoning(Item):
@@ -162,13 +172,25 @@ class Items:
         self._tools = tools
         self._reasoning = SummarizedReasoning if is_summarized else OpenReasoning
         self._open: Item | None = None
+        self._logprobs: list[Json] = []
         self.output: list[Json] = []
+
+    def weigh(self, logprobs: Sequence[Json]) -> None:
+        """Take the log-probabilities of the tokens of the next part; those of what is no message are not told."""
+        self._logprobs += logprobs
 
     def add(self, part: Part) -> Iterator[Json]:
         """The events of one more part."""
+        logprobs, self._logprobs = self._logprobs, []
         match part:
+            case Content(""):
+                # Tokens whose text is held back.
+                self._logprobs = logprobs
+                return
             case Content(text):
                 yield from self._go_on(Message, "msg")
+                assert isinstance(self._open, Message)
+                self._open.weigh(logprobs)
             case Reasoning(text):
                 yield from self._go_on(self._reasoning, "rs")
             case CallArguments(_, text):
@@ -210,8 +232,8 @@ class Items:
             self._open = None
 
 
-def _output_text(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _output_text(text: str, logprobs: Sequence[Json] = ()) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def _reasoning_text(text: str) -> Json:

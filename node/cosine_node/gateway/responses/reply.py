@@ -1,16 +1,19 @@
 """Replies of responses, whole and as events, and who writes them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
+from cosine_node.gateway.logprobs import ChatLogprobs
 from cosine_node.gateway.reply_writer import Json, ReplyWriter
 from cosine_node.gateway.responses.items import Items
 from cosine_node.gateway.responses.tools import Tools
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import Part
+from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.results import Generation
 
 
@@ -20,6 +23,9 @@ class ResponseWriter(ReplyWriter):
 
     items: Items
     told_again: Json
+
+    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
+        self.items.weigh([_weighed(each) for each in ChatLogprobs().of(logprobs, "")["content"]])
 
     async def _take_part(self, index: int, part: Part) -> None:
         for _ in self.items.add(part):
@@ -130,7 +136,7 @@ def told_again(body: Body, tools: Tools) -> Json:
         "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": list(tools.shown),
-        "top_logprobs": 0,
+        "top_logprobs": body.get("top_logprobs") or 0,
         "truncation": "disabled",
         "user": body.get("user"),
     }
@@ -145,6 +151,12 @@ def usage(done: Generation) -> Json:
         "output_tokens_details": {"reasoning_tokens": done.reasoning_tokens},
         "total_tokens": done.prompt_tokens + done.tokens,
     }
+
+
+def _weighed(token: Json) -> Json:
+    """A token of a chat's log-probabilities; a response always has its bytes, special ones none."""
+    top = [each | {"bytes": each["bytes"] or []} for each in token["top_logprobs"]]
+    return token | {"bytes": token["bytes"] or [], "top_logprobs": top}
 
 
 def _status(done: Generation) -> str:

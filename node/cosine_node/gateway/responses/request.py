@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text
+from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text, whole
 from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
@@ -16,6 +16,7 @@ from cosine_node.gateway.turns import Turns
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.limits import MAX_TOP_LOGPROBS
 
 Json = dict[str, Any]
 
@@ -24,7 +25,7 @@ DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 8192}
 
 HONOURED_IN_RESPONSES: Final = (HONOURED - CONSTRAINTS - {"max_completion_tokens", "max_tokens", "n"}) | {
     "include", "input", "instructions", "max_output_tokens", "parallel_tool_calls", "reasoning", "text",
-    "tool_choice", "tools",
+    "tool_choice", "tools", "top_logprobs",
 }  # fmt: skip
 HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
     # Of images, of tools that a server runs, and of what is stored: there are none.
@@ -34,6 +35,7 @@ HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
     # What is too long is refused, in an error that says so.
     "truncation",
 }  # fmt: skip
+LOGPROBS: Final = "message.output_text.logprobs"
 _NOTHING_STORED: Final = "nothing is stored here; send the whole conversation as input"
 REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
     **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_RESPONSES},
@@ -50,7 +52,6 @@ REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
 def parse_response(body: Body) -> TextRequest:
     """The body of `/v1/responses`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES)
-    _check_include(body)
     tools = Tools.read(body)
     choice, usable = tools.chosen(body)
     effort = _effort(body)
@@ -64,7 +65,7 @@ def parse_response(body: Body) -> TextRequest:
     request = text_request(body, prompt_field="input", prompts=(chat,), least_tokens=1, otherwise=DEFAULTS)
     return replace(
         request,
-        asked={**request.asked, **_format(body)},
+        asked={**request.asked, **_format(body), **_logprobs(body)},
         template_fields={"reasoning_effort": "reasoning.effort"},
     )
 
@@ -78,13 +79,13 @@ def input_tokens(body: Body, codec: TextTokenizer) -> Json:
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-def _check_include(body: Body) -> None:
-    """Raise `ApiError` for what a reply cannot include; most is of tools that are not there, and never comes."""
-    asked = body.get("include") or []
-    if not isinstance(asked, list) or not all(isinstance(each, str) for each in asked):
+def _logprobs(body: Body) -> dict[str, Any]:
+    """The option for log-probabilities. All else that can be included is of tools that are not there."""
+    included = body.get("include") or []
+    if not isinstance(included, list) or not all(isinstance(each, str) for each in included):
         raise bad_value("include", "include must be a list of names.")
-    if "message.output_text.logprobs" in asked:
-        raise unsupported("include", "include is not supported here with message.output_text.logprobs.")
+    top = whole(body, "top_logprobs", 0, low=0, high=MAX_TOP_LOGPROBS)
+    return {"logprobs": top} if top or LOGPROBS in included else {}
 
 
 def _effort(body: Body) -> dict[str, Any]:
