@@ -25,6 +25,9 @@ ALIGNMENT_BYTES: Final = 32
 """From the format: the alignment of tensors where the metadata name none."""
 MAX_DIMENSIONS: Final = 4
 """From the format."""
+MAX_ITEMS: Final = 4_000_000
+"""Of all lists, keys and tensors of a file together: three times those of the largest vocabularies, 262,144 tokens
+with their scores, types and merges. A file without contents but for its length could else hold any number."""
 PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
 """The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
 PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
@@ -185,6 +188,7 @@ class _Reading:
         self._file = file
         self._data = data
         self._at = len(MAGIC)
+        self._left_items = MAX_ITEMS
 
     def header(self) -> GgufHeader:
         (version,) = self._unpack("I")
@@ -192,6 +196,7 @@ class _Reading:
             raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
         tensor_count, metadata_count = self._unpack("QQ")
         metadata: dict[str, Any] = {}
+        self._count(tensor_count + metadata_count)
         for _ in range(metadata_count):
             key = self._string()
             metadata[key] = self._value(*self._unpack("I"))
@@ -211,6 +216,11 @@ class _Reading:
         self._at += size_bytes
         return values
 
+    def _count(self, items: int) -> None:
+        self._left_items -= items
+        if self._left_items < 0:
+            raise ValueError(f"it has more than {MAX_ITEMS:,} items")
+
     def _string(self) -> str:
         (length,) = self._unpack("Q")
         if length > len(self._data) - self._at:
@@ -227,9 +237,10 @@ class _Reading:
         if kind != ARRAY:
             raise ValueError(f"a value is of the unknown type {kind}")
         item_kind, count = self._unpack("IQ")
-        # Every item takes a byte at least, so that no damaged count takes long.
+        # Every item takes a byte at least.
         if count > len(self._data) - self._at:
             raise ValueError("a list ends after the file")
+        self._count(count)
         if item_kind == STRING:
             return [self._string() for _ in range(count)]
         if item_kind not in SCALARS:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import reprlib
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -154,7 +155,7 @@ class Endpoint:
 
 def no_such_model(name: str, names: Sequence[str]) -> ApiError:
     """Another model than the gateway's target was named."""
-    message = f"There is no model {name!r} here; there is {', '.join(names)}."
+    message = f"There is no model {reprlib.repr(name)} here; there is {', '.join(names)}."
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
 
 

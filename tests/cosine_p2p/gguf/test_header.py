@@ -1,5 +1,7 @@
 """Headers of GGUF files: what is read, and that no damaged file does anything but give a sentence."""
 
+import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from gguf import GGML_QUANT_SIZES, GGUFReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.gguf.header import BLOCKS, part_names, read_header
+from cosine_p2p.gguf.header import ARRAY, BLOCKS, MAGIC, MAX_ITEMS, SCALARS, STRING, part_names, read_header
 from cosine_p2p.text.tensor_hashes import gguf_digest
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
@@ -65,6 +67,27 @@ def test_damage_gives_a_sentence_or_another_file(data: st.DataObject, whole: Pat
         read_header(damaged)
     except UsageError as error:
         assert str(damaged) in str(error)
+
+
+@pytest.mark.parametrize("kind", [*SCALARS, STRING])
+def test_a_file_that_is_long_and_empty_costs_no_memory(tmp_path: Path, kind: int) -> None:
+    """A list of 200 million items of nothing, in a file that takes a few kilobytes of a disk."""
+    file = tmp_path / "sparse.gguf"
+    key = b"a.list"
+    begin = struct.pack("<4sIQQQ6sIIQ", MAGIC, 3, 0, 1, len(key), key, ARRAY, kind, 200_000_000)
+    file.write_bytes(begin)
+    os.truncate(file, 2_000_000_000)
+    with pytest.raises(UsageError, match=f"more than {MAX_ITEMS:,} items"):
+        read_header(file)
+
+
+@pytest.mark.parametrize("counts", [(1 << 40, 0), (0, 1 << 40)])
+def test_nor_does_one_of_any_number_of_keys_or_tensors(tmp_path: Path, counts: tuple[int, int]) -> None:
+    file = tmp_path / "sparse.gguf"
+    file.write_bytes(struct.pack("<4sIQQ", MAGIC, 3, *counts))
+    os.truncate(file, 2_000_000_000)
+    with pytest.raises(UsageError, match=f"more than {MAX_ITEMS:,} items"):
+        read_header(file)
 
 
 def test_the_first_part_of_a_model_stands_for_all(tmp_path: Path) -> None:

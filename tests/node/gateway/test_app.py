@@ -129,8 +129,21 @@ def test_addresses_private_names_and_those_of_the_operator_are_the_gateways_own(
     assert "--host-name" in reply.error["message"]
     named = asked("GET", "/v1/models", headers={"host": "Gateway.lan:8000"}, host_names=("gateway.LAN",))
     assert named.status == 200
-    # Probes come under any name.
-    assert [asked("GET", path, headers={"host": "gateway"}).status for path in ("/health", "/metrics")] == [200] * 2
+    # Neither may a page read how much is asked of the gateway; probes come by address, or under a private name.
+    for host, status in (("gateway", 200), ("10.0.0.7:8000", 200), ("evil.example", 421)):
+        assert {asked("GET", path, headers={"host": host}).status for path in ("/health", "/metrics")} == {status}
+
+
+def test_a_body_with_two_lengths_is_refused() -> None:
+    both = {"content-length": "2", "transfer-encoding": "chunked"}
+    for path in ("/health", "/v1/completions"):
+        reply = asked("GET" if path == "/health" else "POST", path, headers=both)
+        assert (reply.status, reply.error["code"], reply.headers["connection"]) == (400, "two_lengths", "close")
+
+
+def test_what_a_stranger_calls_a_model_is_told_in_short() -> None:
+    reply = asked("POST", "/v1/completions", BODY | {"model": "x" * 1_000_000})
+    assert reply.status == 404 and len(reply.error["message"]) < 200
 
 
 @pytest.mark.parametrize(

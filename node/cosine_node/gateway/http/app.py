@@ -22,7 +22,7 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, of_failure
 from cosine_node.gateway.body import read_object, text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, RequestLog
+from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, LengthCheck, RequestLog
 from cosine_node.gateway.http.refusals import refusal
 from cosine_node.gateway.messages.reply import message_writer
 from cosine_node.gateway.messages.request import counted, parse_message
@@ -128,10 +128,11 @@ def make_app(
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    checks = [
+    open_to_all = [
+        Middleware(LengthCheck),
         Middleware(HostCheck, names=options.host_names, origins=options.cors_origins),
-        Middleware(KeyCheck, keys=options.api_keys),
     ]
+    checks = [*open_to_all, Middleware(KeyCheck, keys=options.api_keys)]
     count_response = count_requests(registry, admission, options.model_name)
     cors = Middleware(
         CORSMiddleware,
@@ -147,8 +148,8 @@ def make_app(
     return Starlette(
         routes=[
             Mount("/v1", routes=_v1_routes(service, watch), middleware=checks),
-            Route("/health", health),
-            Route("/metrics", metrics),
+            Route("/health", health, middleware=open_to_all),
+            Route("/metrics", metrics, middleware=open_to_all),
             # vLLM and llama.cpp have them here, and clients that know one base alone look for them under it.
             *_token_routes(service, watch, checks),
         ],

@@ -84,6 +84,26 @@ class RequestLog:
             self._emit("request", fields | log_fields)
 
 
+class LengthCheck:
+    """Raises `ApiError` for a body with two lengths (RFC 9112, 6.3): a proxy may go by the other one than this
+    server does, and take the rest of the body for somebody's next request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name.lower() for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                "A body has one length: send Content-Length or Transfer-Encoding, not both.",
+                code="two_lengths",
+                headers={"Connection": "close"},
+            )
+        await self._app(scope, receive, send)
+
+
 def key_digest(key: str) -> bytes:
     """An API key as it is kept and compared."""
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
