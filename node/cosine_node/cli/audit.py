@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -30,6 +30,16 @@ WAIT_S: Final = 600.0
 """As long as a generation may take."""
 
 
+WORDS: Final[Mapping[AuditState, str]] = {
+    AuditState.UNANSWERED: "nobody has judged it",
+    AuditState.PASSED: "most of its judges agree",
+    AuditState.SUSPECTED: "its one judge accuses",
+    AuditState.DISPUTED: "its judges disagree",
+    AuditState.CONVICTED: "most of its judges accuse",
+}
+"""What signatures prove: who says what. Anybody may judge, and who is believed is for the reader to say."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedPiece:
     """One part of a text as a verifier signed it, and what others found; `problem` says why it proves nothing."""
@@ -44,8 +54,10 @@ class CheckedPiece:
         """It for people."""
         if self.problem:
             return f"This proves nothing: {self.problem}."
-        told = "; ".join(self.said) or "nobody has judged it"
-        return f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {self.state}; {told}."
+        told = "".join(f"; {each}" for each in self.said)
+        return (
+            f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {WORDS[AuditState(self.state)]}{told}."
+        )
 
 
 @takes_options

@@ -30,8 +30,8 @@ def test_evidence_is_checked_offline_and_what_is_forged_proves_nothing(run: Run,
     told = run("audit", written(tmp_path, piece_of(3, 3), piece_of()), "--offline")
     first, second = told.out.splitlines()
     assert told.code == 0
-    assert "convicted" in first and "accuses: 0 equal, 0 near ties, 3 different" in first
-    assert "unanswered; nobody has judged it" in second
+    assert "most of its judges accuse" in first and "accuses: 0 equal, 0 near ties, 3 different" in first
+    assert second.endswith("nobody has judged it.")
     told = run("audit", written(tmp_path, FORGERIES["about another text"]), "--offline", "--json")
     assert (told.code, "signature" in json.loads(told.out)["checked"][0]["problem"]) == (1, True)
 
@@ -44,7 +44,7 @@ def test_without_a_file_it_reads_what_is_kept_here(
     assert (told.code, "No evidence is kept" in told.err) == (2, True)
     EvidenceFile().add(piece_of(3, 3))
     told = run("audit", "--offline")
-    assert (told.code, "convicted" in told.out) == (0, True)
+    assert (told.code, "most of its judges accuse" in told.out) == (0, True)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"text": "a"}', '{"audit": null}', '{"audit": {"evidence": [1]}}'])
