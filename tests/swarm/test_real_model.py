@@ -2,28 +2,34 @@
 
 The swarm is in memory: one verifier with many requests at once, clients, and drafters that are often right. In
 float32 all texts are equal. llama.cpp's quantised kernels leave open which of nearly equal tokens is chosen
-(docs/decisions/0024-llama.md), so there a text may differ from such a choice on.
+(docs/decisions/0024-llama.md), so there a text may differ from such a choice on. A tool that it must call it calls.
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from llguidance import LLTokenizer
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.decoding import Decoded, decoded
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.llama.library import is_installed
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.gguf.unfolding import unfold
+from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.node.engine.letter_grammars import at_once, fault
 from tests.swarm.text_drafter import TextDrafter
 
 pytestmark = [
@@ -152,3 +158,55 @@ def test_sixty_answers_of_a_swarm_are_those_of_the_engine_alone(kind: str, folde
         first = next(place for place, (told, said) in pairs if told != said)
         assert one.margins[first] < MOVED_MARGIN
     assert different <= (DIFFERING if kind == "llama" else 0)
+
+
+TOOLS: Final[list[dict[str, Any]]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "maxLength": 40},
+                    "unit": {"enum": ["celsius", "fahrenheit"]},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 14},
+                },
+                "required": ["city", "unit"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "get_time", "description": "The time of day."}},
+]
+
+
+@pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent")
+@pytest.mark.parametrize(("choice", "name"), [(ToolChoice.REQUIRED, ""), (NamedTool("get_weather"), "get_weather")])
+def test_a_tool_that_must_be_called_is_called_by_a_model_that_was_taught_none(
+    choice: ToolChoice | NamedTool, name: str, folder: Path
+) -> None:
+    """SmolLM2's template knows no tools: they are told in words, and the grammar sees to the rest."""
+    jsonschema = pytest.importorskip("jsonschema")
+    files = TokenizerFiles.read(folder)
+    assert files is not None
+    codec = TextTokenizer(files.files)
+    engine = llama_engine(folder)
+    assert isinstance(engine, PagedEngine)
+    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=at_once, fault_of=fault)
+    question = {"role": "user", "content": "How is the weather in Lisbon today?"}
+
+    async def answer(temperature: float) -> Generation:
+        async with SimulatedSwarm(codec=codec, eos=(END,)) as swarm:
+            await swarm.verifier(engine, curve=FLAT)
+            client = await swarm.client()
+            asked = Chat([question], tools=TOOLS, tool_choice=choice, calls_in_parallel=False)
+            return await client.generate(asked, max_new_tokens=100, temperature=temperature, seed=3)
+
+    for temperature in (0.0, 1.0):
+        done = run_virtual(answer(temperature))
+        (call,) = done.tool_calls
+        assert done.content == "" and call.name in ([name] if name else ["get_weather", "get_time"])
+        schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
+        jsonschema.validate(json.loads(call.arguments), schemas[call.name])
