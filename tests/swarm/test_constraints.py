@@ -47,11 +47,14 @@ async def generated(
     fidelities: tuple[float, ...] = (),
     lies: bool = False,
     verifiers: int = 1,
+    home: bool | None = None,
     **options: Any,
 ) -> Generation:
+    """A text of a swarm, whose verifiers have a drafter of their own that knows the grammar, does not, or none."""
     async with SimulatedSwarm(one_way_s=0.005, eos=(END,)) as swarm:
         for _ in range(verifiers):
-            await swarm.verifier(constrained_engine())
+            home_engine = None if home is None else constrained_engine(0.8, 9, obeys=home)
+            await swarm.verifier(constrained_engine(), home_engine=home_engine)
         for number, fidelity in enumerate(fidelities):
             engine = constrained_engine(fidelity, number, waits=False, obeys=not lies)
             await swarm.drafter(engine, domain=f"domain-{number}")
@@ -101,6 +104,18 @@ def test_a_drafter_that_knows_the_grammar_is_right_about_what_follows(option: st
     without = run_virtual(generated(fidelities=(1.0,), lies=True, **options))
     assert without.token_ids == done.token_ids
     assert done.accepted >= without.accepted
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_verifiers_own_drafter_drafts_within_the_grammar(temperature: float) -> None:
+    text = "([a-f]{2}[0-9]{2})+"
+    done, without = (
+        run_virtual(generated(home=home, strategy="cosine", regex=text, temperature=temperature))
+        for home in (True, False)
+    )
+    expected = plain(ConstraintKind.REGEX, text, temperature=temperature)
+    assert done.token_ids == without.token_ids == expected
+    assert done.home_tokens > without.home_tokens
 
 
 def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:

@@ -1,6 +1,7 @@
 """Requests whose constraint is compiled first: they wait for that, and nobody waits for them."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +10,7 @@ from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.request import Constraint
 
+LOG = logging.getLogger(__name__)
 MOST: Final = 32
 """Bounds memory: constraints of 64 KB at most. A few are compiled at once, each for some seconds at most."""
 RETRY_AFTER_S: Final = 2.0
@@ -45,6 +47,9 @@ class Preparations:
                 await grammars.prepare(constraint)
             except OSError:
                 failure = PeerError(ErrorCode.OVERLOADED, "the constraint cannot be compiled now", RETRY_AFTER_S)
+            except Exception:
+                LOG.exception("a constraint could not be tried")
+                failure = PeerError(ErrorCode.INTERNAL, "the constraint could not be compiled")
             del self._tasks[key]
             then(failure)
 

@@ -1,0 +1,107 @@
+"""Requests that wait for their constraint: each is told once, few wait, and who leaves is told nothing."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from cosine_node.verifier.preparations import MOST, Preparations
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.request import Constraint, ConstraintKind
+
+CONSTRAINT = Constraint(ConstraintKind.REGEX, "a", (0,))
+
+
+class HeldGrammars:
+    """Grammars that compile nothing before they are let go, and then may fail."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.let_go = asyncio.Event()
+        self._failure = failure
+
+    async def prepare(self, constraint: Constraint) -> None:
+        await self.let_go.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+class Waiting:
+    """Preparations, and what each request was told: None if it may begin, else a code."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.preparations = Preparations()
+        self.grammars: Any = HeldGrammars(failure)
+        self.told: list[tuple[Any, int, ErrorCode | None]] = []
+
+    def begin(self, channel: Any, number: int) -> None:
+        def note(error: PeerError | None) -> None:
+            self.told.append((channel, number, None if error is None else ErrorCode(error.code)))
+
+        self.preparations.begin(channel, number, self.grammars, CONSTRAINT, note)
+
+    async def go_on(self) -> None:
+        self.grammars.let_go.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_a_request_is_told_once_its_constraint_is_prepared_and_its_number_is_free_again() -> None:
+    async def steps() -> None:
+        waiting = Waiting()
+        waiting.begin("a", 1)
+        await asyncio.sleep(0)
+        assert waiting.told == []
+        await waiting.go_on()
+        assert waiting.told == [("a", 1, None)]
+        waiting.begin("a", 1)
+
+    run(steps())
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(OSError(), ErrorCode.OVERLOADED), (RuntimeError(), ErrorCode.INTERNAL)]
+)
+def test_what_could_not_be_tried_is_told_as_an_error(failure: Exception, code: ErrorCode) -> None:
+    async def steps() -> None:
+        waiting = Waiting(failure)
+        waiting.begin("a", 1)
+        await waiting.go_on()
+        assert waiting.told == [("a", 1, code)]
+
+    run(steps())
+
+
+def test_a_number_waits_once_and_not_too_many_wait() -> None:
+    async def steps() -> None:
+        waiting = Waiting()
+        for number in range(MOST):
+            waiting.begin("a", number)
+        for channel, number, code in (("a", 3, ErrorCode.MALFORMED), ("b", 3, ErrorCode.OVERLOADED)):
+            with pytest.raises(PeerError) as refused:
+                waiting.begin(channel, number)
+            assert refused.value.code == code
+        await waiting.go_on()
+        assert [number for _, number, _ in waiting.told] == list(range(MOST))
+
+    run(steps())
+
+
+def test_who_cancels_or_leaves_is_told_nothing_and_holds_up_nobody() -> None:
+    async def steps() -> None:
+        waiting = Waiting()
+        left: Any = "a"
+        for number in (1, 2, 3):
+            waiting.begin(left, number)
+        waiting.begin("b", 1)
+        assert waiting.preparations.cancel(left, 2) and not waiting.preparations.cancel(left, 2)
+        waiting.preparations.cancel_all(left)
+        waiting.begin(left, 3)
+        await waiting.go_on()
+        assert waiting.told == [("b", 1, None), (left, 3, None)]
+
+    run(steps())
