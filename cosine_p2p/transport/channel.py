@@ -4,7 +4,7 @@ import asyncio
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,7 +98,9 @@ class Channel:
         progress: StepCounts | None = None,
         budget: CallBudget | None = None,
         learns: bool = False,
+        lacks: Collection[str] = (),
     ) -> None:
+        """An end that `learns` says so in its hello, and does not name the features that it `lacks`."""
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
@@ -118,6 +120,7 @@ class Channel:
         self._has_outgoing = asyncio.Event()
         self._has_room = asyncio.Event()
         self._learns = learns
+        self._lacks = lacks
         # Whose answer may still come: twice what fits into the silence allowed.
         self._pings = Remembered[int, float](8)
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +128,8 @@ class Channel:
         self._is_ending = False
 
     async def __aenter__(self) -> "Channel":
-        self.post(m.Hello(VERSION, (*FEATURES, LEARNING) if self._learns else FEATURES, AGENT))
+        named = (*FEATURES, LEARNING) if self._learns else FEATURES
+        self.post(m.Hello(VERSION, tuple(name for name in named if name not in self._lacks), AGENT))
         # Before any request, so that the distance is known once the first is answered.
         self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]

@@ -219,11 +219,14 @@ class ReleaseSequence:
 
 
 class RowFault(IntEnum):
-    """Why a row has no choices: its logits were not finite, or all nodes of the feed were dropped before it ran."""
+    """Why a row has no choices: its logits were not finite, all its feed's nodes were dropped before it ran, or its
+    constraint cannot be applied.
+    """
 
     NONE = 0
     BAD_LOGITS = 1
     NOT_COMPUTED = 2
+    BAD_CONSTRAINT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class RowAnswer:
     `candidates` has as many lists as there are tokens, or none where none were asked for.
     """
 
-    fault: Annotated[int, Whole(2)]
+    fault: Annotated[int, Whole(3)]
     tokens: FedTokens
     margins: Annotated[bytes, Bytes(limits.MARGIN_BYTES * limits.MAX_FEED_TOKENS)]
     candidates: CandidateTokens

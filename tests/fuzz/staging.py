@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.service import StageService
@@ -41,6 +42,7 @@ class ScriptedStage:
 
     layers = LayerRange(first=2, end=4, layers=4)
     numerics = "scripted"
+    grammars: Grammars | None = None
     token_bytes = TOKEN_BYTES
     pool_tokens = free_tokens = POOL_TOKENS
 

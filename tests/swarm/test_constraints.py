@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
+from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_p2p.request.origins import told_origins
+from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
@@ -191,6 +193,76 @@ def test_peers_of_older_versions_are_asked_for_nothing_that_they_would_ignore(
     assert run_virtual(generated(fidelities=(0.9,))).tokens
     with pytest.raises(GenerationFailed, match="its version knows no constraint"):
         run_virtual(generated(fidelities=(0.9,), schema=SCHEMA))
+
+
+STAGE_CURVE = CostCurve(((1, 0.015), (32, 0.02)))
+
+
+async def over_stages(*last: bool, kills: bool = False, **options: Any) -> Generation:
+    """A text of a head over two stages, of which each of the last ones applies constraints or does not.
+
+    The first of them vanishes in the midst of the text where it is to be killed.
+    """
+    async with SimulatedSwarm(one_way_s=0.005, eos=(END,)) as swarm:
+        first, behind = even_parts(2)
+        wholes = [partial(constrained_engine, obeys=obeys) for obeys in last]
+        stages = [await swarm.stage(first, constrained_engine, curve=STAGE_CURVE)]
+        stages += [await swarm.stage(behind, whole, curve=STAGE_CURVE) for whole in wholes]
+        await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
+        await swarm.drafter(constrained_engine(0.8, 1, waits=False))
+        client = await swarm.client(timeout_s=60.0)
+        run = await client.start(PROMPT, max_new_tokens=TOKENS, seed=7, **options)
+        seen = 0
+        async for chunk in run.chunks():
+            seen += len(chunk.token_ids)
+            if kills and seen > 3:
+                stages[1].kill()
+        return run.result()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kills", [False, True])
+def test_over_stages_the_last_one_applies_the_constraint_and_another_one_goes_on(
+    temperature: float, kills: bool
+) -> None:
+    text = "([a-f][0-9]true){8}"
+    done = run_virtual(over_stages(True, True, kills=kills, regex=text, temperature=temperature))
+    assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=temperature)
+    assert any(origin.source == FORCED_SOURCE for origin in done.origins)
+
+
+def test_a_constraint_that_the_last_stage_cannot_compile_fails_its_request_and_nothing_else() -> None:
+    async def run() -> Generation:
+        def slow_engine() -> ScriptedEngine:
+            engine = constrained_engine()
+            engine.grammars = letter_grammars(fault_of=lambda constraint: "it cannot be compiled within 5 s")
+            return engine
+
+        async with SimulatedSwarm(one_way_s=0.005, eos=(END,)) as swarm:
+            first, behind = even_parts(2)
+            stages = [await swarm.stage(first, constrained_engine, curve=STAGE_CURVE)]
+            stages.append(await swarm.stage(behind, slow_engine, curve=STAGE_CURVE))
+            await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
+            client = await swarm.client(timeout_s=60.0)
+            free = await client.start(PROMPT, max_new_tokens=TOKENS)
+            with pytest.raises(GenerationFailed, match="too complex for the last stage"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS, regex="(ab)+")
+            async for _ in free.chunks():
+                pass
+            return free.result()
+
+    assert run_virtual(run()).tokens
+
+
+def test_over_stages_that_apply_none_a_constraint_is_refused_and_all_else_served() -> None:
+    assert run_virtual(over_stages(False)).tokens
+    with pytest.raises(GenerationFailed, match="no constraints are applied here"):
+        run_virtual(over_stages(False, regex="(ab)+"))
+
+
+def test_a_text_whose_constraint_the_stages_that_are_left_do_not_apply_ends_and_is_never_left_without_it() -> None:
+    with pytest.raises(GenerationFailed, match="the stages that are left apply no constraints"):
+        run_virtual(over_stages(True, False, kills=True, regex="([a-f]{2}[0-9]{2}){12}"))
 
 
 class CarelessEngine(ScriptedEngine):

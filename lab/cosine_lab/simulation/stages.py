@@ -76,6 +76,7 @@ class SimulatedStage:
         self._whole = whole
         engine = whole()
         self.numerics = engine.numerics
+        self.grammars = engine.grammars if layers.is_last else None
         self.pool_tokens = self.free_tokens = HEADS * engine.free_tokens
         self._engine_is_free = asyncio.Lock()
         self.service = StageService(self, transport=transport, target_digest=target_digest, offload=self._compute)
@@ -173,6 +174,7 @@ class SimulatedChains:
             new_pool=lambda: PagePool(tokens=pool_tokens),
             opened=OpenedChain(NoStages(), (self._ring.slowest,)),
             most_under_way=self._ring.most_under_way,
+            grammars=self._whole.grammars,
         )
         await runner.find()
         return runner
@@ -193,7 +195,7 @@ class SimulatedChains:
                 chain = await self._stack.enter_async_context(open_chain(self._transport, plan))
             except ChainLost:
                 continue
-            return OpenedChain(chain, tuple(stage.curve for stage in chosen))
+            return OpenedChain(chain, tuple(stage.curve for stage in chosen), chain.applies_constraints)
 
     async def close(self) -> None:
         """End the chain that is open."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import USUAL_TOKENS
@@ -85,6 +86,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         stack.push_async_callback(source.close)
         looking = asyncio.ensure_future(source.run())
         stack.callback(looking.cancel)
+        grammars = await asyncio.to_thread(Grammars.of, folder)
         while (chain := await _next_chain(source, emit, stop)) is not None:
             emit("measuring", {"model": model.names.model_name})
             served = await asyncio.to_thread(_served, model, source, chain)
@@ -95,6 +97,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 chains,
                 new_pool=partial(PagePool, tokens=source.pool_tokens),
                 opened=chains.opened(chain),
+                grammars=grammars,
             )
             node = VerifierNode(joined, served, options, home=home, chain=runner)
             source.here = partial(getattr, node, "coordinate")
@@ -130,7 +133,7 @@ class HeadChains:
         for stage_s in alone_s:
             share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
             curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
-        return OpenedChain(chain, tuple(curves))
+        return OpenedChain(chain, tuple(curves), chain.applies_constraints)
 
 
 async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:

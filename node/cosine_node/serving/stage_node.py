@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.models.model import MEASURE_S, ModelNames, fetch, read_names
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
@@ -96,7 +97,7 @@ class StageNode(AnnouncedNode):
         )
         self.threads = Threads("engine", 1)
         self.service = StageService(
-            StageHost(loaded.model),
+            StageHost(loaded.model, grammars=Grammars.of(names.folder) if loaded.model.layers.is_last else None),
             transport=joined.transport,
             target_digest=names.facts.digest(),
             offload=self.threads,

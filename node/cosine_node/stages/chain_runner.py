@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.feed_pace import ChainPace
@@ -29,6 +30,7 @@ class OpenedChain:
 
     chain: AnsweringChain
     curves: tuple[CostCurve, ...]
+    applies_constraints: bool = False
 
 
 class ChainOpener(Protocol):
@@ -54,12 +56,18 @@ class ChainRunner:
         new_pool: Callable[[], PagePool],
         opened: OpenedChain,
         most_under_way: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """`new_pool` makes the empty pool of a chain; the engine is over the one that is `opened`."""
+        """`new_pool` makes the empty pool of a chain; the engine is over the one that is `opened`.
+
+        `grammars` are those of the target's texts, which count while the chain applies them.
+        """
         self.engine = engine
         self._source = source
         self._new_pool = new_pool
         self._chain = opened.chain
+        self._grammars = grammars
+        engine.grammars = grammars if opened.applies_constraints else None
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
 
@@ -83,6 +91,7 @@ class ChainRunner:
         opened = await self._source.open(first_sequence=self.engine.opened)
         self.engine.replace_chain(opened.chain, self._new_pool())
         self._chain = opened.chain
+        self.engine.grammars = self._grammars if opened.applies_constraints else None
         self.pace.replace_stages(opened.curves)
 
     def abandon(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from cosine_node.engine.base import OutOfPages, Row, RowResult
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import StageEngine, StageModel
@@ -41,8 +42,10 @@ class HostedChain:
 class StageHost:
     """Shares the slots of a `StageModel` out between chains, by ranges that no two of them have in common."""
 
-    def __init__(self, model: StageModel) -> None:
+    def __init__(self, model: StageModel, *, grammars: Grammars | None = None) -> None:
+        """`grammars` are the constraints that a last stage chooses under, where it can."""
         self._model = model
+        self.grammars = grammars
         self._taken: dict[int, tuple[range, range]] = {}
         self._opened = 0
         self.layers = model.layers
@@ -87,6 +90,7 @@ class StageHost:
             first_window_slot=window_slots.start,
             first_sequence=first_sequence,
         )
+        engine.grammars = self.grammars
         number = self._opened
         self._opened += 1
         self._taken[number] = (slots, window_slots)

@@ -13,13 +13,14 @@ from itertools import pairwise
 from typing import Final
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
+from cosine_node.engine.constraints.grammars import GrammarTooComplex
 from cosine_node.stages.operations import ChainLost, FeedRows, NotComputed, Operation, check_bounds
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import SILENCE_S, Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, MalformedMessage, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import CHAIN_ID_BYTES, MARGIN_BYTES, MAX_PART_BYTES
-from cosine_protocol.protocols import SHAPING, STAGE
+from cosine_protocol.protocols import CONSTRAINTS, SHAPING, STAGE
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,
@@ -69,11 +70,17 @@ def rows_of(feed: FeedPass) -> tuple[Row, ...]:
     return rows
 
 
+FAULTS: Final = {NotComputed: RowFault.NOT_COMPUTED, GrammarTooComplex: RowFault.BAD_CONSTRAINT}
+"""What is told of a row's error; of any other it is that of its logits."""
+
+
 def answer_of(result: RowResult) -> RowAnswer:
     """One row's result as it is sent."""
     if result.error is not None:
-        is_skipped = isinstance(result.error, NotComputed)
-        return RowAnswer(RowFault.NOT_COMPUTED if is_skipped else RowFault.BAD_LOGITS, (), b"", (), None)
+        fault = next(
+            (fault for kind, fault in FAULTS.items() if isinstance(result.error, kind)), RowFault.BAD_LOGITS
+        )
+        return RowAnswer(fault, (), b"", (), None)
     margins = [choice.margin for choice in result.choices]
     candidates = [
         # A sum of rounded shares may lie above 1 by its last bit.
@@ -99,6 +106,8 @@ def results_of(results: Results, rows: Sequence[Row], *, vocab_tokens: int) -> l
 def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
     if answer.fault == RowFault.BAD_LOGITS:
         return RowResult((), error=BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}."))
+    if answer.fault == RowFault.BAD_CONSTRAINT:
+        return RowResult((), error=GrammarTooComplex("The constraint is too complex for the last stage."))
     if answer.fault:
         return RowResult((), error=NotComputed(f"A pass of sequence {row.sequence} was left out."))
     scored = len(row.tokens) - row.scored_from
@@ -214,6 +223,11 @@ class RemoteChain:
         self._reason: str | None = None
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
+
+    @property
+    def applies_constraints(self) -> bool:
+        """True if the last stage chooses tokens within the constraints of requests."""
+        return CONSTRAINTS in self._channels[len(self._plan.places) - 1].features
 
     @property
     def rtts_s(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, TypeVar
 
 from cosine_node.engine.base import OutOfMemory, OutOfPages, Row, RowResult
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
@@ -28,7 +29,8 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.protocols import STAGE
+from cosine_protocol.protocols import CONSTRAINTS, STAGE
+from cosine_protocol.request import Constraint
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
@@ -37,6 +39,7 @@ from cosine_protocol.stage_messages import (
     Join,
     Joined,
     LayerRange,
+    OpenSequence,
     Results,
 )
 
@@ -76,6 +79,9 @@ class ChainHost(Protocol):
 
     @property
     def numerics(self) -> str: ...
+
+    @property
+    def grammars(self) -> Grammars | None: ...
 
     @property
     def token_bytes(self) -> int: ...
@@ -222,7 +228,8 @@ class StageService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one stream, of a head or of the stage before, until it ends."""
-        async with Channel(stream, STAGE, progress=self.progress, budget=self._reads) as channel:
+        lacks = (CONSTRAINTS,) if self._host.grammars is None else ()
+        async with Channel(stream, STAGE, progress=self.progress, budget=self._reads, lacks=lacks) as channel:
             try:
                 match await channel.receive():
                     case Join() as join:
@@ -359,12 +366,9 @@ class StageService:
         while True:
             operation = await chain.inbox.take()
             try:
-                if isinstance(operation, QueuedFeed):
-                    await self._feed(chain, operation)
-                else:
-                    apply_to_books(chain.hosted.books, operation)
-                    if chain.next is not None:
-                        await chain.next.send(operation)
+                await self._apply(chain, operation)
+            except PeerError:
+                raise
             except BadActivations as error:
                 raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
             except OutOfMemory as error:
@@ -376,6 +380,33 @@ class StageService:
             except Exception as error:
                 LOG.exception("an operation of a chain failed")
                 raise PeerError(ErrorCode.INTERNAL, f"a pass failed: {type(error).__name__}") from None
+
+    async def _apply(self, chain: ServedChain, operation: QueuedFeed | BookOperation) -> None:
+        """Apply one operation, and pass it on."""
+        if isinstance(operation, QueuedFeed):
+            await self._feed(chain, operation)
+            return
+        if isinstance(operation, OpenSequence) and self._host.layers.is_last:
+            await self._prepare(operation.sampling.constraint)
+        apply_to_books(chain.hosted.books, operation)
+        if chain.next is not None:
+            await chain.next.send(operation)
+
+    async def _prepare(self, constraint: Constraint | None) -> None:
+        """See that it is known whether a constraint can be compiled; the chain's other operations wait meanwhile.
+
+        Its head has tried it as well, so that none takes long but that of a head which means harm. Raises
+        `PeerError`.
+        """
+        if constraint is None:
+            return
+        if self._host.grammars is None:
+            raise PeerError(ErrorCode.UNSUPPORTED, "no constraints are applied here")
+        try:
+            await self._host.grammars.prepare(constraint)
+        except OSError:
+            sentence = "the constraint cannot be compiled now"
+            raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S) from None
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
         """One pass, unless nobody wants it or a stage before has left it out."""

@@ -322,6 +322,11 @@ class StepLoop:
             for request in self._requests:
                 self.fail(request, PeerError(ErrorCode.NO_CHAIN, str(error)))
             return
+        for request in self._requests:
+            if request.request.sampling.constraint is not None and self._engine.grammars is None:
+                sentence = "the stages that are left apply no constraints"
+                self.fail(request, PeerError(ErrorCode.UNSUPPORTED, sentence))
+        # Those of the chain before are gone with it.
         self._released.clear()
         for request in self._requests:
             self._rows.memory.begin_anew(request)

@@ -5,8 +5,8 @@ from typing import ClassVar, Final
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from cosine_node.engine.constraints import trial
 from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.constraints.trial import fault_of
 from cosine_protocol.request import Constraint
 
 LETTERS: Final = (*'{}[]":,.-0123456789abeflnrstu ', '":')
@@ -40,10 +40,10 @@ async def at_once(work: Callable[[], None]) -> None:
 
 def fault(constraint: Constraint) -> str:
     """What is wrong with a constraint, found in this process."""
-    return fault_of(constraint.kind, constraint.text)
+    return trial.fault_of(constraint.kind, constraint.text)
 
 
-def letter_grammars(*, waits: bool = True) -> Grammars:
+def letter_grammars(*, waits: bool = True, fault_of: Callable[[Constraint], str] = fault) -> Grammars:
     """The constraints of texts of `LETTERS`."""
     tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
-    return Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault)
+    return Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault_of)

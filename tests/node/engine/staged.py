@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
@@ -81,7 +82,7 @@ class InStep:
         self._chains = chains
         self.vocab_tokens = whole.vocab_tokens
         self.context_tokens = whole.context_tokens
-        self.numerics, self.grammars = whole.numerics, whole.grammars
+        self.numerics = whole.numerics
         self.tells_likelihoods = False
         self.passes = 0
         self.check()
@@ -91,12 +92,27 @@ class InStep:
         return [stage for chain in self._chains for stage in chain]
 
     @property
+    def open_sequences(self) -> int:
+        return self._whole.open_sequences
+
+    @property
     def free_tokens(self) -> int:
         return self._whole.free_tokens
 
     @property
     def cached_tokens(self) -> int:
         return self._whole.cached_tokens
+
+    @property
+    def grammars(self) -> Grammars | None:
+        return self._whole.grammars
+
+    @grammars.setter
+    def grammars(self, grammars: Grammars | None) -> None:
+        """The constraints of the whole engine and of those that choose."""
+        self._whole.grammars = grammars
+        for stage in self.stages:
+            stage.grammars = grammars if stage.model.layers.is_last else None
 
     def check(self) -> None:
         for stage in self.stages:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars, text_of
 from tests.node.engine.schemas import SCHEMAS, check_json
+from tests.node.engine.staged import InStep, in_step, ranges
 from tests.node.engine.tiny_models import tiny_llama
+from tests.node.stages.chains import save_tiny
 
 SCHEMA, REGEX, GRAMMAR = ConstraintKind
 GRAMMARS = letter_grammars()
@@ -159,8 +162,25 @@ def test_so_it_is_on_models(make: Callable[..., TorchEngine | LlamaEngine], temp
         check_speculation(engine, schema, seed, temperature, 0.7, tokens=120)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_so_it_is_over_stages_of_which_the_last_one_knows_the_grammar(tmp_path: Path, temperature: float) -> None:
+    engine = in_step(save_tiny(tmp_path), ranges(1, 3, 4), pool_tokens=512)
+    schema = json.dumps({"type": "array", "items": {"enum": [1, 22, "ab", None]}, "minItems": 2, "maxItems": 6})
+    for seed in range(3):
+        check_speculation(engine, schema, seed, temperature, 0.7, tokens=60)
+
+
+def test_under_a_constraint_that_is_refused_no_text_is_written() -> None:
+    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
+    engine.grammars, of = letter_grammars(), constraint(REGEX, "(")
+    asyncio.run(engine.grammars.prepare(of))
+    sequence = engine.open(sampling=Sampling(constraint=of), prompt_tokens=1)
+    [result] = engine.forward([Row.chain(sequence, (1,))])
+    assert isinstance(result.error, GrammarTooComplex)
+
+
 def check_speculation(
-    engine: ScriptedEngine | TorchEngine | LlamaEngine,
+    engine: ScriptedEngine | TorchEngine | LlamaEngine | InStep,
     schema: str,
     seed: int,
     temperature: float,
@@ -175,7 +195,7 @@ def check_speculation(
     if END in expected:
         check_json(text_of(expected), schema)
     assert speculated(engine, sampling, expected, random.Random(seed), shares) == expected
-    assert engine.live_tokens == 0
+    assert engine.open_sequences == 0
 
 
 def speculated(

@@ -150,7 +150,14 @@ class Grammars:
             await self._offload(lambda: self._try(constraint))
 
     def guide(self, constraint: Constraint) -> "Guide":
-        """What follows a new sequence under a constraint that is prepared."""
+        """What follows a new sequence under a constraint that is prepared.
+
+        It fails at once under one that is known to be refused.
+        """
+        if fault := self.fault(constraint):
+            return Guide(
+                constraint, self._tokenizer, lambda: None, fault=f"The constraint cannot be used: {fault}."
+            )
         if self._waits:
             # It may have been forgotten since it was prepared.
             return Guide(constraint, self._tokenizer, lambda: self._find(constraint) or self._compile(constraint))
@@ -189,7 +196,12 @@ class Guide:
     """Where the output of one sequence stands in its grammar, and what may come after it and below it."""
 
     def __init__(
-        self, constraint: Constraint, tokenizer: "LLTokenizer", find: Callable[[], "LLMatcher | None"]
+        self,
+        constraint: Constraint,
+        tokenizer: "LLTokenizer",
+        find: Callable[[], "LLMatcher | None"],
+        *,
+        fault: str = "",
     ) -> None:
         """`find` gives a matcher at its beginning, None where there is none yet."""
         self._ends = constraint.ends
@@ -198,7 +210,7 @@ class Guide:
         self._matcher: LLMatcher | None = None
         self._kept = 0
         self._is_over = False
-        self.fault = ""
+        self.fault = fault
         """Why there are no masks any more; empty while there are."""
 
     def masks(self, output: Sequence[int], paths: Sequence[Tokens]) -> list[Mask | None]:
@@ -207,6 +219,8 @@ class Guide:
         None where nothing is ruled out: after the end of a text, or what its grammar does not allow. Raises
         `GrammarTooComplex`.
         """
+        if self.fault:
+            raise GrammarTooComplex(self.fault)
         if self._matcher is None:
             self._matcher = self._find()
         if self._matcher is None:
