@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from cosine_node.gateway.api_errors import ApiError, internal
 from cosine_node.gateway.choices import ChoicePart
+from cosine_node.gateway.responses.kept_reasoning import kept, kept_text
 from cosine_node.gateway.responses.reply import response_writer
 from cosine_node.gateway.responses.request import DEFAULTS, parse_response
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
@@ -254,6 +257,22 @@ def test_reasoning_stands_in_for_its_summary_where_that_is_asked_for() -> None:
         "response.reasoning_summary_text.done",
         "response.reasoning_summary_part.done",
     ]
+
+
+def test_reasoning_is_kept_where_openai_encrypts_it_for_who_sends_back_nothing_else() -> None:
+    body = {"include": ["reasoning.encrypted_content"]}
+    for more in ({}, {"reasoning": {"summary": "auto"}}):
+        (item, _) = answer(ALL_PARTS[:3], body=body | more)["output"]
+        alone = {"type": "reasoning", "summary": [], "encrypted_content": item["encrypted_content"]}
+        turns = chat_of(input=[{"role": "user", "content": "a"}, alone]).messages
+        assert turns[1]["reasoning_content"] == "let me see"
+    assert events_of([Reasoning("a")], body=body)[-2]["item"]["encrypted_content"] == "cosine:YQ=="
+    assert kept_text("gAAA") is kept_text("cosine:é") is kept_text("cosine:/w==") is None
+
+
+@given(st.text())
+def test_any_text_can_be_kept(text: str) -> None:
+    assert kept_text(kept(text)) == text
 
 
 def test_calls_of_custom_tools_and_of_a_namespace_are_told_as_such() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cosine_node.gateway.responses.kept_reasoning import kept
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_input
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
 
@@ -87,12 +88,15 @@ class Message(Item):
         yield self._event("content_part.done", content_index=0, part=_output_text(self.text, self.logprobs))
 
 
+@dataclass
 class OpenReasoning(Item):
-    """What the model thinks, as it is."""
+    """What the model thinks, as it is; if it `is_kept` once more, for clients that send back nothing else."""
+
+    is_kept: bool = False
 
     def told(self, status: str) -> Json:
         content = [] if status == "in_progress" else [_reasoning_text(self.text)]
-        return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
+        return self._reasoning(status) | {"summary": [], "content": content}
 
     def opened(self) -> Iterator[Json]:
         yield self._event("content_part.added", content_index=0, part=_reasoning_text(""))
@@ -104,13 +108,18 @@ class OpenReasoning(Item):
         yield self._event("reasoning_text.done", content_index=0, text=self.text)
         yield self._event("content_part.done", content_index=0, part=_reasoning_text(self.text))
 
+    def _reasoning(self, status: str) -> Json:
+        is_ended = self.is_kept and status != "in_progress"
+        field = {"encrypted_content": kept(self.text)} if is_ended else {}
+        return {"id": self.id, "type": "reasoning", "status": status, **field}
 
-class SummarizedReasoning(Item):
+
+class SummarizedReasoning(OpenReasoning):
     """What the model thinks, whole, in the place of its summary: who asks for that reads nothing else."""
 
     def told(self, status: str) -> Json:
         summary = [] if status == "in_progress" else [_summary_text(self.text)]
-        return {"id": self.id, "type": "reasoning", "status": status, "summary": summary}
+        return self._reasoning(status) | {"summary": summary}
 
     def opened(self) -> Iterator[Json]:
         yield self._event("reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
@@ -167,10 +176,13 @@ class CustomCall(Call):
 class Items:
     """The items that parts make, one after the other, under ids of their own."""
 
-    def __init__(self, response_id: str, tools: Tools, *, is_summarized: bool) -> None:
+    def __init__(
+        self, response_id: str, tools: Tools, *, is_summarized: bool = False, is_kept: bool = False
+    ) -> None:
         self._response_id = response_id
         self._tools = tools
         self._reasoning = SummarizedReasoning if is_summarized else OpenReasoning
+        self._is_kept = is_kept
         self._open: Item | None = None
         self._logprobs: list[Json] = []
         self.output: list[Json] = []
@@ -192,7 +204,7 @@ class Items:
                 assert isinstance(self._open, Message)
                 self._open.weigh(logprobs)
             case Reasoning(text):
-                yield from self._go_on(self._reasoning, "rs")
+                yield from self._go_on(self._reasoning, "rs", is_kept=self._is_kept)
             case CallArguments(_, text):
                 assert isinstance(self._open, Call)
             case CallBegun(_, call_id, name):
@@ -211,10 +223,10 @@ class Items:
             yield from self._go_on(Message, "msg")
         yield from self._end(status)
 
-    def _go_on(self, kind: type[Item], prefix: str) -> Iterator[Json]:
+    def _go_on(self, kind: type[Item], prefix: str, **fields: Any) -> Iterator[Json]:
         if type(self._open) is not kind:
             item_id, index = self._next(prefix)
-            yield from self._begin(kind(item_id, index))
+            yield from self._begin(kind(item_id, index, **fields))
 
     def _next(self, prefix: str) -> tuple[str, int]:
         index = len(self.output) + (self._open is not None)

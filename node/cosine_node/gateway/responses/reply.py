@@ -10,6 +10,7 @@ from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.logprobs import ChatLogprobs
 from cosine_node.gateway.reply_writer import Json, ReplyWriter
 from cosine_node.gateway.responses.items import Items
+from cosine_node.gateway.responses.request import KEPT_REASONING
 from cosine_node.gateway.responses.tools import Tools
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import Part
@@ -112,7 +113,12 @@ def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWr
     reasoning = body.get("reasoning") or {}
     is_summarized = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
     fields: Json = {
-        "items": Items(about["request_id"], tools, is_summarized=is_summarized),
+        "items": Items(
+            about["request_id"],
+            tools,
+            is_summarized=is_summarized,
+            is_kept=KEPT_REASONING in (body.get("include") or ()),
+        ),
         "told_again": told_again(body, tools),
         **about,
     }

@@ -8,6 +8,7 @@ from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text, whole
 from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
+from cosine_node.gateway.responses.kept_reasoning import kept_text
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, read_content, text_request
@@ -36,6 +37,7 @@ HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
     "truncation",
 }  # fmt: skip
 LOGPROBS: Final = "message.output_text.logprobs"
+KEPT_REASONING: Final = "reasoning.encrypted_content"
 _NOTHING_STORED: Final = "nothing is stored here; send the whole conversation as input"
 REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
     **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_RESPONSES},
@@ -144,6 +146,8 @@ def _turns(body: Body) -> Turns:
             raise bad_value(path, f"{path} must be an object.")
         kind = item.get("type") or "message"
         read = _ITEMS.get(kind) if isinstance(kind, str) else None
+        if kind == "item_reference":
+            raise unsupported(f"{path}.type", f"{path} is a reference: {_NOTHING_STORED}, with store false.")
         if read is None:
             shown = ascii_name(kind) if isinstance(kind, str) else "that"
             raise unsupported(f"{path}.type", f"{path} is of type {shown}, which is not supported here.")
@@ -163,7 +167,7 @@ def _message(item: Body, path: str, turns: Turns) -> None:
 
 
 def _reasoning(item: Body, path: str, turns: Turns) -> None:
-    """What the model thought, or else its summary; what is encrypted nobody here can read."""
+    """What the model thought, or else its summary; what another server has encrypted nobody here can read."""
     for name in ("content", "summary"):
         parts = item.get(name) or []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
@@ -172,6 +176,9 @@ def _reasoning(item: Body, path: str, turns: Turns) -> None:
             turns.reason(text(part.get("text"), f"{path}.{name}[{index}].text"))
         if parts:
             return
+    held = kept_text(text(item.get("encrypted_content") or "", f"{path}.encrypted_content"))
+    if held is not None:
+        turns.reason(held)
 
 
 def _call(item: Body, path: str, turns: Turns) -> None:
