@@ -161,10 +161,16 @@ async def _enter_light(
 
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)
-    dialled = initial_peers
+    joined_by = initial_peers
     if known_peers is not None:
-        dialled = order_peers(initial_peers, known_peers.read(), now_s=time.time())
-    config = LightConfig(identity=identity, initial_peers=dialled, dial_timeout_s=DIAL_TIMEOUT_S, gate=gate)
+        joined_by = order_peers(initial_peers, known_peers.read(), now_s=time.time())
+    config = LightConfig(
+        identity=identity,
+        initial_peers=initial_peers,
+        joined_by=joined_by,
+        dial_timeout_s=DIAL_TIMEOUT_S,
+        gate=gate,
+    )
     try:
         transport = await LightTransport.start(config)
     except PeerLost as lost:

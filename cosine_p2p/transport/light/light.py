@@ -28,10 +28,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightConfig:
-    """`initial_peers` are multiaddrs that end in `/p2p/<peer id>`; `gate` decides who is talked to."""
+    """`initial_peers` are those that the user named, as multiaddrs that end in `/p2p/<peer id>`.
+
+    `joined_by` are the peers to join by, in this order, among them such as were met before; without any it is by
+    the initial peers. What is not among these is dialled as addresses of strangers are. `gate` decides who is
+    talked to.
+    """
 
     identity: Identity
     initial_peers: tuple[str, ...]
+    joined_by: tuple[str, ...] = ()
     dial_timeout_s: float = DIAL_TIMEOUT_S
     gate: PeerGate = field(default_factory=PeerGate)
 
@@ -43,9 +49,11 @@ class LightTransport:
         self, config: LightConfig, given: Sequence[Address], thread: TrioThread, policy: DialPolicy
     ) -> None:
         self.peer_id = config.identity.peer_id
-        self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in given))
         self._config = config
+        # Never more than the user gave: an address that a stranger announced may be of a private network.
         self._given = tuple(given)
+        self._joined_by = parse_initial_peers(config.joined_by) if config.joined_by else list(given)
+        self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in self._joined_by))
         self._book = AddressBook()
         self._thread = thread
         # Where an identity file holds the seed of its key.
@@ -76,7 +84,8 @@ class LightTransport:
 
     def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
         """The addresses at which a peer can be dialled, with its id at their end."""
-        given = (maddr for maddr in self._config.initial_peers if maddr.endswith(f"/p2p/{peer_id}"))
+        known = (*self._config.initial_peers, *self._config.joined_by)
+        given = (maddr for maddr in known if maddr.endswith(f"/p2p/{peer_id}"))
         return tuple(dict.fromkeys([*given, *self._book.of(peer_id).values()]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
@@ -123,8 +132,8 @@ class LightTransport:
             await self._thread.close()
 
     def _addresses(self, peer_id: str) -> list[Address]:
-        given = [address for address in self._given if address.peer_id == peer_id]
-        return list(dict.fromkeys([*given, *self._book.of(peer_id)]))
+        known = [address for address in (*self._given, *self._joined_by) if address.peer_id == peer_id]
+        return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
         """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""

@@ -197,6 +197,25 @@ async def test_joining_needs_one_initial_peer_that_answers_and_closing_leaves_no
         assert asyncio.all_tasks() == tasks
 
 
+@pytest.mark.parametrize("users_own_is_local", [True, False])
+def test_an_address_that_was_met_does_not_let_private_ones_be_dialled(*, users_own_is_local: bool) -> None:
+    """In a second run: a peer met in the first one announced an address of this machine."""
+
+    async def run() -> None:
+        async with serving(SEED) as server:
+            own = f"{CLOSED_PORT if users_own_is_local else '/dns4/nowhere.invalid/tcp/4001'}/p2p/{NOBODY}"
+            second_run = LightConfig(identity=OURS, initial_peers=(own,), joined_by=(own, server.maddr))
+            if users_own_is_local:
+                transport = await LightTransport.start(second_run)
+                assert transport.maddrs_of(server.peer_id) == (server.maddr,)
+                await transport.close()
+            else:
+                error = await lost(LightTransport.start(second_run))
+                assert "strangers' private addresses" in error.reason
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 class SlowConnection:
     """Takes `pause_s` to write."""
 
