@@ -129,6 +129,25 @@ def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
     assert told_origins(done.origins) == "forced 7, target alone 3"
 
 
+def test_a_drafter_spends_no_pass_on_each_token_that_is_forced() -> None:
+    text = "([a-f]{2}[0-9]truefalse){3}"
+    passes = []
+    for knows in (True, False):
+        engine = constrained_engine(1.0, 1, waits=False, obeys=knows)
+
+        async def run(engine: ScriptedEngine = engine) -> Generation:
+            async with SimulatedSwarm(one_way_s=0.005, eos=(END,)) as swarm:
+                await swarm.verifier(constrained_engine())
+                await swarm.drafter(engine)
+                client = await swarm.client(timeout_s=60.0)
+                return await client.generate(PROMPT, max_new_tokens=TOKENS, seed=7, regex=text)
+
+        done = run_virtual(run())
+        assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=0.0)
+        passes.append(engine.passes)
+    assert passes[0] < 0.5 * passes[1]
+
+
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
     schema = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}, "required": ["b", "a"]}
     compact = {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}

@@ -1,12 +1,13 @@
 """One request at a drafter: its live tree, the row to feed next, and the nodes worth sending. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
@@ -23,6 +24,8 @@ USUAL_RARITY: Final = 100
 """Bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
+MAX_FORCED: Final = 32
+"""Bounds a pass: the name of a property is seldom longer."""
 MAX_FAILED_TOKENS: Final = 8
 """What went wrong shows in the first tokens of a path that was refused."""
 MAX_NODES: Final = 8192
@@ -45,6 +48,7 @@ class DraftState:
     `log_path_probability` is that of the whole path, 0 for the root, `draft_probability` that of the token given
     its parent. `estimate` is the latter before calibration, None for a token that the model did not propose.
     `candidates` may follow the token, and are too unlikely to draft so far; `first` is the model's first choice.
+    One that `is_forced` was drafted because the request's constraint leaves no choice.
     """
 
     name: int
@@ -55,6 +59,7 @@ class DraftState:
     is_fed: bool = False
     candidates: tuple[TokenCandidate, ...] = ()
     first: TokenCandidate | None = None
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,9 @@ class DraftTree:
     prefix (`take_kept`) are nodes too. Nodes far below the root that are not expected to be committed are held back
     for up to `held_passes` passes.
     With `measures_prompt` the first row asks how likely the prompt is. What is committed is counted in `counts`, by
-    positions and first choices, and told to an `observer`. A drafter that `rereads` feeds what it drafted anew once
-    it is committed: it read it beside its own guesses, and begins its drafts again.
+    positions and first choices, and told to an `observer`. What must follow a node by a `guide` is drafted with it
+    and fed in one pass. A drafter that `rereads` feeds what it drafted anew once it is committed: it read it beside
+    its own guesses, and begins its drafts again.
     """
 
     def __init__(
@@ -95,7 +101,11 @@ class DraftTree:
         rereads: bool = False,
         counts: DrafterCounts | None = None,
         observer: TextObserver | None = None,
+        guide: Guide | None = None,
     ) -> None:
+        self._guide = guide
+        self._place: Place | None = None
+        self._output: list[int] = []
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)
         self._calibration = calibration
@@ -160,16 +170,29 @@ class DraftTree:
         nodes = known or self._frontier()
         if not nodes:
             return None
+        if not self._wants_nll:
+            nodes = [*nodes, *self._forced_below(nodes[-1:] if known else nodes)]
         is_chain = self.branch is not None and self.branch.width == 1
         return Row(
             sequence,
             tuple(node.token for node in nodes),
             tuple(self._states[node].name for node in nodes),
             tuple(parents[node] if node.parent is None else self._states[node.parent].name for node in nodes),
-            scored_from=len(nodes) - 1 if known else 0,
+            scored_from=len(known) - 1 if known else 0,
             candidates=1 if is_chain else MAX_CANDIDATES,
             wants_nll=self._wants_nll,
         )
+
+    def _forced_below(self, nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
+        """The unfed nodes in a row below each of these that a constraint forces."""
+        states = self._states
+        for above in nodes:
+            node: TreeNode | None = above
+            while node is not None:
+                children = node.children.values()
+                node = next((one for one in children if states[one].is_forced and not states[one].is_fed), None)
+                if node is not None:
+                    yield node
 
     def _frontier(self) -> list[TreeNode]:
         """Unfed nodes below fed ones, the most probable first, as many as the branch allows."""
@@ -248,6 +271,7 @@ class DraftTree:
                 if child.token != token:
                     self._drop(child)
             self._tree.advance([token])
+            self._output.append(token)
             committed = self._tree.root
             if committed not in self._states:
                 self._name(committed, self._states[root].log_path_probability)
@@ -255,6 +279,7 @@ class DraftTree:
             self._sent.discard(committed)
         if self._rereads:
             self._begin_drafts_again(tokens[known:])
+        self._place = None if self._guide is None else self._guide.place(self._output)
         return self._regrow()
 
     def _begin_drafts_again(self, committed: Sequence[int]) -> None:
@@ -300,7 +325,8 @@ class DraftTree:
         return dropped
 
     def _regrow(self) -> Block | None:
-        """Draft candidates that have become likely enough."""
+        """Draft candidates that have become likely enough, and what must follow the known tokens."""
+        self._unsent += self._grow_forced(self._tree.root)
         waiting = [node for node, state in self._states.items() if state.candidates and self._is_live(node)]
         self._unsent += [child for node in waiting for child in self._branch_out(node)]
         return self._flush()
@@ -323,10 +349,34 @@ class DraftTree:
                 child = self._grow(parent, candidate.token, log_path_probability, probability)
                 if child is None:
                     continue
-                grown.append(child)
+                grown += [child, *self._grow_forced(child)]
             own = self._states[child]
             own.estimate, own.is_first, own.draft_probability = candidate.estimate, candidate.is_first, probability
         state.candidates = tuple(waiting)
+        return grown
+
+    def _grow_forced(self, node: TreeNode) -> list[TreeNode]:
+        """Let what a constraint forces after a node be a chain below it; the new nodes, if there is no choice."""
+        if self.branch is None or self._place is None:
+            return []
+        tokens: list[int] = []
+        above = node
+        while above.parent is not None:
+            tokens.append(above.token)
+            above = above.parent
+        place = self._place.after(tokens[::-1])
+        deepest = self.position + self.branch.depth - 1
+        grown = []
+        for token in () if place is None else place.forced()[:MAX_FORCED]:
+            child = node.children.get(token)
+            if child is None and node.position < deepest:
+                log_path_probability = self._states[node].log_path_probability + math.log(FORCED_PROBABILITY)
+                child = self._grow(node, token, log_path_probability, FORCED_PROBABILITY)
+                grown += [] if child is None else [child]
+            if child is None:
+                break
+            self._states[child].is_forced = True
+            node = child
         return grown
 
     def _flush(self) -> Block | None:

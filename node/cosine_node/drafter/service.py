@@ -14,6 +14,7 @@ from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.engine.base import Engine, Row, RowResult
+from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
@@ -236,6 +237,7 @@ class DrafterService:
             held_passes=HELD_PASSES,
             counts=self.counts,
             observer=observed,
+            guide=guide_of(self._engine.grammars, request.sampling),
         )
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,

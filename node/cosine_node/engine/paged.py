@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.engine.constraints.grammars import Grammars, guide_of
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 from cosine_node.engine.tree import SequenceTree
@@ -74,9 +74,7 @@ class PagedEngine:
         self.opened += 1
         if scope is not None:
             self._hashes[number] = BlockHashes(scope)
-        guide = None
-        if sampling.constraint is not None and self.grammars is not None:
-            guide = self.grammars.guide(sampling.constraint)
+        guide = guide_of(self.grammars, sampling)
         self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens, guide=guide)
         return number
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.base import Activations, Engine, OutOfPages, Row
+from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.runner import Runner, count_tokens
 from cosine_node.verifier.pass_rows import candidate_nodes
@@ -224,6 +225,7 @@ class HomeDrafter:
             self._calibration,
             measures_prompt=False,
             rereads=self._target is not None,
+            guide=None if self._target is not None else guide_of(self._engine.grammars, asked.sampling),
         )
         tree.assign(Branch(tree.digest, MAX_LEVELS, self._width, MAX_WINDOW_NODES))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(prompt))

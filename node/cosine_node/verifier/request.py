@@ -15,7 +15,7 @@ from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import Guide, Place
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
@@ -136,8 +136,6 @@ MIN_PATH_PROBABILITY: Final = 0.1
 (docs/decisions/0012)."""
 MAX_FORCED: Final = 32
 """Bounds the same for tokens that a grammar forces: the name of a property is seldom longer."""
-FORCED_PROBABILITY: Final = 0.995
-"""Of 199 tokens of the embedded target's texts by a schema that were forced, 199 came (a sixth of all tokens)."""
 
 
 class OwnNodes(NamedTuple):

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Final
 
 from cosine_node.engine.base import Engine
+from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, Holder, whom_to_evict
@@ -320,8 +321,7 @@ class VerifierService:
         self._rates.note(path, rates)
         lookup = run = guide = None
         if message.pacing == m.Pacing.FREE:
-            if self._engine.grammars is not None and asked.sampling.constraint is not None:
-                guide = self._engine.grammars.guide(asked.sampling.constraint)
+            guide = guide_of(self._engine.grammars, asked.sampling)
             lookup = PromptLookup((*asked.prompt, *message.committed))
             # Each client's own: what one measures, on texts of its choosing, costs nobody else.
             trial = self._trials.find(path)

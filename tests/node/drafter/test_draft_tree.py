@@ -24,7 +24,8 @@ from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Constraint, ConstraintKind, Sampling
+from tests.node.engine.letter_grammars import END, LETTERS, letter_grammars, text_of
 from tests.node.peers import request_of
 
 D_0 = bytes(range(16))
@@ -360,3 +361,61 @@ def test_outcomes_teach_the_calibration() -> None:
     grown_by(tree, said((5, 0.5)))
     tree.advance(0, (6,))
     assert calibration(0.5, is_first=True) < before
+
+
+# What a constraint forces.
+
+
+def guided(regex: str) -> DraftTree:
+    """A tree after the prompt `(0, 1)`, with a branch, whose text is to match."""
+    guide = letter_grammars().guide(Constraint(ConstraintKind.REGEX, regex, (END,)))
+    return tree_of((0, 1), guide=guide, measures_prompt=False)
+
+
+def letters(text: str) -> tuple[int, ...]:
+    return tuple(LETTERS.index(letter) for letter in text)
+
+
+def test_what_must_come_is_sent_before_any_pass_and_read_in_one_with_the_known_tokens() -> None:
+    tree = guided("true[0-9]+")
+    block = tree.assign(branch())
+    assert block is not None and text_of([node.token for node in block.nodes]) == "true"
+    row = planned(tree)
+    assert row.tokens == (0, 1, *letters("true")) and row.is_chain
+    # After each of them, for a model might write the same with other tokens.
+    assert row.scored_from == 1
+
+
+def test_what_follows_a_likely_token_is_drafted_with_it_and_no_pass_is_spent_on_it() -> None:
+    tree = guided("(tru|nul)[0-9]+")
+    assert tree.assign(branch()) is None
+    block = grown_by(tree, said((letters("t")[0], 0.6), (letters("n")[0], 0.4)))
+    paths = [text_of(path) for path in paths_of(block)]
+    assert {"tru", "nul"} <= set(paths)
+    row = planned(tree)
+    assert sorted(row.tokens) == sorted(letters("trunul"))
+    tree.absorb(row, [said((letters("0")[0], 0.9))] * 6)
+    assert not set(planned(tree).tokens) & set(letters("trunul"))
+
+
+def test_forced_tokens_go_no_deeper_than_the_client_asks() -> None:
+    tree = guided("truefalse")
+    block = tree.assign(branch(depth=3))
+    assert block is not None and len(block.nodes) == 3
+
+
+def test_once_tokens_are_committed_what_they_force_follows_them() -> None:
+    tree = guided("[tn](ru|ul)e")
+    tree.assign(branch())
+    block = tree.advance(0, letters("tr"))
+    assert block is not None and text_of([node.token for node in block.nodes]) == "ue"
+    assert tree.advance(2, letters("ue")) is None
+    # A text that breaks its constraint, by a verifier that ignores it, forces nothing.
+    assert tree.advance(4, letters("t")) is None
+
+
+def paths_of(block: Block) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for node in block.nodes:
+        paths.append((*(() if node.parent == BASE else paths[node.parent]), node.token))
+    return paths

@@ -29,7 +29,7 @@ from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.errors import CosineError
-from cosine_protocol.request import Constraint, ConstraintKind
+from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -44,6 +44,8 @@ TRIAL_S: Final = 5.0
 """A choice: a schema of 40 KB takes 0.3 s with the start of the process, on one core of a server."""
 WHITESPACE: Final = "[ \\n\\r\\t]{1,32}"
 """Between the parts of JSON, where a schema says nothing else (`x-guidance`); unbounded, a text might never end."""
+FORCED_PROBABILITY: Final = 0.995
+"""Of a token that is forced: of 199 in texts of the embedded target by a schema, 199 came (a sixth of all)."""
 MAX_COMPILED: Final = 256
 """Bounds memory: constraints that are known, compiled or refused."""
 AT_ONCE: Final = 2
@@ -190,6 +192,13 @@ class Grammars:
     def _note(self, constraint: Constraint, found: "LLMatcher | str") -> None:
         with self._lock:
             self._known.note(constraint, found)
+
+
+def guide_of(grammars: Grammars | None, sampling: Sampling) -> "Guide | None":
+    """What follows a new text under its constraint, if it has one that can be applied here."""
+    if grammars is None or sampling.constraint is None:
+        return None
+    return grammars.guide(sampling.constraint)
 
 
 class Guide:
