@@ -23,7 +23,8 @@ from cosine_protocol.errors import (
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
-    from cosine_p2p.request.chat import Chat
+    from cosine_p2p.replies.parts import ToolCall
+    from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
     from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
     from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt
     from cosine_p2p.request.origins import Origin, told_origins
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AppliedConfig", "AsyncClient", "Chat", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "LikelyToken", "NamedToken",
-    "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run",
-    "TextTokenizer", "TokenLogprob", "UsageError", "VerifierReport", "__version__", "load_tokenizer",
-    "told_origins",
+    "NamedTool", "Observer", "Origin", "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run",
+    "TextTokenizer", "TokenLogprob", "ToolCall", "ToolChoice", "UsageError", "VerifierReport", "__version__",
+    "load_tokenizer", "told_origins",
 ]  # fmt: skip
 
 HOMES: Final = {
@@ -57,7 +58,8 @@ HOMES: Final = {
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "request.options"),
     **dict.fromkeys(("LikelyToken", "NamedToken", "TokenLogprob"), "request.logprobs"),
     **dict.fromkeys(("Origin", "told_origins"), "request.origins"),
-    "Chat": "request.chat",
+    **dict.fromkeys(("Chat", "NamedTool", "ToolChoice"), "request.chat"),
+    "ToolCall": "replies.parts",
     "Run": "session.run",
     **dict.fromkeys(("TextTokenizer", "load_tokenizer"), "text.tokenizer"),
 }

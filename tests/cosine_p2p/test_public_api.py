@@ -33,6 +33,7 @@ JSON_FIELDS = [
     "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
     "strategy", "seed", "rounds", "drafted", "accepted", "origins", "drafters", "verifiers", "generation_config",
     "receipts", "audit", "logprobs", "prompt_logprobs",
+    "content", "reasoning", "reasoning_tokens", "tool_calls",
 ]  # fmt: skip
 
 
@@ -44,8 +45,8 @@ PUBLIC = {
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",
     "Generation", "GenerationFailed", "GenerationOptions", "GenerationTimedOut", "Observer", "Origin",
     "PeerLost", "Progress", "Prompt", "PromptRefused", "PromptTooLong", "Run", "UsageError", "VerifierReport",
-    "Chat", "LikelyToken", "NamedToken", "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer",
-    "told_origins",
+    "Chat", "NamedTool", "ToolCall", "ToolChoice", "LikelyToken", "NamedToken",
+    "TextTokenizer", "TokenLogprob", "__version__", "load_tokenizer", "told_origins",
 }  # fmt: skip
 
 

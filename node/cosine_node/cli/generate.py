@@ -3,9 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +16,8 @@ from cosine_node.cli.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, s
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_p2p.replies.parts import CallBegun, Part
+from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt
 from cosine_protocol.errors import UsageError
 
@@ -46,25 +50,56 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - to read it from stdin.")],
     options: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY, *TEXT)],
     chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
+    tools: Annotated[
+        Path | None,
+        typer.Option("--tools", metavar="FILE", help="Tools that a chat may call: JSON, a list as OpenAI has it."),
+    ] = None,
+    tool_choice: Annotated[
+        str,
+        typer.Option("--tool-choice", metavar="CHOICE", help="auto, none, required, or the function to call."),
+    ] = "auto",
     initial_peers: InitialPeers = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
     line = WaitingLine(sys.stderr)
-    asked = _read_prompt(prompt, line, is_chat=chat)
+    if tools is not None and not chat:
+        raise UsageError("Tools are for chats; give --chat as well.")
+    text = _read_prompt(prompt, line)
+    asked: Prompt = Chat([{"role": "user", "content": text}]) if chat else text
+    if isinstance(asked, Chat) and tools is not None:
+        asked = replace(asked, tools=_read_tools(tools), tool_choice=_choice(tool_choice))
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 
 
-def _read_prompt(given: str, line: WaitingLine, *, is_chat: bool) -> Prompt:
-    """The prompt given, or for - the text on stdin; as a chat if it is one. Raises `UsageError` if it is empty."""
+def _read_prompt(given: str, line: WaitingLine) -> str:
+    """The prompt given, or for - the text on stdin. Raises `UsageError` if it is empty."""
     if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
     text = _read_stdin() if given == "-" else _argument_text(given)
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
-    return [{"role": "user", "content": text}] if is_chat else text
+    return text
+
+
+def _read_tools(file: Path) -> list[dict[str, Any]]:
+    """The tools in a file. Raises `UsageError` if it holds no list of them."""
+    try:
+        tools = json.loads(file.read_text("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{file} is not JSON.") from None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UsageError(f"{file} must hold a list of tools, as in OpenAI's API.")
+    return tools
+
+
+def _choice(text: str) -> ToolChoice | NamedTool:
+    """The choice of a tool by its word, or by the name of the function."""
+    return ToolChoice(text) if text in {each.value for each in ToolChoice} else NamedTool(text)
 
 
 def _read_stdin() -> str:
@@ -90,6 +125,7 @@ async def _generate(
 ) -> "Generation":
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
     client = client_that_asks_once(initial_peers, options)
+    is_calling, is_begun = isinstance(prompt, Chat) and bool(prompt.tools), False
     async with AsyncExitStack() as stack:
         async with telling_stages(line, lambda: "Looking for peers"):
             await stack.enter_async_context(client)
@@ -98,9 +134,11 @@ async def _generate(
         chunks = await stack.enter_async_context(aclosing(run.chunks()))
         async with telling_stages(line, lambda: stage_of(run.progress(), run.verifiers)):
             async for chunk in chunks:
-                if chunk.text and not is_quiet:
+                text = _with_calls(chunk.parts, is_begun=is_begun) if is_calling else chunk.text
+                is_begun = is_begun or bool(text)
+                if text and not is_quiet:
                     line.end()
-                    show(sys.stdout, chunk.text)
+                    show(sys.stdout, text)
         line.end()
         if not is_quiet:
             sys.stdout.write("\n")
@@ -108,6 +146,12 @@ async def _generate(
             await run.audited()
         line.end()
         return run.result()
+
+
+def _with_calls(parts: Iterable[Part], *, is_begun: bool) -> str:
+    """Parts of a reply as text: a call stands in a line of its own, its function before its arguments."""
+    text = "".join(f"\n{part.name} " if isinstance(part, CallBegun) else part.text for part in parts)
+    return text if is_begun else text.removeprefix("\n")
 
 
 def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:

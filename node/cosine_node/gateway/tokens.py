@@ -21,7 +21,7 @@ Answer = Callable[[Body, TextTokenizer], Json]
 
 OF_CHATS: Final = frozenset({
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages", "model",
-    "reasoning_effort",
+    "parallel_tool_calls", "reasoning_effort", "tool_choice", "tools",
 })  # fmt: skip
 OF_TEXTS: Final = frozenset({"add_special", "add_special_tokens", "content", "model", "parse_special", "prompt"})
 
@@ -81,7 +81,7 @@ def described(codec: TextTokenizer) -> Json:
     except PromptRefused:
         # None, or several with names.
         template = None
-    return {"bos_token": None, "eos_token": None, **codec.named_tokens, "chat_template": template}
+    return {"bos_token": None, "eos_token": None, **codec.named_tokens, "chat_template": template or None}
 
 
 def fitted(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], fields: Mapping[str, str]) -> Chat:

@@ -24,6 +24,7 @@ from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.test_blocking import InProcess
 from tests.node.cli.conftest import Run
 from tests.swarm.reference import plain_stream, prompt_of, target_engine
+from tests.swarm.tool_letters import END, ToolLetters, calling_engine
 
 FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
 
@@ -145,3 +146,40 @@ def test_the_environment_and_the_installation_decide_on_the_transport_then_the_a
     monkeypatch.setattr(asking, "find_spec", lambda _: None)
     asking.joining_once(maddrs, Access())
     assert seen == [transport, None, None]
+
+
+TOOLS = [{"type": "function", "function": {"name": "use", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_tools_of_a_file_are_called_and_the_calls_printed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
+) -> None:
+    async def join() -> Swarm:
+        swarm = await SimulatedSwarm(one_way_s=0.0, codec=ToolLetters(), eos=(END,)).__aenter__()
+        await swarm.verifier(calling_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
+        return InProcess(swarm)
+
+    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_: join)
+    for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(TOOLS), "utf-8")
+    asked = ["generate", "a tale", "--chat", "--tools", str(file), "--tool-choice", "use"]
+    result = run(*asked, *(["--json"] if as_json else []))
+    assert result.code == 0
+    if as_json:
+        (call,) = json.loads(result.out)["tool_calls"]
+        assert (call["name"], call["arguments"]) == ("use", "{}")
+    else:
+        assert result.out == "use {}\n"
+
+
+def test_a_file_without_tools_and_tools_without_a_chat_are_refused(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    for content, told in (("{}", "must hold a list of tools"), ("[", "is not JSON"), ("[1]", "must hold a list")):
+        file.write_text(content, "utf-8")
+        result = run("generate", "a", "--chat", "--tools", str(file))
+        assert result.code == 2 and told in result.err
+    assert "give --chat" in run("generate", "a", "--tools", str(file)).err
+    assert "cannot be read" in run("generate", "a", "--chat", "--tools", str(tmp_path / "none")).err
