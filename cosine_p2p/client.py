@@ -62,7 +62,13 @@ from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
 from cosine_protocol.errors import GenerationFailed, OptionRefused, PromptRefused, UsageError
-from cosine_protocol.limits import CACHE_SCOPE_BYTES, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, NONCE_BYTES
+from cosine_protocol.limits import (
+    CACHE_SCOPE_BYTES,
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_PREDICTION_TOKENS,
+    NONCE_BYTES,
+)
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import ConstraintKind, Request
@@ -292,13 +298,14 @@ class AsyncClient:
                 seed=draw_seed(),
                 standing=candidates.standing,
             )
+            prediction = await self._encode_prediction(codec, asked.get("prediction"))
             found = await looking
             now_s = asyncio.get_running_loop().time()
             drafters = search.choose(found, verifiers[0], chance=chance, now_s=now_s)
         finally:
             looking.cancel()
         deadline_s = now_s + asked["timeout_s"]
-        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked)
+        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction)
         mandates = place.swarm.mandates
         give = partial(give_receipts, links=place.links, mandates=mandates)
         check = partial(FailoverCheck, mandates=mandates, auditing=self._auditing) if mandates else None
@@ -315,6 +322,7 @@ class AsyncClient:
             check_failover=check if asked["audit"] else None,
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
+            prediction=prediction,
             told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
         )
 
@@ -333,6 +341,23 @@ class AsyncClient:
             raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
         return found
 
+    async def _encode_prediction(
+        self, codec: TextTokenizer, given: str | Sequence[int] | None
+    ) -> tuple[int, ...] | None:
+        """A prediction as tokens, None for none. Raises `OptionRefused` for too many."""
+        found = None if isinstance(given, str) or not given else tuple(given)
+
+        def encode() -> None:
+            nonlocal found
+            if isinstance(given, str) and given:
+                found = codec.encode(given, add_special_tokens=False)
+
+        await self._offload_words(encode)
+        if found and (len(found) > MAX_PREDICTION_TOKENS or max(found) >= codec.vocab_tokens):
+            sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
+            raise OptionRefused("prediction", sentence)
+        return found or None
+
     def _sessions(
         self,
         place: _Place,
@@ -342,6 +367,7 @@ class AsyncClient:
         deadline_s: float,
         cache_scope: bytes | None,
         asked: ClientOptions,
+        prediction: tuple[int, ...] | None,
     ) -> Iterator[Session]:
         """A session for each form of the request, made when the one before has failed."""
         for index, (request, able) in enumerate(requests, start=1):
@@ -363,6 +389,7 @@ class AsyncClient:
                 show=self._shown.take,
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
+                prediction=prediction,
             )
             yield self._session(place, job)
 

@@ -112,6 +112,14 @@ def _read_biases(value: object) -> dict[int, float]:
     return biases
 
 
+def _read_prediction(value: object) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | bytearray) or not isinstance(value, Sequence):
+        raise TypeError
+    return tuple(map(TOKEN_ID.read, value))
+
+
 def _read_schema(value: object) -> str:
     """The text of a schema; the order of properties is that in which they are written."""
     try:
@@ -222,6 +230,14 @@ class GenerationOptions(TypedDict, total=False):
             whole(0, MAX_TOP_LOGPROBS),
             TEXT,
             "The same of the prompt's tokens; the verifier computes the prompt anew for it.",
+        ),
+    ]
+    prediction: Annotated[
+        str | Sequence[int] | None,
+        Option(
+            ArgumentKind("a text, or token ids", _read_prediction, str),
+            TEXT,
+            "Draft from this text: what the output will be for the most part, such as code before a change.",
         ),
     ]
     generation_config: Annotated[

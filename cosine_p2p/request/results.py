@@ -120,6 +120,9 @@ class Generation:
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
     it calls. Of any other prompt `content` is the text. `stop_text` is the stop text that ended it, if one did.
 
+    Of a prediction `accepted_prediction_tokens` came in the text, where that had come to in it, and
+    `rejected_prediction_tokens` did not.
+
     `logprobs` has one for each of `token_ids`, `prompt_logprobs` one for each token of the prompt, of which the
     first is without a log-probability; both are empty where they are not asked for.
     """
@@ -155,6 +158,8 @@ class Generation:
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     stop_text: str | None = None
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[NamedToken, ...] = ()
 

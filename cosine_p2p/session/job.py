@@ -41,7 +41,8 @@ class Job:
     a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
     `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
     that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
-    drafter that follows it for nothing else: it is told what is committed, and asked for no drafts.
+    drafter that follows it for nothing else: it is told what is committed, and asked for no drafts. `prediction` is
+    what the user takes the output to be, for verifiers to draft from.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Job:
     prompt_window_tokens: int | None = None
     shares_feedback: bool = False
     pupil: int = 0
+    prediction: tuple[int, ...] | None = None
 
     @property
     def shown_request(self) -> Request:

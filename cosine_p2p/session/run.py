@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -17,6 +17,7 @@ from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.session.warm_spare import WarmSpare
+from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -55,6 +56,7 @@ class Run:
         give_receipts: Callable[[Session], int] | None = None,
         keeps_spare_warm: bool = False,
         told: ToldLogprobs | None = None,
+        prediction: Sequence[int] | None = None,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
@@ -80,6 +82,7 @@ class Run:
         self._ended_s = self._began_s
         self._told = told or ToldLogprobs(codec)
         self._logprobs: list[TokenLogprob] = []
+        self._prediction = Prediction(prediction or ())
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._origins = OriginCount()
@@ -199,6 +202,7 @@ class Run:
                     self._is_stopped = True
                     break
             self._token_ids += ids
+            self._prediction.follow(ids)
             self._text.append("".join(texts))
             self._parts += parts
             source = OWN_SOURCES.get(author) or ledger.peer_ids[author - 1]
@@ -291,6 +295,8 @@ class Run:
             reasoning_tokens=self._reasoning_tokens,
             tool_calls=reply.tool_calls,
             stop_text=self._stop_text,
+            accepted_prediction_tokens=self._prediction.accepted,
+            rejected_prediction_tokens=len(self._prediction.tokens) - self._prediction.accepted,
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self.prompt_logprobs,
         )

@@ -279,7 +279,9 @@ class Session:
         )
         link.subscribe(number, self._inbox.put_nowait)
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
-        link.post(m.Open(number, *asked))
+        # Under plain pacing a verifier drafts from nothing.
+        prediction = job.prediction if job.strategy.pacing is m.Pacing.FREE else None
+        link.post(m.Open(number, *asked, prediction))
         return upstream
 
     @property

@@ -39,7 +39,7 @@ AUDIT_SENTENCES: Final = {
 TEXT: Final = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "bad_words", "min_tokens", "ignore_eos"),
-    *("schema", "regex", "grammar", "logprobs", "prompt_logprobs"),
+    *("schema", "regex", "grammar", "logprobs", "prompt_logprobs", "prediction"),
     *("seed", "stop", "dtype", "verifier"),
 )
 """The options of one text alone."""

@@ -78,6 +78,7 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "grammar": _Spelling("FILE", has_variable=False),
     "logprobs": _Spelling("COUNT", has_variable=False),
     "prompt_logprobs": _Spelling("COUNT", has_variable=False),
+    "prediction": _Spelling("FILE", has_variable=False),
     "generation_config": _Spelling("SOURCE"),
     "seed": _Spelling("NUMBER", has_variable=False),
     "stop": _Spelling("TEXT", has_variable=False),
@@ -95,7 +96,7 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "warm_spare": _Spelling(""),
 }
 
-_CONTENTS: Final = ("schema", "grammar")
+_CONTENTS: Final = ("schema", "grammar", "prediction")
 """Options whose value stands in the file that is named."""
 
 ENTRANCE: Final = ("network", "swarm", "identity", "deny")

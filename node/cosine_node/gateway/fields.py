@@ -15,8 +15,8 @@ from cosine_node.gateway.constraints import CONSTRAINTS
 
 HONOURED: Final = CONSTRAINTS | frozenset({
     "bad_words", "cache_salt", "frequency_penalty", "ignore_eos", "logit_bias", "max_completion_tokens",
-    "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "repetition_penalty", "seed", "stop",
-    "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
+    "max_tokens", "min_p", "min_tokens", "model", "n", "prediction", "presence_penalty", "repetition_penalty",
+    "seed", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
 })  # fmt: skip
 """The fields that both kinds of bodies may have."""
 HONOURED_IN_CHATS: Final = HONOURED | {
@@ -27,7 +27,7 @@ HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "logp
 
 HARMLESS: Final = frozenset({
     # For the accounts, logs and caches of whoever serves, or for how fast a text comes.
-    "cache_prompt", "id_slot", "keep_alive", "metadata", "n_keep", "prediction", "priority", "prompt_cache_key",
+    "cache_prompt", "id_slot", "keep_alive", "metadata", "n_keep", "priority", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "request_id", "return_progress", "safety_identifier",
     "service_tier", "session_id", "slot_id", "speculative.n_max", "speculative.n_min", "speculative.p_min", "store",
     "timings_per_token", "usage", "user",

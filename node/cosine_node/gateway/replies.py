@@ -90,7 +90,9 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(each.generation.reasoning_tokens for each in finished)
+            "reasoning_tokens": sum(each.generation.reasoning_tokens for each in finished),
+            "accepted_prediction_tokens": sum(each.generation.accepted_prediction_tokens for each in finished),
+            "rejected_prediction_tokens": sum(each.generation.rejected_prediction_tokens for each in finished),
         },
     }
 

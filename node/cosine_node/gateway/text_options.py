@@ -55,6 +55,7 @@ def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
         "stop_token_ids": token_ids(body.get("stop_token_ids") or [], "stop_token_ids", high=MAX_EOS_TOKENS),
         "ignore_eos": flag(body, "ignore_eos"),
         "stop": _stops(body),
+        "prediction": _prediction(body),
     }
     options |= {name: value for name, value in found.items() if value} | read_constraint(body)
     for name, value in options.items():
@@ -81,6 +82,20 @@ def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
             raise bad_value("min_tokens", "min_tokens must be no more than max_tokens.")
         lengths["min_tokens"] = least
     return lengths
+
+
+def _prediction(body: Body) -> str:
+    """The text that the user expects, as OpenAI has it: a content that is text, or parts that are."""
+    prediction = body.get("prediction")
+    if prediction is None:
+        return ""
+    if not isinstance(prediction, dict) or prediction.get("type") != "content":
+        raise bad_value("prediction", "prediction must be an object with type content.")
+    content = prediction.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    if not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        raise bad_value("prediction", "The content of a prediction must be text, or parts of type text.")
+    return "".join(text(part.get("text"), "prediction") for part in parts)
 
 
 def _stops(body: Body) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
 from cosine_node.engine.ngram import FollowerIndex
+from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
@@ -129,7 +130,7 @@ class SpeculationAccount:
 
 
 TARGET_AUTHOR: Final = 0
-"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
+"""The author of the target's own tokens, and of what the verifier copies: from the text, or from a prediction."""
 MAX_NODES: Final = 12
 MIN_PATH_PROBABILITY: Final = 0.1
 """Nodes of a prompt lookup, and the least likely path worth finding: about 0.2 ms of Python a pass
@@ -383,12 +384,13 @@ class VerifierRequest(ServedRequest):
     """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
 
     `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `guide`
-    says what its constraint forces, `trial` finds which drafts of the verifier's own pay; it `has_home_drafts` if
-    its drafter drafted for the next pass, `observer` gives a message as it goes to the client. It `is_drafted_for`
-    once peers' drafts have come. `fed` gives the names, in its sequence, of the pending token (the tree's root) and
-    of live nodes that were fed, whether a pass is still under way with them or the target's choice after them is
-    among `choices`; `named` names were given so far. `likelihoods` are those after such names, `told` the digest of
-    all that its client has, of which `prompt_told` are of the prompt's tokens.
+    says what its constraint forces, `prediction` is what its client expects, `trial` finds which drafts of the
+    verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass, `observer` gives a message as
+    it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed` gives the names, in its sequence,
+    of the pending token (the tree's root) and of live nodes that were fed, whether a pass is still under way with
+    them or the target's choice after them is among `choices`; `named` names were given so far. `likelihoods` are
+    those after such names, `told` the digest of all that its client has, of which `prompt_told` are of the prompt's
+    tokens.
     """
 
     pacing: Pacing
@@ -396,6 +398,7 @@ class VerifierRequest(ServedRequest):
     drafters: tuple[str, ...] = ()
     lookup: PromptLookup | None = None
     guide: Guide | None = None
+    prediction: Prediction | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     observer: Callable[[Message], Message] | None = None
@@ -589,7 +592,7 @@ class VerifierRequest(ServedRequest):
             self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds, is_fed=is_fed)
 
     def commit(self, verdict: Verdict) -> list[int]:
-        """Take a verdict into the stream and the tree, and draft by prompt lookup and by its grammar below it.
+        """Take a verdict into the stream and the tree, and draft below it what can be had without a model.
 
         Returns the names of fed nodes that do not follow it.
         """
@@ -607,6 +610,10 @@ class VerifierRequest(ServedRequest):
             if self.own_drafts is OwnDrafts.ALL:
                 own = self.lookup.draft(None if self.guide is None else self.guide.place(self.output))
                 self.tree.attach(self.tree.root.digest, self.tree.position, *own)
+        if self.prediction is not None:
+            self.prediction.follow(verdict.tokens)
+            nodes = self.prediction.draft()
+            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE
         return dropped

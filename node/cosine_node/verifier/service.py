@@ -35,6 +35,7 @@ from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.speed_trial import MAX_TRIALS, SpeedTrials, TrialPath
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.transport.base import Stream, Transport
@@ -319,13 +320,15 @@ class VerifierService:
         if (rates := self._rates.get(path)) is None:
             rates = DraftRates()
         self._rates.note(path, rates)
-        lookup = run = guide = None
+        lookup = run = guide = prediction = None
         if message.pacing == m.Pacing.FREE:
             guide = guide_of(self._engine.grammars, asked.sampling)
             lookup = PromptLookup((*asked.prompt, *message.committed))
+            prediction = self._predicted(message)
             # Each client's own: what one measures, on texts of its choosing, costs nobody else.
             trial = self._trials.find(path)
-            if trial is not None:
+            # A text that its client predicts says nothing of others.
+            if trial is not None and prediction is None:
                 trial.expect(0, 1.0 / self.pass_s)
                 run = TrialRun(trial, asked.max_new_tokens)
         return VerifierRequest(
@@ -341,9 +344,20 @@ class VerifierService:
             drafters=message.authors,
             lookup=lookup,
             guide=guide,
+            prediction=prediction,
             trial=run,
             account=SpeculationAccount(rates),
         )
+
+    def _predicted(self, message: m.Open) -> Prediction | None:
+        """What a client expects of the output, as far as there is some already."""
+        tokens = message.prediction or ()
+        # The client cannot know the vocabulary, and a prediction that is none must not cost it the request.
+        if not tokens or max(tokens) >= self._engine.vocab_tokens:
+            return None
+        prediction = Prediction(tokens)
+        prediction.follow(message.committed)
+        return prediction
 
     def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
         """Coordinate a request by its client's mandate, or say why not."""

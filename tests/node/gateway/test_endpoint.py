@@ -35,6 +35,7 @@ from tests.node.peers import request_of
 from tests.swarm.reference import assert_freed, plain_stream
 
 TOKENS: Final = 24
+NOT_PREDICTED: Final = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
 
 
@@ -394,7 +395,7 @@ def test_a_whole_chat_has_its_choices_in_order() -> None:
         "completion_tokens": 42,
         "total_tokens": 47,
         "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, **NOT_PREDICTED},
     }
 
 
@@ -445,7 +446,7 @@ def test_a_whole_chat_has_reasoning_and_calls() -> None:
             {"id": "id1", "type": "function", "function": {"name": "now", "arguments": "{}"}},
         ],
     }
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4, **NOT_PREDICTED}
 
 
 def test_calls_in_pieces_begin_with_their_names() -> None:
@@ -495,7 +496,7 @@ def test_a_prompt_is_counted_once_for_all_its_choices() -> None:
         "completion_tokens": 84,
         "total_tokens": 98,
         "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, **NOT_PREDICTED},
     }
 
 

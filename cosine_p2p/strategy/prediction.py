@@ -1,0 +1,111 @@
+"""A text that a user expects, as drafts: where the output has come to in it, and how it may go on. Pure.
+
+Mostly it is a text that is to be changed in places. So the output follows it token by token, leaves it where
+something is changed, and comes back: after a token in place of another, after some that are new, or behind some
+that are left out. At any time a `Prediction` has a few *places* where the output may go on in the text, the
+likeliest first; each is drafted, and the next token shows which holds. It is a function of the text and the output,
+so that whoever follows the output knows which of its tokens were predicted.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from cosine_protocol.nodes import BASE, Node
+
+MAX_CHAIN: Final = 48
+"""A choice: three quarters of what a tree may be deep. What pays of it is up to the verifier's cost curve."""
+MAX_STRAY_CHAIN: Final = 4
+"""A choice: where it is open how the output comes back, the next token tells."""
+SURE_TOKENS: Final = 2
+"""So many tokens in a row that were predicted show a place; one alone may be a comma like any other."""
+MAX_STRAYED: Final = 64
+"""A choice: how far after the last sure place a token that came is looked for."""
+NEAR_PLACES: Final = 32
+"""Bounds the time that a frequent token takes: its places that are looked at, each way."""
+STRAY_PROBABILITIES: Final = (0.5, 0.25, 0.15)
+"""A choice: of the places where the output may come back, the likeliest first."""
+PRIOR_HITS: Final = 9.0
+PRIOR_TOKENS: Final = 10.0
+"""A choice: until it is known better one predicted token in ten is wrong."""
+
+
+class Prediction:
+    """A predicted text, and the output so far."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tuple(tokens)
+        self._places_of: dict[int, list[int]] = {}
+        for place, token in enumerate(self.tokens):
+            self._places_of.setdefault(token, []).append(place)
+        # The place after the last sure token, the output tokens since, and how many of the last were predicted.
+        self._anchor = 0
+        self._strayed = 0
+        self._run = SURE_TOKENS
+        self._places: list[int] = [0]
+        self._last = -1
+        self._hits, self._judged = PRIOR_HITS, PRIOR_TOKENS
+        self._accepted: set[int] = set()
+
+    @property
+    def accepted(self) -> int:
+        """The tokens of the prediction that came where the output had come to."""
+        return len(self._accepted)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Take in more of the output."""
+        for token in tokens:
+            self._follow(token)
+
+    def _follow(self, token: int) -> None:
+        held = [place for place in self._places if place < len(self.tokens) and self.tokens[place] == token]
+        if self._run >= SURE_TOKENS and self._places[0] < len(self.tokens):
+            self._judged += 1.0
+            self._hits += bool(held)
+        self._strayed += 1
+        if held:
+            self._accepted.add(held[0])
+            self._run += 1
+            self._places = [place + 1 for place in held]
+            if self._run >= SURE_TOKENS:
+                self._places = self._places[:1]
+                self._anchor, self._strayed = self._places[0], 0
+        else:
+            self._run = 0
+            self._places = self._returns(token)
+        self._last = token
+
+    def _returns(self, token: int) -> list[int]:
+        """Where the output may come back after a token that was not predicted, the likeliest place first."""
+        places = self._places_of.get(token, [])
+        first = bisect_left(places, self._anchor)
+        # After the same two tokens: first the nearest that is still to come.
+        near = places[first : first + NEAR_PLACES] + places[max(0, first - NEAR_PLACES) : first][::-1]
+        found = [place + 1 for place in near if place and self.tokens[place - 1] == self._last][:1]
+        # After the token itself, where some are left out.
+        found += [place + 1 for place in places[first : first + 1] if place < self._anchor + MAX_STRAYED]
+        # As many tokens as came stand for as many others; or all of them are new.
+        if self._strayed < MAX_STRAYED:
+            found.append(self._anchor + self._strayed)
+        found.append(self._anchor)
+        return list(dict.fromkeys(found))[: len(STRAY_PROBABILITIES)]
+
+    def draft(self) -> list[Node]:
+        """What may follow the output, parents before children."""
+        rate = self._hits / self._judged
+        if self._run >= SURE_TOKENS:
+            return self._chain(self._places[0], MAX_CHAIN, rate, rate)
+        nodes: list[Node] = []
+        begun: set[int] = set()
+        for place, probability in zip(self._places, STRAY_PROBABILITIES, strict=False):
+            if place < len(self.tokens) and self.tokens[place] not in begun:
+                begun.add(self.tokens[place])
+                nodes += self._chain(place, MAX_STRAY_CHAIN, probability, rate, first=len(nodes))
+        return nodes
+
+    def _chain(self, place: int, length: int, begin: float, rate: float, *, first: int = 0) -> list[Node]:
+        """Some tokens from a place on, of which the first comes with the probability `begin`."""
+        return [
+            Node(first + index - 1 if index else BASE, token, rate if index else begin)
+            for index, token in enumerate(self.tokens[place : place + length])
+        ]

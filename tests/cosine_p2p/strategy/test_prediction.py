@@ -1,0 +1,108 @@
+"""A prediction goes on where the output comes back to it, and says how much of it came."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.strategy import prediction as rule
+from cosine_p2p.strategy.prediction import MAX_CHAIN, MAX_STRAY_CHAIN, STRAY_PROBABILITIES, Prediction
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+
+TEXT = tuple(range(100, 160))
+
+
+def chains(nodes: Sequence[Node]) -> list[list[int]]:
+    """The tokens of each chain of a draft."""
+    found: list[list[int]] = []
+    for node in nodes:
+        if node.parent == BASE:
+            found.append([])
+        found[-1].append(node.token)
+    return found
+
+
+def after(output: Sequence[int], text: Sequence[int] = TEXT) -> Prediction:
+    prediction = Prediction(text)
+    prediction.follow(output)
+    return prediction
+
+
+def test_it_is_drafted_from_its_beginning() -> None:
+    (chain,) = chains(after(()).draft())
+    assert chain == list(TEXT[:MAX_CHAIN])
+
+
+def test_as_long_as_it_comes_it_goes_on_to_its_end() -> None:
+    (chain,) = chains(after(TEXT[:50]).draft())
+    assert chain == list(TEXT[50:])
+    done = after(TEXT)
+    assert (done.draft(), done.accepted) == ([], len(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("output", "goes_on_at"),
+    [
+        ([*TEXT[:10], 7], 11),
+        ([*TEXT[:10], 7, 8], 12),
+        ([*TEXT[:10], 7], 10),
+        ([*TEXT[:10], 7, 8, 9], 10),
+        ([*TEXT[:10], TEXT[14]], 15),
+        ([7, 8], 0),
+    ],
+    ids=["another token", "other tokens", "a new token", "new tokens", "some left out", "new tokens before it"],
+)
+def test_where_it_was_left_it_is_drafted_where_it_may_come_back(output: list[int], goes_on_at: int) -> None:
+    drafted = chains(after(output).draft())
+    assert list(TEXT[goes_on_at : goes_on_at + MAX_STRAY_CHAIN]) in drafted
+    assert len(drafted) <= len(STRAY_PROBABILITIES)
+    # Two tokens later it is sure of that.
+    (chain,) = chains(after([*output, *TEXT[goes_on_at : goes_on_at + 2]]).draft())
+    assert chain == list(TEXT[goes_on_at + 2 :][:MAX_CHAIN])
+
+
+def test_a_part_that_was_moved_is_found_by_its_first_tokens() -> None:
+    (chain,) = chains(after([*TEXT[40:50], *TEXT[5:9]]).draft())
+    assert chain == list(TEXT[9 : 9 + MAX_CHAIN])
+
+
+def test_each_of_its_tokens_counts_once_where_it_came() -> None:
+    output = [*TEXT[:10], 7, *TEXT[11:20], 8, 9, *TEXT[20:30], *TEXT[33:]]
+    # The one in place of another and the three left out did not come; the first after these was not expected.
+    assert after(output).accepted == len(TEXT) - 1 - 3 - 1
+    assert after([*TEXT, *TEXT[:5], *TEXT[:5]]).accepted == len(TEXT)
+    assert after([7, 8, 9]).accepted == 0
+
+
+def test_the_more_of_it_was_wrong_the_less_sure_it_is() -> None:
+    right, wrong = after(TEXT[:40]), after([token for place in TEXT[:30:3] for token in (place, place + 1, 7)])
+    assert right.draft()[0].confidence > 0.95
+    sure = [node for node in wrong.draft() if node.parent != BASE]
+    assert sure[0].confidence < 0.8
+
+
+@given(
+    text=st.lists(st.integers(0, 5), max_size=80),
+    output=st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=20),
+)
+def test_whatever_comes_a_draft_is_a_small_tree_and_the_same_however_the_output_came(
+    text: list[int], output: list[list[int]]
+) -> None:
+    prediction = Prediction(text)
+    for tokens in output:
+        prediction.follow(tokens)
+        nodes = prediction.draft()
+        assert len(nodes) <= min(MAX_CHAIN, MAX_BLOCK_NODES)
+        NodeBlock.of(nodes)
+        roots = [node.token for node in nodes if node.parent == BASE]
+        assert len(set(roots)) == len(roots)
+    whole = after([token for tokens in output for token in tokens], text)
+    assert (whole.draft(), whole.accepted) == (prediction.draft(), prediction.accepted)
+    assert prediction.accepted <= len(text)
+
+
+def test_a_frequent_token_is_looked_for_nearby_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = [1, 2] * 2000 + [3, 2]
+    monkeypatch.setattr(rule, "NEAR_PLACES", 4)
+    assert after([*text[:100], 3, 2], text).draft()
