@@ -64,12 +64,15 @@ def is_accused(
 def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numerics: str) -> None:
     near = rounding_of(numerics).near_tie
 
-    def is_accused_of(widest: float, mean: float, *, tokens: int, prompt_tokens: int = 0) -> bool:
+    def is_accused_of(
+        widest: float, mean: float, *, tokens: int, prompt_tokens: int = 0, auditor: str | None = None
+    ) -> bool:
         counts: dict[str, Any] = {"equal": tokens, "near_ties": 0, "different": 0, "findings": ()}
         verdict = AuditVerdict("author", 0, tokens, bytes(16), **counts, widest_gap=widest, mean_gap=mean)
         asked = AskedLogprobs(0, of_prompt=prompt_tokens > 0)
         prompt = (1,) * (prompt_tokens + 1)
-        return accuses(verdict, request_of(numerics=numerics, prompt=prompt, logprobs=asked))
+        request = request_of(numerics=numerics, prompt=prompt, logprobs=asked)
+        return accuses(verdict, request, numerics=auditor)
 
     assert not is_accused_of(near, 0.0, tokens=200)
     assert is_accused_of(1.01 * WIDE * near, 0.0, tokens=200)
@@ -77,6 +80,8 @@ def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numer
         assert not is_accused_of(near, sign * near / 15, tokens=200)
         assert is_accused_of(near, sign * near / 13, tokens=200)
     assert is_accused_of(near, near / 15, tokens=20, prompt_tokens=300)
+    # Nobody with other numerics judges them.
+    assert not is_accused_of(3 * WIDE * near, near, tokens=200, auditor="float32/int8")
     # In the longest texts no mean accuses that a device may have.
     assert not is_accused_of(near, near / 65, tokens=100_000)
 
