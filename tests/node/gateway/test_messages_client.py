@@ -8,6 +8,7 @@ from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundE
 from anthropic.types import TextBlock
 
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
+from tests.node.gateway.json_letters import tool_swarm
 from tests.node.gateway.played import looks_up, played_swarm
 
 pytestmark = pytest.mark.network
@@ -88,6 +89,22 @@ def test_tools_are_called_and_their_results_read() -> None:
         assert isinstance(block, TextBlock) and block.text == "Found 2 after 1 thought."
         bare = anthropic.messages.count_tokens(model=MODEL, messages=messages).input_tokens
         assert anthropic.messages.count_tokens(model=MODEL, messages=messages, tools=tools).input_tokens > bare + 50
+
+
+def test_a_call_that_must_come_comes() -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": ["a", "b"]}}, "required": ["n"]}
+    tools: list[Any] = [{"name": name, "input_schema": schema} for name in ("use", "rest")]
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": "0123"}]}
+    with (
+        served(swarm_of=tool_swarm) as running,
+        Anthropic(base_url=running.url, api_key="none", max_retries=0) as anthropic,
+    ):
+        for name, choice in ((None, {"type": "any"}), ("rest", {"type": "tool", "name": "rest"})):
+            once: Any = {**choice, "disable_parallel_tool_use": True}
+            done = anthropic.messages.create(**asked, tools=tools, tool_choice=once)
+            (call,) = done.content
+            assert call.type == "tool_use" and call.input["n"] in ("a", "b") and done.stop_reason == "tool_use"
+            assert call.name == name or (name is None and call.name in ("use", "rest"))
 
 
 def test_errors_have_anthropics_shape(client: Anthropic, gateway: ServedGateway) -> None:

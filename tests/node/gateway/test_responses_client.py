@@ -9,7 +9,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
-from tests.node.gateway.json_letters import json_swarm
+from tests.node.gateway.json_letters import json_swarm, tool_swarm
 from tests.node.gateway.played import looks_up, played_swarm
 
 pytestmark = pytest.mark.network
@@ -100,6 +100,23 @@ def test_tools_are_called_and_their_results_read() -> None:
         assert (found.output_text, found.status) == ("Found 2 after 1 thought.", "completed")
         off = openai.responses.create(**asked, input="Where?", reasoning={"effort": "none"}, tool_choice="none")
         assert off.output_text == "I do not know."
+
+
+def test_a_call_that_must_come_comes() -> None:
+    parameters = {"type": "object", "properties": {"n": {"enum": ["a", "b"]}}, "required": ["n"]}
+    tools: list[Any] = [
+        {"type": "function", "name": "use", "parameters": parameters, "strict": True},
+        {"type": "custom", "name": "rest"},
+    ]
+    asked: dict[str, Any] = {"model": MODEL, "input": "0123", "tools": tools, "parallel_tool_calls": False}
+    with (
+        served(swarm_of=tool_swarm) as running,
+        OpenAI(base_url=running.base_url, api_key="none", max_retries=0) as openai,
+    ):
+        (call,) = openai.responses.create(**asked, tool_choice={"type": "function", "name": "use"}).output
+        assert call.type == "function_call" and json.loads(call.arguments)["n"] in ("a", "b")
+        (call,) = openai.responses.create(**asked, tool_choice="required", max_output_tokens=200).output
+        assert call.type in ("function_call", "custom_tool_call")
 
 
 def test_errors_have_openais_shape(client: OpenAI) -> None:

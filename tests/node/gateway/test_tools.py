@@ -1,20 +1,18 @@
 """Tools in chats, as the `openai` package sees them over a socket: defined, called, forced, answered."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from openai import BadRequestError, OpenAI
 
-from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.text_request import parse_chat
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
-from tests.node.gateway.gateways import MODEL, QUICK, served
+from tests.node.gateway.gateways import MODEL, served
+from tests.node.gateway.json_letters import tool_swarm
 from tests.node.gateway.played import looks_up, played_swarm
-from tests.swarm.tool_letters import END, ToolLetters, calling_engine
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
@@ -33,13 +31,6 @@ def player() -> Iterator[OpenAI]:
         OpenAI(base_url=running.base_url, api_key="none", max_retries=0) as openai,
     ):
         yield openai
-
-
-@asynccontextmanager
-async def tool_swarm(**_: Any) -> AsyncIterator[SimulatedSwarm]:
-    async with SimulatedSwarm(one_way_s=0.001, codec=ToolLetters(), eos=(END,)) as swarm:
-        await swarm.verifier(calling_engine(), curve=QUICK)
-        yield swarm
 
 
 @pytest.fixture(scope="module")
