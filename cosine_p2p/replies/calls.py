@@ -13,6 +13,10 @@ from cosine_p2p.replies.rules import Rules
 MAX_NAME: Final = 256
 """Characters; names have at most 64 in OpenAI's API, and some formats write more beside them."""
 
+MAX_ALTERNATIVES: Final = 256
+"""Bounds the work for a schema that names itself."""
+MAX_REFERENCES: Final = 8
+"""As many as may follow one another."""
 ID_LETTERS: Final = 9
 _ALPHABET: Final = string.ascii_letters + string.digits
 
@@ -75,28 +79,31 @@ def call_id(key: bytes, index: int) -> str:
     return "".join(letters)
 
 
-def kinds_of(schema: Any, within: Any, *, depth: int = 8) -> frozenset[str]:
+def kinds_of(schema: Any, within: Any) -> frozenset[str]:
     """The types of JSON that a schema names, of all that could stand there; none where it names none.
 
     `within` is the schema in which its references are looked up.
     """
-    schema = resolved(schema, within)
-    if not depth:
-        return frozenset()
     found: set[str] = set()
-    stated = schema.get("type")
-    found.update([stated] if isinstance(stated, str) else stated if isinstance(stated, list) else [])
-    for value in [*_listed(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]:
-        found.add(_kind(value))
-    for name in ("anyOf", "oneOf", "allOf"):
-        for each in _listed(schema.get(name)):
-            found |= kinds_of(each, within, depth=depth - 1)
-    return frozenset(each for each in found if isinstance(each, str))
+    waiting = [schema]
+    for _ in range(MAX_ALTERNATIVES):
+        if not waiting:
+            break
+        own = resolved(waiting.pop(), within)
+        stated = own.get("type")
+        found |= {
+            each for each in ([stated] if isinstance(stated, str) else _listed(stated)) if isinstance(each, str)
+        }
+        found |= {_kind(value) for value in _listed(own.get("enum"))}
+        found |= {_kind(own["const"])} if "const" in own else set()
+        for name in ("anyOf", "oneOf", "allOf"):
+            waiting += _listed(own.get(name))
+    return frozenset(found)
 
 
 def resolved(schema: Any, within: Any) -> Mapping[str, Any]:
     """A schema in place of a reference to it, looked up in another; an empty one for what is none."""
-    for _ in range(8):
+    for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
@@ -116,7 +123,8 @@ def parameters_of(schema: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The parameters that a function's schema names, by name, and those that must be given."""
     own = schema if isinstance(schema, Mapping) else {}
     properties = own.get("properties")
-    return dict(properties) if isinstance(properties, Mapping) else {}, frozenset(_listed(own.get("required")))
+    needed = frozenset(each for each in _listed(own.get("required")) if isinstance(each, str))
+    return dict(properties) if isinstance(properties, Mapping) else {}, needed
 
 
 def _listed(value: Any) -> list[Any]:

@@ -30,7 +30,7 @@ def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]
     turns = [turn for role, run in groupby(messages, key=lambda each: each["role"]) for turn in _turns(role, run)]
     if not tools:
         return [turns]
-    words = _TOLD.format(definitions="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    words = _TOLD.format(definitions="\n".join(json.dumps(tool, ensure_ascii=False, default=str) for tool in tools))
     first = turns[0]
     if first["role"] == "system":
         by_system = [first | {"content": f"{first['content']}\n\n{words}"}, *turns[1:]]
@@ -67,4 +67,5 @@ def _call(call: Any) -> str:
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+    written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False, default=str)
+    return f"<tool_call>\n{written}\n</tool_call>"

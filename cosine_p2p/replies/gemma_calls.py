@@ -7,9 +7,12 @@ from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls, kinds_of, parameters_of, resolved, written
 from cosine_p2p.replies.intake import Intake, Reading
-from cosine_p2p.replies.rules import Rules
+from cosine_p2p.replies.rules import Rules, TooManyRules
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
+MAX_DEPTH: Final = 16
+MAX_ITEMS: Final = 64
+"""Bounds of what is written by rules of one's own: the depth of schemas, and the fewest items of a list."""
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
 
 
@@ -68,8 +71,10 @@ class GemmaCalls:
         call = f"{rules.one_of(calls)} {rules.mark(self.ends)}"
         return f"({call})+" if several else call
 
-    def _value(self, rules: Rules, schema: Any, within: Any) -> str:
-        """An expression for a value by a schema."""
+    def _value(self, rules: Rules, schema: Any, within: Any, *, depth: int = MAX_DEPTH) -> str:
+        """An expression for a value by a schema. Raises `TooManyRules`."""
+        if not depth:
+            raise TooManyRules
         own = resolved(schema, within)
         kinds = kinds_of(own, within)
         comma = rules.mark(",")
@@ -78,14 +83,16 @@ class GemmaCalls:
         if "string" in kinds:
             return f"{rules.mark(self.quote)} {rules.text_before(self.quote, schema=own)}"
         if "array" in kinds:
-            item = self._value(rules, own.get("items"), within)
+            item = self._value(rules, own.get("items"), within, depth=depth - 1)
             fewest = own.get("minItems", 0)
+            if not isinstance(fewest, int) or fewest > MAX_ITEMS:
+                raise TooManyRules
             items = f"{item} ({comma} {item})*" if fewest < 2 else f" {comma} ".join([item] * fewest)
             return f"{rules.mark('[')} {items if fewest else f'({items})?'} {rules.mark(']')}"
         if "object" in kinds:
             properties, needed = parameters_of(own)
             values = {
-                name: f"{rules.mark(f'{name}:')} {self._value(rules, of, within)}"
+                name: f"{rules.mark(f'{name}:')} {self._value(rules, of, within, depth=depth - 1)}"
                 for name, of in properties.items()
             }
             return f"{rules.mark('{')} {rules.fields(values, needed, ',')} {rules.mark('}')}"

@@ -10,13 +10,19 @@ Split = Callable[[str], Sequence[str | int]]
 
 _SEPARATED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as templates write it: what is forced takes no pass, and no text can go on with white space alone."""
+MAX_RULES: Final = 4096
+"""Bounds the work; OpenAI's API has 128 tools, and schemas are small."""
 NO_BOUND: Final[Mapping[str, Any]] = {}
 _OPEN: Final = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref", "if")
 """What may say that an object has more than its properties."""
 
 
+class TooManyRules(ValueError):
+    """The schemas of tools are too large, or name themselves without an end."""
+
+
 class Rules:
-    """Rules that are made one after the other, with names of their own."""
+    """Rules that are made one after the other, with names of their own. Raises `TooManyRules`."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
@@ -48,8 +54,7 @@ class Rules:
         if isinstance(first, int):
             # No text has a special token in it.
             self._lines.append(f"{name}: /{inner}/")
-            may_be_empty = re.compile(inner).fullmatch("") is not None
-            return f"{name}{'?' if may_be_empty else ''} <[{first}]> {tail}".strip()
+            return f"{name}{'?' if _may_be_empty(inner) else ''} <[{first}]> {tail}".strip()
         ends = _escaped(first)
         self._lines.append(f"{name}: /{inner}{ends}/ & ~/(?s:.*){ends}(?s:.+)/")
         return f"{name} {tail}".strip()
@@ -77,6 +82,8 @@ class Rules:
     def _rule(self, expression: str) -> str:
         name = f"rule_{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")
+        if len(self._lines) > MAX_RULES:
+            raise TooManyRules
         return name
 
 
@@ -91,6 +98,14 @@ def _pattern(schema: Mapping[str, Any]) -> str:
     if isinstance(shortest, int) or isinstance(longest, int):
         return f"(?s:.{{{shortest or 0},{longest if isinstance(longest, int) else ''}}})"
     return "(?s:.*)"
+
+
+def _may_be_empty(pattern: str) -> bool:
+    """True if a regular expression matches nothing at all; one that Python does not know needs a letter."""
+    try:
+        return re.fullmatch(pattern, "") is not None
+    except (re.error, OverflowError, RecursionError):
+        return False
 
 
 def _quoted(text: str) -> str:

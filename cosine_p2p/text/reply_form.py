@@ -6,6 +6,7 @@ from typing import Any
 
 from cosine_p2p.replies.dialects import GENERIC, HERMES, Dialect
 from cosine_p2p.replies.reader import ReplyReader
+from cosine_p2p.replies.rules import TooManyRules
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import OptionRefused, PromptRefused
@@ -89,7 +90,7 @@ def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) 
 
 
 def _grammar(codec: TextTokenizer, form: ReplyForm, tools: Mapping[str, Any], *, several: bool) -> str:
-    """The grammar of a reply that calls one of these tools."""
+    """The grammar of a reply that calls one of these tools. Raises `OptionRefused`."""
 
     def split(text: str) -> list[str | int]:
         pieces: list[str | int] = []
@@ -100,4 +101,9 @@ def _grammar(codec: TextTokenizer, form: ReplyForm, tools: Mapping[str, Any], *,
                 pieces += [before, token] if before else [token]
         return [*pieces, text] if text else pieces
 
-    return form.dialect.grammar(split, tools, several=several, is_thinking=form.is_thinking)
+    try:
+        return form.dialect.grammar(split, tools, several=several, is_thinking=form.is_thinking)
+    except (TooManyRules, RecursionError):
+        raise OptionRefused(
+            "tools", "The schemas of the tools are too large to force a call; simplify them."
+        ) from None

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import groupby
 from typing import Any, Final
@@ -16,6 +17,7 @@ from cosine_p2p.replies.harmony import TOLD as OF_CHANNELS
 from cosine_p2p.replies.parts import Part, Reply
 from cosine_p2p.replies.reader import ReplyReader
 from cosine_p2p.replies.reasoning import KNOWN, ReasoningMarks
+from cosine_p2p.replies.rules import TooManyRules
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -149,3 +151,31 @@ def test_what_is_forced_may_be_one_tool_alone() -> None:
     )
     pieces = written(made, grammar, ["}"], random.Random(1))
     assert [call.name for call in read(pieces, Dialect(HERMES, None)).tool_calls] == ["now"]
+
+
+ENDLESS: Final[dict[str, Any]] = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}
+
+
+@pytest.mark.parametrize("form", [*dict.fromkeys(form for _, form in FORMATS), None])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        ENDLESS,
+        {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 50}}},
+        {"properties": {"a": {"type": [{}], "enum": "x"}, "b": 3}, "required": [{}, 1, "a"]},
+        {"properties": {"a": {"type": "string", "pattern": "("}, "b": {"type": "array", "minItems": 10**9}}},
+        {"properties": [], "required": "a", "type": 3},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    ],
+)
+def test_no_schema_takes_long_or_is_an_error_of_ours(form: Any, schema: dict[str, Any]) -> None:
+    """Verifiers say what is wrong with a grammar; what would be without an end is refused before."""
+    dialect = Dialect(form, THINK) if form else Dialect(None, None, in_channels=True)
+    made = tokenizer(has_special=True)
+    with suppress(TooManyRules):
+        grammar = dialect.grammar(lambda text: split(made, text), {"f": schema}, several=True, is_thinking=False)
+        assert grammar.startswith("start: ")
+    reader = ReplyReader(dialect, tools={"f": schema}, call_id=str)
+    for mark in form.told if form else ():
+        reader.add(f"{mark}f")
+    reader.finish()
