@@ -267,6 +267,7 @@ class VerifierNode(RunningNode):
             home=self._home,
             coordinator=coordinator,
             chain=chain,
+            knows=lambda peer_id: peer_id in self._surroundings.known,
         )
         self.service.pass_s = self._speed.pass_s
 

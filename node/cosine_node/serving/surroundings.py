@@ -47,20 +47,25 @@ class Surroundings:
         self._target = target
         self._rng = rng
         self._numbers = count(1)
+        self._others: Sequence[NodeRecord] = ()
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The peer ids of the others that were found last."""
+        return frozenset(record.peer_id for record in self._others)
 
     async def run(self) -> None:
         """Look at others until cancelled."""
         loop = asyncio.get_running_loop()
-        others: Sequence[NodeRecord] = ()
         found_at_s = loop.time()
         for look in count(1):
             # Nodes that were started together do not ask together.
             pause_s = EAGER_PAUSE_S if look <= EAGER_LOOKS else PAUSE_S
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
-            if not others or loop.time() - found_at_s > FIND_AGAIN_S:
-                others, found_at_s = await self._find_others(), loop.time()
-            if others:
-                await self.look_at(self._rng.choice(others).peer_id)
+            if not self._others or loop.time() - found_at_s > FIND_AGAIN_S:
+                self._others, found_at_s = await self._find_others(), loop.time()
+            if self._others:
+                await self.look_at(self._rng.choice(self._others).peer_id)
 
     async def _find_others(self) -> list[NodeRecord]:
         found: list[NodeRecord] = []

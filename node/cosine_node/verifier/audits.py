@@ -7,7 +7,6 @@ this target chooses there (docs/design.md; in the manner of Token-DiFR, arXiv 25
 import asyncio
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from typing import ClassVar, Final
 
 from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.passes.counts import VerifierCounts
+from cosine_node.passes.fair_places import FairQueue
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import SCORED_TOKENS, KvState, RequestStage, ServedRequest
@@ -38,14 +38,16 @@ LOG = logging.getLogger(__name__)
 # Choices: what audits take of a verifier's time, which is what prompts leave of a pass.
 MAX_AUDITS: Final = 2
 """At once, of all peers."""
-MAX_PEER_AUDITS: Final = 1
-"""At once, of one peer."""
 TOKENS_PER_S: Final = 100.0
 """Of one peer: clients that audit 5 % of what they are given ask for so much only at 2,000 tokens a second."""
 AHEAD_S: Final = 60.0
 """A peer may have audited in one go what it may in so long."""
 RETRY_AFTER_S: Final = 2.0
 """An audit of a few hundred tokens takes about so long beside other requests."""
+MAX_WAIT_S: Final = 30.0
+"""Half as long as a client waits for an answer (`cosine_p2p.session.auditing`)."""
+TICK_S: Final = 1.0
+"""How late one that has waited long enough is told so."""
 CANDIDATES: Final = 8
 """Beyond so many tokens a gap need not be exact, for it is wide."""
 
@@ -176,7 +178,9 @@ def gap_of(choice: Choice, committed: int) -> float:
 class AuditService:
     """Serves `/cosine/audit`. Audits are among `requests`, where a place is free; whoever comes takes it back.
 
-    `wake` is called when something changed.
+    Where all places of audits are taken, claims wait: first come those about verifiers that this node knows, by
+    `knows`, since anybody can sign a claim under a new key and have places taken by it; of either kind the next is
+    one of the client that was given least. `wake` is called when something changed.
     """
 
     def __init__(
@@ -187,12 +191,17 @@ class AuditService:
         config: VerifierConfig,
         counts: VerifierCounts,
         wake: Callable[[], None],
+        knows: Callable[[str], bool] = lambda author: False,
     ) -> None:
         self._requests = requests
         self._engine = engine
         self._config = config
         self._counts = counts
         self._wake = wake
+        self._knows = knows
+        self._about_known: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
+        self._about_others: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
+        self._ticking: asyncio.TimerHandle | None = None
         # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
         self._preparations = Preparations()
@@ -207,6 +216,8 @@ class AuditService:
     def _end(self, channel: Channel, reason: str) -> None:
         self._requests.cancel_all(channel)
         self._preparations.cancel_all(channel)
+        for line in (self._about_known, self._about_others):
+            line.take_where(lambda asked, _: asked[0] is channel)
         self._wake()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -224,28 +235,63 @@ class AuditService:
             if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
                 then = partial(self._ask, channel, message)
                 self._preparations.begin(channel, message.number, grammars, constraint, then)
-            else:
+            elif self._has_place:
                 self._begin(channel, message)
+            else:
+                self._wait(channel, message)
         except PeerError as refusal:
-            self._counts.refused[ErrorCode(refusal.code)] += 1
-            LOG.info("client=%s: no audit, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
-            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            self._refuse(channel, message, refusal)
+
+    def _refuse(self, channel: Channel, message: m.AskAudit, refusal: PeerError) -> None:
+        self._counts.refused[ErrorCode(refusal.code)] += 1
+        LOG.info("client=%s: no audit, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
+        channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+
+    @property
+    def _has_place(self) -> bool:
+        under_way = sum(isinstance(one, AuditedStream) for one in self._requests)
+        return under_way < MAX_AUDITS and len(self._requests) < self._config.max_requests
+
+    def _wait(self, channel: Channel, claim: m.AskAudit) -> None:
+        """Let a claim wait for a place. Raises `PeerError` where too many do."""
+        line = self._about_known if self._knows(claim.author) else self._about_others
+        if not line.put(channel.peer_id, (channel, claim), until_s=_now_s() + MAX_WAIT_S):
+            raise _no_time(RETRY_AFTER_S)
+        self._tick_soon()
+
+    def serve_waiting(self) -> None:
+        """Give free places to those that wait."""
+        while self._has_place and (asked := self._about_known.take() or self._about_others.take()):
+            try:
+                self._begin(*asked)
+            except PeerError as refusal:
+                self._refuse(*asked, refusal)
+
+    def _tick_soon(self) -> None:
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Refuse who has waited long enough, and look for places that no audit has left."""
+        self._ticking = None
+        self.serve_waiting()
+        lines = self._about_known, self._about_others
+        for asked in [each for line in lines for each in line.take_expired(_now_s())]:
+            self._refuse(*asked, _no_time(RETRY_AFTER_S))
+        if any(map(len, lines)):
+            self._tick_soon()
 
     def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
         """Replay a stream from now on. Raises `PeerError` with the reason why not."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
         peer_id, request = channel.peer_id, claim.request
         if self.is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down")
         if self._requests.get(channel, claim.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
-        under_way = Counter(one.channel.peer_id for one in self._requests if isinstance(one, AuditedStream))
         paid_until_s = self._paid_until_s.get(peer_id) or now_s
-        wait_s = max(0.0, paid_until_s - now_s - AHEAD_S)
-        if under_way.total() >= MAX_AUDITS or under_way[peer_id] >= MAX_PEER_AUDITS:
-            wait_s = RETRY_AFTER_S
-        if wait_s or len(self._requests) >= self._config.max_requests:
-            raise PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s or RETRY_AFTER_S)
+        if (wait_s := paid_until_s - now_s - AHEAD_S) > 0:
+            raise _no_time(wait_s)
         transcript = check_claim(claim, engine=self._engine, config=self._config)
         tokens = len(request.prompt) + len(claim.tokens)
         if tokens > self._capacity_tokens:
@@ -253,6 +299,8 @@ class AuditService:
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
         # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
         self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
+        for line in (self._about_known, self._about_others):
+            line.note_given(peer_id, tokens)
         audited = AuditedStream(
             channel,
             claim.number,
@@ -268,3 +316,11 @@ class AuditService:
         self._counts.opened += 1
         log_of(audited).info("an audit of %d tokens", len(claim.tokens) - transcript.first)
         self._wake()
+
+
+def _no_time(wait_s: float) -> PeerError:
+    return PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -72,10 +72,11 @@ class VerifierService:
         chain: FeedChain | None = None,
         make_rows: Callable[..., PassRows] = PassRows,
         clock: Callable[[], float] = time.time,
+        knows: Callable[[str], bool] = lambda author: False,
     ) -> None:
         """`clock` gives Unix seconds; with a `chain` the engine's model is in parts.
 
-        `make_rows` makes what chooses the rows of passes.
+        `make_rows` makes what chooses the rows of passes; `knows` tells verifiers of the target from strangers.
         """
         self._engine = engine
         self._coordinator = coordinator
@@ -112,6 +113,7 @@ class VerifierService:
             config=config,
             counts=self.counts,
             wake=self._loop.wake,
+            knows=knows,
         )
         self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
         self._preparations = Preparations()
@@ -284,6 +286,7 @@ class VerifierService:
                 self._begin(channel, message, self._checked(channel, message))
             except PeerError as refusal:
                 self._refuse(channel, message.number, refusal)
+        self.audits.serve_waiting()
 
     def _tick_soon(self) -> None:
         if self._ticking is None:

@@ -8,6 +8,7 @@ from cosine_node.verifier.audits import AuditedStream
 from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_verdict, sign_transcript
@@ -38,11 +39,13 @@ def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0, 
     )
 
 
-def claim_of(request: Request, tokens: Sequence[int], *, first: int = 0, number: int = 3) -> AskAudit:
-    """A stream as `SERVER` signs it."""
+def claim_of(
+    request: Request, tokens: Sequence[int], *, first: int = 0, number: int = 3, author: Identity = SERVER
+) -> AskAudit:
+    """A stream as its author signs it."""
     d_0 = request_digest(request)
     transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
-    return AskAudit(number, request, tuple(tokens), SERVER.peer_id, sign_transcript(SERVER, transcript, d_0=d_0))
+    return AskAudit(number, request, tuple(tokens), author.peer_id, sign_transcript(author, transcript, d_0=d_0))
 
 
 def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> AuditedStream:

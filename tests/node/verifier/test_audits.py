@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,10 +10,14 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
-from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, TOKENS_PER_S, gap_of
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.fair_places import MAX_WAITING
+from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S, gap_of
 from cosine_node.verifier.request import SCORED_TOKENS
+from cosine_node.verifier.service import VerifierService
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request, Sampling
@@ -85,13 +90,20 @@ def test_a_gap_is_the_distance_of_two_scores_as_far_as_it_is_known() -> None:
 # The service.
 
 
-def asked(number: int = 1, *, prompt_tokens: int = 3, tokens: int = 40, lies_at: int | None = None) -> m.AskAudit:
+def asked(
+    number: int = 1,
+    *,
+    prompt_tokens: int = 3,
+    tokens: int = 40,
+    lies_at: int | None = None,
+    author: Identity = SERVER,
+) -> m.AskAudit:
     """A stream of the scripted target."""
     request = request_of("some client", prompt=(1, 2, 3) * (prompt_tokens // 3), max_new_tokens=tokens)
     output = list(expected_output(request, ScriptedEngine()))
     if lies_at is not None:
         output[lies_at] = (output[lies_at] + 1) % 16
-    return claim_of(request, output, number=number)
+    return claim_of(request, output, number=number, author=author)
 
 
 async def verdict_of(caller: Caller, claim: m.AskAudit) -> m.AuditVerdict:
@@ -128,14 +140,42 @@ async def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes(
 
 
 @played(play, protocol=AUDIT)
-async def test_no_more_than_so_many_are_under_way_and_one_of_each_peer(bench: Bench, caller: Caller) -> None:
-    caller.post(asked(1, tokens=400))
-    busy = await refused(caller, asked(2))
-    assert (busy.code, busy.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
-    others = [await bench.caller() for _ in range(MAX_AUDITS)]
-    for other in others[:-1]:
-        other.post(asked(1, tokens=400))
-    assert (await refused(others[-1], asked(1))).code == ErrorCode.OVERLOADED
+async def test_no_more_than_so_many_are_under_way_and_others_wait_their_turn(bench: Bench, caller: Caller) -> None:
+    other = await bench.caller()
+    for number in range(1, 6):
+        caller.post(asked(number, tokens=400))
+    # Whoever was given nothing comes before who was given much.
+    judging = asyncio.ensure_future(verdict_of(other, asked(1)))
+    await caller.hear_for(0.005)
+    assert bench.service.requests == MAX_AUDITS
+    await judging
+    assert bench.service.counts.ended["audited"] <= 1 + MAX_AUDITS
+    for number in range(4, 6):
+        await caller.until(m.Audited, number=number)
+
+
+@played(play, protocol=AUDIT, make=partial(VerifierService, knows=lambda author: author == SERVER.peer_id))
+async def test_claims_that_strangers_sign_themselves_keep_out_none_about_known_verifiers(
+    bench: Bench, caller: Caller
+) -> None:
+    """Ever new clients with claims under ever new names, more of them than may wait."""
+    for number in range(MAX_WAITING + 10):
+        stranger = await bench.caller()
+        stranger.post(asked(1, tokens=400, author=Identity.from_seed(number.to_bytes(32, "big"))))
+    await caller.hear_for(0.005)
+    assert (await verdict_of(caller, asked(1))).equal == 40
+    assert bench.service.counts.ended["audited"] <= 1 + MAX_AUDITS
+
+
+@played(play, protocol=AUDIT, max_requests=1, curve=CostCurve(((1, 0.1),)))
+async def test_a_claim_does_not_wait_for_ever(bench: Bench, caller: Caller) -> None:
+    client = await bench.caller(VERIFY)
+    client.post(m.Open(1, request_of(client.peer_id, max_new_tokens=500), (), m.Pacing.PLAIN, ()))
+    await client.until(m.Opened)
+    caller.post(asked(1))
+    assert await caller.hear_for(MAX_WAIT_S - TICK_S) == []
+    [told] = await caller.hear_for(3 * TICK_S)
+    assert isinstance(told, m.Error) and told.code == ErrorCode.OVERLOADED
 
 
 @played(play, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
@@ -164,8 +204,8 @@ async def test_whoever_comes_takes_the_place_of_an_audit(bench: Bench, caller: C
     client.post(m.Open(1, request_of(client.peer_id), (), m.Pacing.PLAIN, ()))
     await client.until(m.Opened)
     assert (await caller.until(m.Error)).code == ErrorCode.OVERLOADED
-    assert (await refused(caller, asked(2))).code == ErrorCode.OVERLOADED
     await client.until(m.Final)
+    await verdict_of(caller, asked(2))
 
 
 @played(play, protocol=AUDIT)
