@@ -10,6 +10,7 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_node.cli.audit import check
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.logprobs import TokenLogprob
@@ -199,10 +200,13 @@ async def audited(engine: ScriptedEngine, **options: Any) -> Generation:
     ],
 )
 def test_a_verifier_that_lies_about_them_is_convicted_by_two_others(
-    liar: type[ScriptedEngine], asked: dict[str, int]
+    liar: type[Boastful], asked: dict[str, int]
 ) -> None:
     done = run_virtual(audited(liar(), **asked))
     assert done.audit is not None and done.audit.state is AuditState.CONVICTED
+    said = check(done.audit.evidence[0]).said[0]
+    assert f"accuses: {done.tokens} equal" in said
+    assert f"log-probabilities off by {abs(liar.nats):.2g} at most" in said
     unasked = run_virtual(audited(liar()))
     assert unasked.token_ids == done.token_ids
     assert unasked.audit is not None and unasked.audit.state is AuditState.PASSED

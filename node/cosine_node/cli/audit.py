@@ -125,6 +125,7 @@ def check(piece: Evidence) -> CheckedPiece:
     said = [
         f"{short_peer_id(statement.auditor)} {'accuses' if accuses(verdict, opened.claim.request) else 'agrees'}: "
         f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
+        + ("" if verdict.widest_gap is None else f", log-probabilities off by {verdict.widest_gap:.2g} at most")
         for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
     ]
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))

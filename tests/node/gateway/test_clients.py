@@ -255,3 +255,22 @@ def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(g
     assert model(stop_sequences=[stop]).invoke(talk).content == GREEDY[: GREEDY.index(stop)]
     sampled = model(temperature=1.0, seed=9).invoke(talk).content
     assert sampled == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=9)
+
+
+def test_log_probabilities_are_read_whole_and_in_pieces(client: OpenAI) -> None:
+    (choice,) = chat(client, logprobs=True, top_logprobs=3).choices
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    assert "".join(each.token for each in choice.logprobs.content) == GREEDY
+    assert all(each.logprob == each.top_logprobs[0].logprob <= 0 for each in choice.logprobs.content)
+    pieces = [piece.choices[0].logprobs for piece in streamed(client, logprobs=True, top_logprobs=3)]
+    assert [each for piece in pieces if piece for each in piece.content or ()] == choice.logprobs.content
+    done = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=0, echo=True, logprobs=1)
+    assert done.choices[0].logprobs is not None
+    assert done.choices[0].logprobs.tokens == list(PROMPT)
+
+
+def test_a_prediction_is_counted(client: OpenAI) -> None:
+    usage = chat(client, prediction={"type": "content", "content": GREEDY}).usage
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.accepted_prediction_tokens == TOKENS
+    assert usage.completion_tokens_details.rejected_prediction_tokens == 0
