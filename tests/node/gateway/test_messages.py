@@ -183,6 +183,14 @@ def test_lengths_samplers_stops_and_schemas_are_options_of_the_text() -> None:
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [LOOK_UP, LOOK_UP]}, "tools[1].name"),
+        (
+            {
+                "tools": [LOOK_UP],
+                "tool_choice": {"type": "any"},
+                "output_config": {"format": {"type": "json_schema", "schema": {}}},
+            },
+            "output_config.format",
+        ),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"thinking": {"type": "between_tools"}}, "thinking"),

@@ -202,6 +202,11 @@ def test_lengths_and_samplers_are_those_of_other_bodies() -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
+        (
+            {"tools": [LOOK_UP], "tool_choice": "required", "text": {"format": {"type": "json_object"}}},
+            "text.format",
+        ),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"messages": []}, "messages"),
         ({"max_tokens": 5}, "max_tokens"),

@@ -53,10 +53,14 @@ def parse_message(body: Body) -> TextRequest:
     """The body of `/v1/messages`. Raises `ApiError`."""
     asked = _read(body)
     required(body, "max_tokens")
+    form = _format(body)
+    if form and asked.chat.tool_choice not in (ToolChoice.AUTO, ToolChoice.NONE):
+        message = "Where a tool must be called the text is nothing else: leave output_config.format out."
+        raise bad_value("output_config.format", message)
     request = text_request(
         body, prompt_field="messages", prompts=(asked.chat,), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
-    return replace(request, asked={**request.asked, **_format(body)}, wishes=asked.wishes)
+    return replace(request, asked={**request.asked, **form}, wishes=asked.wishes)
 
 
 def counted(body: Body, codec: TextTokenizer) -> Json:

@@ -111,7 +111,7 @@ def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWr
     """Makes the writer of a response."""
     tools = Tools.read(body)
     reasoning = body.get("reasoning") or {}
-    is_summarized = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+    is_summarized = (reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none"
     fields: Json = {
         "items": Items(
             about["request_id"],

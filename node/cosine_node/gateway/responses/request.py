@@ -14,7 +14,7 @@ from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, read_content, text_request
 from cosine_node.gateway.tokens import chat_tokens
 from cosine_node.gateway.turns import Turns
-from cosine_p2p.request.chat import Chat
+from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.options import GenerationOptions
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.limits import MAX_TOP_LOGPROBS
@@ -56,7 +56,10 @@ def parse_response(body: Body) -> TextRequest:
     refuse_others(body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES)
     tools = Tools.read(body)
     choice, usable = tools.chosen(body)
-    effort = _effort(body)
+    effort, form = _effort(body), _format(body)
+    if form and choice not in (ToolChoice.AUTO, ToolChoice.NONE):
+        message = "Where a tool must be called the text is nothing else: leave text.format out."
+        raise bad_value("text.format", message)
     chat = Chat(
         _turns(body).messages,
         tools=list(usable) or None,
@@ -67,7 +70,7 @@ def parse_response(body: Body) -> TextRequest:
     request = text_request(body, prompt_field="input", prompts=(chat,), least_tokens=1, otherwise=DEFAULTS)
     return replace(
         request,
-        asked={**request.asked, **_format(body), **_logprobs(body)},
+        asked={**request.asked, **form, **_logprobs(body)},
         template_fields={"reasoning_effort": "reasoning.effort"},
     )
 
@@ -96,7 +99,9 @@ def _effort(body: Body) -> dict[str, Any]:
     if not isinstance(reasoning, dict | None):
         raise bad_value("reasoning", "reasoning must be an object.")
     for name, value in (reasoning or {}).items():
-        if name not in ("effort", "summary", "generate_summary", "context") and value is not None:
+        # All reasoning that was sent goes to the template.
+        is_done_anyway = (name, value) in (("context", "auto"), ("context", "all_turns"), ("mode", "standard"))
+        if value is not None and name not in ("effort", "summary", "generate_summary") and not is_done_anyway:
             shown = ascii_name(name)
             raise unsupported(f"reasoning.{shown}", f"reasoning.{shown} is not supported here.")
     effort = (reasoning or {}).get("effort")
