@@ -65,6 +65,9 @@ def generate(
     line = WaitingLine(sys.stderr)
     if tools is not None and not chat:
         raise UsageError("Tools are for chats; give --chat as well.")
+    asked_logprobs = [name for name in ("logprobs", "prompt_logprobs") if options.get(name) is not None]
+    if asked_logprobs and not as_json:
+        raise UsageError(f"--{asked_logprobs[0].replace('_', '-')} is told with --json; give that as well.")
     text = _read_prompt(prompt, line)
     asked: Prompt = Chat([{"role": "user", "content": text}]) if chat else text
     if isinstance(asked, Chat) and tools is not None:
@@ -173,10 +176,17 @@ def _summary(done: "Generation") -> str:
         [
             f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes; "
             f"tokens by origin: {told_origins(done.origins)}; finished by {done.finish_reason}, seed {done.seed}",
+            *prediction_lines(done),
             *config_lines(done.generation_config),
             *([AUDIT_SENTENCES[done.audit.state]] if done.audit and done.audit.state in AUDIT_SENTENCES else []),
         ]
     )
+
+
+def prediction_lines(done: "Generation") -> list[str]:
+    """How much of a prediction came, if there was one."""
+    came, did_not = done.accepted_prediction_tokens, done.rejected_prediction_tokens
+    return [f"of {came + did_not} predicted tokens {came} came"] if came + did_not else []
 
 
 def config_lines(applied: "AppliedConfig") -> list[str]:

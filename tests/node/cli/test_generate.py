@@ -98,6 +98,30 @@ def test_the_summary_counts_every_token_of_the_text_by_whose_it_is(run: Run) -> 
 
 
 @pytest.mark.usefixtures("_swarm")
+def test_log_probabilities_are_told_in_json_alone(run: Run) -> None:
+    options = ("--max-new-tokens", "5", "--generation-config", "none", "--logprobs", "2")
+    told = run("generate", PROMPT, *options)
+    assert (told.code, "--logprobs is told with --json" in told.err) == (2, True)
+    done = json.loads(run("generate", PROMPT, *options, "--json").out)
+    assert [each["token_id"] for each in done["logprobs"]] == done["token_ids"]
+    assert all(len(each["top"]) == 2 and each["logprob"] < 0 for each in done["logprobs"])
+    assert done["prompt_logprobs"] == []
+
+
+@pytest.mark.usefixtures("_swarm")
+def test_what_came_of_a_prediction_is_told(run: Run, tmp_path: Path) -> None:
+    expected = LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=24))
+    file = tmp_path / "expected.txt"
+    file.write_text(expected[:20] + "1234", "utf-8")
+    told = run(
+        "generate", PROMPT, "--max-new-tokens", "24", "--generation-config", "none", "--prediction", str(file)
+    )
+    assert told.out.strip() == expected
+    found = re.search(r"of 24 predicted tokens ([0-9]+) came", told.err)
+    assert found is not None and int(found[1]) >= 20
+
+
+@pytest.mark.usefixtures("_swarm")
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_text_that_would_steer_a_terminal_does_not_reach_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
