@@ -1,17 +1,19 @@
-"""What it is worth that drafters and the verifier know the constraint of a text, in virtual time.
+"""What it is worth that the verifier and its drafters know the constraint of a text.
 
-`python -m tests.swarm.constraint_speed` prints it for SmolLM2-135M and its drafters: texts of some schemas by a
-swarm that knows them, by one whose drafters draft without them and whose verifier drafts nothing that is forced, by
-the target alone, and free texts of the same prompts. Where rounding decides,
-texts of one schema differ; it is told how many do.
+`python -m tests.swarm.constraint_speed` prints it for SmolLM2-135M in virtual time, with `--clock` by the clock: of
+texts by some schemas, of a verifier that drafts what they force, of one that does not, and of plain decoding; the
+same with drafters that know the constraint or do not; and of free texts after the same prompts. Texts of one schema
+may differ where two tokens are as likely, for engines round.
 """
 
 import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from llguidance import LLTokenizer
@@ -21,9 +23,11 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_node.engine.base import Engine
 from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.engine.curve import measure_curve
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.model import ModelSource, fetch_folder, load_weights
+from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import load_tokenizer
@@ -98,95 +102,91 @@ class Sum:
 
 
 class Models:
-    """SmolLM2-135M and the drafters for it, each loaded once."""
+    """SmolLM2-135M and the drafters for it, each loaded once: by llama.cpp, or in PyTorch to be timed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_timed: bool) -> None:
         self._folder = fetch_folder(TARGET)
         self.codec = load_tokenizer(self._folder)
         self.eos = read_eos(self._folder)
-        self._tokenizer = LLTokenizer(self.codec.library.to_str())
+        self._choice = EngineChoice(device="cpu", threads=1)
+        if is_timed:
+            self._choice = EngineChoice(kind=EngineKind.TORCH, dtype="bfloat16", device="cpu", threads=1)
+        tokenizer = LLTokenizer(self.codec.library.to_str())
+        self._grammars = {
+            waits: Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault) for waits in (True, False)
+        }
         self._loaded: dict[str, Engine] = {}
+        self.verifier: dict[str, Any] = {}
+        """The options of a verifier that is timed: its own passes, and what they cost."""
+        if is_timed:
+            engine = self.engine(TARGET, knows=True, waits=True)
+            curve = measure_curve(engine, clock=time.perf_counter, budget_s=20.0)
+            self.verifier = {"runner": ThreadRunner(engine), "curve": curve}
 
     def engine(self, name: str, *, knows: bool, waits: bool) -> Engine:
         """The engine of a model, for one swarm at a time."""
         if name not in self._loaded:
-            source = ModelSource(model=name, target=TARGET, engine=EngineChoice(device="cpu", threads=1))
+            source = ModelSource(model=name, target=TARGET, engine=self._choice)
             self._loaded[name] = load_weights(source, fetch_folder(name), self._folder)
         engine = self._loaded[name]
         if isinstance(engine, PagedEngine):
-            grammars = Grammars(self._tokenizer, waits=waits, offload=at_once, fault_of=fault)
-            engine.grammars = grammars if knows else None
+            engine.grammars = self._grammars[waits] if knows else None
         return engine
 
 
-async def texts_of(
-    models: Models, prompts: Sequence[str], *, drafters: Sequence[str], knows: bool, **options: Any
-) -> list[Generation]:
-    """What a swarm writes after these prompts, one after the other."""
+async def text_of(
+    models: Models, prompt: str, *, drafters: Sequence[str], knows: bool, **options: Any
+) -> Generation:
+    """What a swarm writes after a prompt."""
     async with SimulatedSwarm(codec=models.codec, eos=models.eos, one_way_s=0.010) as swarm:
-        await swarm.verifier(models.engine(TARGET, knows=True, waits=True), policy=Policy(drafts_forced=knows))
+        engine = models.engine(TARGET, knows=True, waits=True)
+        await swarm.verifier(engine, policy=Policy(drafts_forced=knows), **models.verifier)
         for domain in drafters:
-            engine = models.engine(f"zoo:smol-{domain}", knows=knows, waits=False)
-            await swarm.drafter(engine, domain=domain)
+            await swarm.drafter(models.engine(f"zoo:smol-{domain}", knows=knows, waits=False), domain=domain)
         client = await swarm.client(timeout_s=60.0)
-        done = []
-        for prompt in prompts:
-            done.append(
-                await client.generate([{"role": "user", "content": prompt}], max_new_tokens=TOKENS, **options)
-            )
-            # Until its sequences are given back.
-            await asyncio.sleep(3.0)
+        done = await client.generate([{"role": "user", "content": prompt}], max_new_tokens=TOKENS, **options)
+        # Until its sequences are given back.
+        await asyncio.sleep(1.0)
         return done
 
 
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "that knows": {"drafters": DOMAINS, "knows": True},
-    "that does not": {"drafters": DOMAINS, "knows": False},
-    "no drafters, knows": {"drafters": (), "knows": True},
-    "no drafters, does not": {"drafters": (), "knows": False},
+    "knows": {"drafters": (), "knows": True},
+    "does not": {"drafters": (), "knows": False},
     "plain": {"drafters": (), "knows": False, "strategy": "plain"},
+    "drafters, knows": {"drafters": DOMAINS, "knows": True},
+    "drafters, does not": {"drafters": DOMAINS, "knows": False},
 }
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Measure it."""
     parser = argparse.ArgumentParser(prog="python -m tests.swarm.constraint_speed")
     parser.add_argument("--schemas", nargs="*", default=list(SCHEMAS))
     parser.add_argument("--temperatures", nargs="*", type=float, default=[0.0, 1.0])
+    parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--clock", action="store_true", help="time real passes in bfloat16, the ways in turn")
+    parser.add_argument("--compact", action="store_true", help="let schemas allow no white space")
     given = parser.parse_args()
-    models = Models()
+    rest = {"x-guidance": {"whitespace_flexible": False}} if given.compact else {}
+    models = Models(is_timed=given.clock)
+    run = asyncio.run if given.clock else run_virtual
     for temperature in given.temperatures:
-        sums, differing = {way: Sum() for way in (*WAYS, "free")}, 0
-        for name in given.schemas:
-            own = {way: Sum() for way in WAYS}
-            expected = None
-            for way, how in WAYS.items():
-                found = run_virtual(
-                    texts_of(
-                        models, ASKED, seed=1, temperature=temperature, schema=json.dumps(SCHEMAS[name]), **how
-                    )
-                )
-                for done in found:
-                    own[way].note(done)
-                    sums[way].note(done)
-                told = [done.token_ids for done in found]
-                expected = expected or told
-                differing += sum(one != other for one, other in zip(told, expected, strict=True))
-            sys.stdout.write("".join(f"    {done.text!r}\n" for done in found))
-            print_lines(f"{name}, temperature {temperature:g}", own)
-        for done in run_virtual(
-            texts_of(models, ASKED, seed=1, temperature=temperature, drafters=DOMAINS, knows=True)
-        ):
-            sums["free"].note(done)
-        sys.stdout.write(f"{differing} texts are not the first way's\n")
-        print_lines(f"all, temperature {temperature:g}", sums)
-
-
-def print_lines(title: str, sums: Mapping[str, Sum]) -> None:
-    """A heading, and a line for each way."""
-    lines = [f"{title}", *(f"  {way:22} {total}" for way, total in sums.items())]
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+        sums, differing = {way: Sum() for way in (*given.ways, "free text")}, 0
+        for name, prompt in product(given.schemas, ASKED):
+            asked = {"seed": 1, "temperature": temperature, "schema": json.dumps(SCHEMAS[name] | rest)}
+            texts = {way: run(text_of(models, prompt, **WAYS[way], **asked)) for way in given.ways}
+            for way, done in texts.items():
+                sums[way].note(done)
+            differing += len({done.token_ids for done in texts.values()}) - 1
+            sys.stdout.write(f"{name}: {next(iter(texts.values())).text!r}\n")
+            sys.stdout.flush()
+        for prompt in ASKED:
+            free = run(text_of(models, prompt, **WAYS[given.ways[0]], seed=1, temperature=temperature))
+            sums["free text"].note(free)
+        lines = [f"temperature {temperature:g}", *(f"  {way:20} {total}" for way, total in sums.items())]
+        sys.stdout.write("\n".join(lines) + f"\n  {differing} texts differ by rounding\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
