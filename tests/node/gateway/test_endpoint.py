@@ -31,6 +31,7 @@ from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.node.gateway.gateways import MODEL, PROMPT, SLOW, Gateway, Reply, text_of, with_gateway
 from tests.node.gateway.generations import CODE, DONE, MATH, generation
+from tests.node.gateway.written import Sent
 from tests.node.peers import request_of
 from tests.swarm.reference import assert_freed, plain_stream
 
@@ -339,24 +340,6 @@ EVENTS: list[ChoiceEvent] = [
 ]
 
 
-class Sent:
-    """An ASGI `send` that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-
-    async def __call__(self, message: Any) -> None:
-        self.messages.append(message)
-
-    @property
-    def pieces(self) -> list[Any]:
-        """The JSON of all server-sent events, without the mark at the end."""
-        data = b"".join(message.get("body", b"") for message in self.messages).decode()
-        *events, done, rest = data.split("\n\n")
-        assert (done, rest) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
 def writing(kind: type[ChoicesWriter], events: list[ChoiceEvent], style: Any, **options: Any) -> Sent:
     """All that a writer sends for some events."""
 
@@ -532,10 +515,11 @@ def test_a_fingerprint_stands_for_weights_and_numerics() -> None:
 
 
 @given(st.text())
-def test_an_event_is_one_line_of_json(text: str) -> None:
+def test_an_event_is_one_line_of_json_after_its_name(text: str) -> None:
     data = sent_event({"text": text})
     assert data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2
     assert json.loads(data.removeprefix(b"data: ")) == {"text": text}
+    assert sent_event({"text": text}, name="a.b") == b"event: a.b\n" + data
 
 
 async def hold(slots: Slots, name: str, order: list[str]) -> None:

@@ -38,6 +38,13 @@ class Sent:
         return b"".join(message.get("body", b"") for message in self.messages)
 
     @property
+    def pieces(self) -> list[Any]:
+        """The JSON of all server-sent events without names, and without the mark at the end."""
+        *events, done, rest = self.body.decode().split("\n\n")
+        assert (done, rest) == ("data: [DONE]", "")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+    @property
     def events(self) -> list[tuple[str, Any]]:
         """All named server-sent events, each with its JSON."""
         *events, rest = self.body.decode().split("\n\n")
