@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_p2p.request.chat import Chat
+from cosine_p2p.replies.dialects import GENERIC, HERMES, Dialect
+from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.text.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt, render
+from cosine_p2p.text.reply_form import ReplyForm, reply_form
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from tests.scenes import in_real_time
@@ -246,3 +249,76 @@ def test_a_templates_options_reach_it() -> None:
     options = {"enable_thinking": False, "documents": [{"title": "b"}]}
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert text_of(template, Chat([said("user", "a")], tools=tools, template_options=options)) == "Falsebf"
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": '{"a": "é"}'}}
+CALLED = [
+    said("user", "a"),
+    said("assistant", "", tool_calls=[CALL]),
+    said("tool", "one", tool_call_id="1"),
+    said("tool", "two", tool_call_id="2"),
+]
+TOLD_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"a": "é"}}\n</tool_call>'
+RESULTS = "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No system.') }}{% endif %}" + CHATML
+
+
+def test_tools_are_the_templates_where_it_tells_them() -> None:
+    own = "{% if tools %}[{{ tools[0].function.name }}]{% endif %}" + CHATML
+    assert text_of(own, Chat([said("user", "a")], tools=[TOOL])) == "[look_up]<user>a</><go>"
+    assert text_of(own, Chat([said("user", "a")], tools=[TOOL], tool_choice=ToolChoice.NONE)) == "<user>a</><go>"
+    assert text_of(own, Chat([said("user", "a")], tools=[])) == "<user>a</><go>"
+
+
+def test_a_template_without_tools_is_told_of_them_by_the_system_or_by_the_user() -> None:
+    chat = Chat([said("user", "a")], tools=[TOOL])
+    by_system = text_of(CHATML, chat)
+    assert by_system.startswith("<system># Tools") and by_system.endswith("</><user>a</><go>")
+    assert json.dumps(TOOL) in by_system and "<tool_call>" in by_system
+    # After what the system says itself.
+    assert text_of(CHATML, replace(chat, messages=[said("system", "b"), *chat.messages])).startswith(
+        "<system>b\n\n# Tools"
+    )
+    by_user = text_of(NO_SYSTEM, chat)
+    assert by_user.startswith("<user># Tools") and by_user.endswith("\n\na</><go>")
+
+
+def test_calls_and_results_of_earlier_turns_are_words_where_a_template_has_none() -> None:
+    turns = f"<user>a</><assistant>{TOLD_CALL}</><user>{RESULTS}</><go>"
+    assert text_of(CHATML, CALLED) == turns
+    assert text_of(CHATML, Chat(CALLED, tools=[TOOL])).endswith(turns)
+    spoken = [said("user", "a"), said("assistant", "Well.", tool_calls=[CALL])]
+    assert text_of(CHATML, spoken) == f"<user>a</><assistant>Well.\n{TOLD_CALL}</><go>"
+
+
+def form_of(template: str, chat: Any) -> ReplyForm:
+    """How the reply to a chat will be written."""
+    prompt, codec = read_prompt(chat), tokenizer_with(template)
+    assert isinstance(prompt, Chat)
+    rendered = render(codec, prompt)
+    return reply_form(codec, prompt, rendered.text, is_told=rendered.is_told)
+
+
+def test_the_form_of_a_reply_is_the_templates_or_the_one_told_in_words() -> None:
+    chat = Chat([said("user", "a")], tools=[TOOL])
+    assert form_of(CHATML, chat).dialect.calls == HERMES
+    own = "{% if tools %}{{ tools[0].function.name }}{% endif %}[TOOL_CALLS]" + CHATML
+    assert form_of(own, chat).dialect == Dialect.of("[TOOL_CALLS]")
+    assert form_of(own.replace("[TOOL_CALLS]", ""), chat).dialect.calls == GENERIC
+    assert form_of(own, replace(chat, tool_choice=ToolChoice.NONE)).tools == {}
+    assert form_of(own, chat).tools == {"look_up": {"type": "object"}}
+
+
+def test_a_reply_goes_on_with_reasoning_where_its_prompt_ends_within_it() -> None:
+    thinking = CHATML.replace("<go>", "<go><think>\n")
+    assert form_of(thinking, [said("user", "a")]).is_thinking
+    assert not form_of(thinking.replace("<think>\n", "<think>\n</think>"), [said("user", "a")]).is_thinking
+    assert not form_of(thinking, [said("user", "<think>"), said("assistant", "so")]).is_thinking
+    assert form_of(thinking, [said("user", "a"), said("assistant", "<think>so")]).is_thinking
+
+
+@pytest.mark.parametrize("tool", [{}, {"function": {}}, {"function": {"name": 3}}, 3])
+def test_a_tool_is_a_function_with_a_name(tool: Any) -> None:
+    with pytest.raises(PromptRefused, match="function with a name"):
+        read_prompt(Chat([said("user", "a")], tools=[tool]))
