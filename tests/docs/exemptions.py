@@ -54,6 +54,7 @@ EXEMPTIONS: Final = (
     Exemption(
         r"cosine-node .*--swarm friends\.swarm.*", Check.OPTIONS, "tests/e2e runs a private swarm of processes"
     ),
+    Exemption(r"export ANTHROPIC_.*|claude", Check.NOTHING, "needs Claude Code; tests/clients runs it"),
     Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
     Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
     Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),
