@@ -13,8 +13,8 @@ author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621
 Log-probabilities that were told move as margins do. One that is told with more than `WIDE` near-tie margins of
 difference accuses, and so does a mean of them that is off by more than `most_drift` explains.
 
-An auditor that computes with other numerics than the author judges too: what rounding explains is that of both. It
-does not judge log-probabilities: quantised weights move those of unlikely tokens by more than any margin.
+An auditor that computes with other numerics than the author judges too: what rounding explains is that of both.
+Where one of them quantises weights at load, log-probabilities are not judged: nothing is known of how they move.
 
 One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree; and
 where more disagree than accuse, a stream has passed.
@@ -140,14 +140,18 @@ def accuses(verdict: AuditVerdict, request: Request, *, numerics: str | None = N
     has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     filtered = rounding.filter_flip_rate * positions if has_filter else 0.0
     explained = filtered + rounding.flip_rate * positions
-    if numerics in (None, request.numerics) and misstates(verdict, request):
+    is_comparable = numerics in (None, request.numerics) or QUANTISED not in f"{numerics}{request.numerics}"
+    if is_comparable and misstates(verdict, request, near_tie=rounding.near_tie):
         return True
     return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
 
 
-def misstates(verdict: AuditVerdict, request: Request) -> bool:
-    """True if log-probabilities differ from those of an auditor of equal numerics by more than rounding does."""
-    near_tie = rounding_of(request.numerics).near_tie
+QUANTISED: Final = "/"
+"""In the numerics of an engine that quantises weights at load, as `float32/int8`."""
+
+
+def misstates(verdict: AuditVerdict, request: Request, *, near_tie: float) -> bool:
+    """True if log-probabilities differ from those of an auditor by more than rounding explains."""
     if verdict.widest_gap is not None and verdict.widest_gap > WIDE * near_tie:
         return True
     return verdict.mean_gap is not None and abs(verdict.mean_gap) > most_drift(verdict, request, near_tie=near_tie)

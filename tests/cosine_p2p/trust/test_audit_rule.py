@@ -80,7 +80,11 @@ def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numer
         assert not is_accused_of(near, sign * near / 15, tokens=200)
         assert is_accused_of(near, sign * near / 13, tokens=200)
     assert is_accused_of(near, near / 15, tokens=20, prompt_tokens=300)
-    # Nobody with other numerics judges them.
+    # What rounding explains is that of both, and of weights that are quantised at load nothing is known.
+    other = "gguf:F16+llama.cpp"
+    both = near + rounding_of(other).near_tie
+    assert is_accused_of(1.01 * WIDE * both, 0.0, tokens=200, auditor=other)
+    assert not is_accused_of(0.99 * WIDE * both, 0.0, tokens=200, auditor=other)
     assert not is_accused_of(3 * WIDE * near, near, tokens=200, auditor="float32/int8")
     # In the longest texts no mean accuses that a device may have.
     assert not is_accused_of(near, near / 65, tokens=100_000)

@@ -55,9 +55,9 @@ def told(engine: Engine, texts: Texts, *, at_once: int, piece_tokens: int) -> li
     return found
 
 
-def differences(model: str, numerics: str, count: int) -> Iterator[str]:
-    """The line of one numerics."""
-    author, auditor = engine_of(numerics, model=model), engine_of(numerics, model=model)
+def differences(model: str, numerics: str, other: str, count: int) -> Iterator[str]:
+    """The line of an author's numerics and an auditor's."""
+    author, auditor = engine_of(numerics, model=model), engine_of(other, model=model)
     for name in ("greedy", "temperature 1"):
         task = AuditTask.of(model, numerics, SAMPLINGS[name], count)
         torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def differences(model: str, numerics: str, count: int) -> Iterator[str]:
         mean = max(abs(sum(gap.of_token for gap in text)) / len(text) for text in gaps)
         spread = (sum(gap.of_token**2 for text in gaps for gap in text) / len(widest)) ** 0.5
         yield (
-            f"{numerics} | {name} | {len(widest)} positions | widest {widest[-1]:.3g} | "
+            f"{numerics}, {other} | {name} | {len(widest)} positions | widest {widest[-1]:.3g} | "
             f"99.9 % within {widest[int(0.999 * len(widest))]:.3g}, 99 % {widest[int(0.99 * len(widest))]:.3g} | "
             f"widest mean of a text {mean:.3g}, standard deviation {spread:.3g} | "
             f"margin of near ties {rounding_of(numerics).near_tie}"
@@ -116,10 +116,11 @@ def main() -> None:
     parser.add_argument("--model", default="target", help="target or smol-target")
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--numerics", action="append", help="all of the embedded target unless given")
+    parser.add_argument("--auditor", help="numerics of the auditor, those of the author unless given")
     parser.add_argument("--cost", action="store_true", help="measure time instead")
     arguments = parser.parse_args()
     for numerics in arguments.numerics or NUMERICS:
-        lines = differences(arguments.model, numerics, arguments.texts)
+        lines = differences(arguments.model, numerics, arguments.auditor or numerics, arguments.texts)
         for line in cost(arguments.model, numerics) if arguments.cost else lines:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
