@@ -84,6 +84,16 @@ def test_rows_are_turned_into_log_probabilities_a_few_at_a_time(monkeypatch: pyt
     assert torch_sampling.likelihoods_after(logits, tokens, top=3) == whole
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_those_of_a_row_are_the_same_whatever_stands_beside_it(dtype: torch.dtype) -> None:
+    """What deterministic passes compute alike is told alike."""
+    logits = (8 * torch.randn(9, 50_001, generator=torch.Generator().manual_seed(1))).to(dtype)
+    tokens = list(range(9))
+    together = torch_sampling.likelihoods_after(logits, tokens, top=20)
+    alone = [torch_sampling.likelihoods_after(logits[row : row + 1], [row], top=20)[0] for row in tokens]
+    assert together == alone
+
+
 def test_rows_without_a_token_are_no_part_of_the_distribution() -> None:
     logits = torch.randn(2, 300)
     cut = torch_sampling.likelihoods_after(logits[:, :200], [7, 8], top=3)
