@@ -139,6 +139,12 @@ MAX_FORCED: Final = 32
 """Bounds the same for tokens that a grammar forces: the name of a property is seldom longer."""
 
 
+WRITTEN_PROBABILITY: Final = 0.9
+"""A choice: that a text writes the same bytes as it did before."""
+MAX_WRITTEN: Final = 4
+"""A choice: ways to write the same bytes."""
+
+
 class OwnNodes(NamedTuple):
     """What a verifier drafts by itself: nodes, parents first, and the author of each."""
 
@@ -165,10 +171,19 @@ class PromptLookup:
     def __init__(self, tokens: Iterable[int]) -> None:
         self._index = FollowerIndex()
         self._index.extend(tokens)
+        self._place: Place | None = None
+        self._written: dict[bytes, Counter[int]] = {}
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Append committed tokens."""
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append committed tokens, and learn with which of them the text wrote bytes that had to come."""
         self._index.extend(tokens)
+        place, self._place = self._place, None
+        for token in tokens:
+            if place is None:
+                break
+            if begun := _begun(place):
+                self._written.setdefault(begun, Counter())[token] += 1
+            place = place.after((token,))
 
     def draft(self, place: Place | None = None) -> OwnNodes:
         """The most probable paths below the end of the text, parents first; at most `MAX_NODES` tokens are copied.
@@ -176,7 +191,7 @@ class PromptLookup:
         `place` is where the text stands in its grammar: what that rules out is not copied, and what it forces comes
         at once, also below what is copied, at most `MAX_FORCED` tokens.
         """
-        length = len(self._index.tokens)
+        self._place = place
         own = OwnNodes([], [])
         paths: list[tuple[int, ...]] = []
         heap: list[tuple[float, int, int, int, _Run]] = []
@@ -189,19 +204,11 @@ class PromptLookup:
             if place is not None and (forced := place.forced()[: left[FORCED_AUTHOR]]):
                 push(path_probability, path, parent, _Run(forced, FORCED_PROBABILITY, FORCED_AUTHOR, place))
                 return
-            self._index.extend(path)
-            found = self._index.estimate().found
-            self._index.cut(length)
-            allowed = [one for one in found if place is None or place.after(one[:1])]
-            # What cannot come leaves its part to the others.
-            ruled_out = sum(probability for _, probability in found) - sum(
-                probability for _, probability in allowed
-            )
-            for token, probability in allowed:
-                likely = probability / (1.0 - ruled_out)
-                if path_probability * likely < MIN_PATH_PROBABILITY:
+            for token, probability in self._followers(path, place):
+                if path_probability * probability < MIN_PATH_PROBABILITY:
                     break
-                push(path_probability * likely, path, parent, _Run((token,), likely, TARGET_AUTHOR, place))
+                run = _Run((token,), probability, TARGET_AUTHOR, place)
+                push(path_probability * probability, path, parent, run)
 
         push_children(BASE, (), 1.0, place)
         while heap:
@@ -219,6 +226,28 @@ class PromptLookup:
             if run.place is None or after is not None:
                 push_children(parent, path, -negated, after)
         return own
+
+    def _followers(self, path: tuple[int, ...], place: Place | None) -> Sequence[tuple[int, float]]:
+        """The tokens that may follow a path, as they did before, and how likely."""
+        length = len(self._index.tokens)
+        self._index.extend(path)
+        found = self._index.estimate().found
+        self._index.cut(length)
+        if place is None:
+            return found
+        if written := self._written.get(_begun(place)):
+            # The text's own habit: the quote after a name and the colon are one token, or two.
+            share = WRITTEN_PROBABILITY / written.total()
+            found = tuple((token, share * count) for token, count in written.most_common(MAX_WRITTEN))
+        allowed = [one for one in found if place.after(one[:1])]
+        # What cannot come leaves its part to the others.
+        left = 1.0 - sum(probability for _, probability in found) + sum(probability for _, probability in allowed)
+        return [(token, probability / left) for token, probability in allowed]
+
+
+def _begun(place: Place) -> bytes:
+    """The bytes that must come next, where no token must."""
+    return b"" if place.forced() else place.begun()
 
 
 SCORED_TOKENS: Final = 64

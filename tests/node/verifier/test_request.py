@@ -499,6 +499,20 @@ def test_what_it_rules_out_is_not_copied_and_what_it_forces_follows_what_is_copi
     assert nodes[0].confidence > PromptLookup(text).draft().nodes[0].confidence
 
 
+def test_bytes_that_must_come_are_written_as_the_text_wrote_them_before() -> None:
+    """With `":` as one token, after a name that it did not have before."""
+    regex, colon = '("[ab]" ?: ?[0-9],)+', LETTERS.index('":')
+    guide = letter_grammars().guide(Constraint(ConstraintKind.REGEX, regex, (END,)))
+    first = (*letters('"a'), colon, *letters('1,"b'))
+    lookup = PromptLookup(())
+    lookup.draft(guide.place(()))
+    lookup.extend(first)
+    nodes, authors = lookup.draft(guide.place(first))
+    assert (nodes[0].token, authors[0]) == (colon, TARGET_AUTHOR)
+    # Nothing of the kind is known of a text without a grammar.
+    assert PromptLookup(first).draft() == ([], [])
+
+
 def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
     trial = SpeedTrial((1, 0), knows_fed=True)
     trial.expect(0, 100.0)

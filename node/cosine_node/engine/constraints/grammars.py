@@ -306,6 +306,10 @@ class Place:
         """
         return tuple(self._matcher.compute_ff_tokens())
 
+    def begun(self) -> bytes:
+        """The bytes that must come next, and with which several tokens begin; empty where there is a choice."""
+        return bytes(self._matcher.compute_ff_bytes())
+
     def after(self, tokens: Sequence[int]) -> "Place | None":
         """The place after some tokens; None where they cannot follow, or end the text."""
         if not self._stops.isdisjoint(tokens):
