@@ -7,7 +7,7 @@ from typing import Any
 
 from cosine_lab.rivals.paths import best_path
 from cosine_node.verifier.pass_rows import CandidateNode, PassRows, candidate_nodes, most_probable_first
-from cosine_node.verifier.request import RequestStage, ServedRequest, Verdict, VerifierRequest
+from cosine_node.verifier.request import PromptLookup, RequestStage, ServedRequest, Verdict, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.transport.channel import Channel
@@ -69,6 +69,7 @@ class PolicyVerifier(VerifierService):
             request.lookup = None
         if not policy.drafts_forced:
             request.guide = None
+            request.lookup = PromptLookup((*asked.prompt, *message.committed)) if request.lookup else None
         if not (policy.uses_prompt_lookup or self._has_home):
             request.trial = None
         if not policy.keeps_account:

@@ -45,7 +45,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import AUDIT, VERIFY
-from cosine_protocol.request import Request
+from cosine_protocol.request import ConstraintKind, Request, Sampling
 
 LOG = logging.getLogger(__name__)
 TICK_S: Final = 0.5
@@ -326,7 +326,7 @@ class VerifierService:
         lookup = run = guide = prediction = None
         if message.pacing == m.Pacing.FREE:
             guide = guide_of(self._engine.grammars, asked.sampling)
-            lookup = PromptLookup((*asked.prompt, *message.committed))
+            lookup = PromptLookup((*self._usual(asked.sampling), *asked.prompt, *message.committed))
             prediction = self._predicted(message)
             # Each client's own: what one measures, on texts of its choosing, costs nobody else.
             trial = self._trials.find(path)
@@ -361,6 +361,12 @@ class VerifierService:
         prediction = Prediction(tokens)
         prediction.follow(message.committed)
         return prediction
+
+    def _usual(self, sampling: Sampling) -> tuple[int, ...]:
+        """What a text under this constraint may be like, for drafts before it has anything to be copied."""
+        grammars, constraint = self._engine.grammars, sampling.constraint
+        is_json = constraint is not None and constraint.kind == ConstraintKind.SCHEMA
+        return grammars.usual_json if grammars is not None and is_json else ()
 
     def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
         """Coordinate a request by its client's mandate, or say why not."""

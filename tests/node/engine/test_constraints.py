@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.constraints.grammars import Grammars, GrammarTooComplex, Mask, fault_of
+from cosine_node.engine.constraints.grammars import USUAL_JSON, Grammars, GrammarTooComplex, Mask, fault_of
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.sampling import choose as numpy_choose
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.sampling import choose as torch_choose
+from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars, text_of
@@ -358,5 +359,6 @@ def test_a_text_whose_grammar_is_too_complex_fails_and_never_goes_on_without_it(
 def test_the_tokenizer_of_a_folder_knows_the_letters_of_its_tokens() -> None:
     grammars = Grammars.of(zoo.tokenizer_folder())
     assert grammars is not None and fault(constraint(REGEX, "[0-9]+")) == ""
+    assert load_tokenizer(zoo.tokenizer_folder()).decode(grammars.usual_json) == USUAL_JSON
     [mask] = grammars.guide(constraint(REGEX, "[0-9]{3}", (2,))).masks((), [()])
     assert mask is not None and 10 <= int(np.unpackbits(mask).sum()) < 2000

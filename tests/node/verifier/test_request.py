@@ -513,6 +513,15 @@ def test_bytes_that_must_come_are_written_as_the_text_wrote_them_before() -> Non
     assert PromptLookup(first).draft() == ([], [])
 
 
+def test_a_text_by_a_schema_is_drafted_as_json_is_usually_written_until_it_has_ways_of_its_own() -> None:
+    grammars, schema = letter_grammars(), '{"type": "object", "properties": {"a": {"type": "integer"}}}'
+    output = letters('{"a"')
+    place = grammars.guide(Constraint(ConstraintKind.SCHEMA, schema, (END,))).place(output)
+    nodes, _ = PromptLookup((*grammars.usual_json, *output)).draft(place)
+    assert nodes and text_of([nodes[0].token]) == ":"
+    assert PromptLookup(output).draft(place) == ([], [])
+
+
 def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
     trial = SpeedTrial((1, 0), knows_fed=True)
     trial.expect(0, 100.0)

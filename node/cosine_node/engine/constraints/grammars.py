@@ -17,6 +17,7 @@ a text that exceeds them fails (`GrammarTooComplex`), it never goes on without i
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -44,6 +45,11 @@ TRIAL_S: Final = 5.0
 """A choice: a schema of 40 KB takes 0.3 s with the start of the process, on one core of a server."""
 WHITESPACE: Final = "[ \\n\\r\\t]{1,32}"
 """Between the parts of JSON, where a schema says nothing else (`x-guidance`); unbounded, a text might never end."""
+USUAL_JSON: Final = "\n".join(
+    json.dumps({"a": 1, "b": "c", "d": [{"e": True, "f": "g"}, {"e": None, "f": "h"}]}, indent=indent)
+    for indent in (None, 2)
+)
+"""What a text by a schema may be like, before it has any signs of its own."""
 FORCED_PROBABILITY: Final = 0.995
 """Of a token that is forced: of 199 in texts of the embedded target by a schema, 199 came (a sixth of all)."""
 MAX_COMPILED: Final = 256
@@ -139,6 +145,11 @@ class Grammars:
         except ValueError:
             # A kind of tokenizer whose bytes it does not know: its texts have no constraints.
             return None
+
+    @cached_property
+    def usual_json(self) -> Tokens:
+        """The tokens of JSON as it is usually written, on one line and on many."""
+        return tuple(self._tokenizer.tokenize_str(USUAL_JSON))
 
     def fault(self, constraint: Constraint) -> str | None:
         """What is wrong with a constraint, a clause; empty if nothing is, None where that is not known."""
