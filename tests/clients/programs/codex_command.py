@@ -3,22 +3,12 @@
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests.clients.programs.asked import CITIES, PARAMETERS
 from tests.clients.programs.job import Gateway, do, said_by
 
-CONFIG = """
-model = "{model}"
-model_provider = "swarm"
-model_instructions_file = "instructions.md"
-web_search = "disabled"
-
-[features]
-goals = false
-
-[agents]
-enabled = false
-
+PROVIDER = """
 [model_providers.swarm]
 name = "swarm"
 base_url = "{base}"
@@ -27,36 +17,57 @@ env_key = "SWARM_KEY"
 request_max_retries = 0
 stream_max_retries = 0
 """
+SHORT = """
+model_instructions_file = "instructions.md"
+web_search = "disabled"
+features.goals = false
+agents.enabled = false
+"""
 """Codex's own instructions and tools fill the context of a small model, so most are left out."""
 
 
-def last_message(gateway: Gateway, *options: str) -> str:
-    """What Codex shows at the end of a turn, with its settings in a folder of its own."""
+def events(gateway: Gateway, *options: str, settings: str = SHORT) -> list[dict[str, Any]]:
+    """What Codex tells of a turn, with its settings in a folder of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.toml").write_text(CONFIG.format(model=gateway.model, base=gateway.base))
+        provider = PROVIDER.format(base=gateway.base)
+        config = f'model = "{gateway.model}"\nmodel_provider = "swarm"\n{settings}{provider}'
+        (folder / "config.toml").write_text(config)
         (folder / "instructions.md").write_text("You are a coding agent. Be brief.")
         (folder / "schema.json").write_text(json.dumps(PARAMETERS))
         told = said_by(
             "codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "read-only", *options,
             "Say hello in one sentence.", folder=folder, may_fail=True, CODEX_HOME=name, SWARM_KEY=gateway.key,
         )  # fmt: skip
-    events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-    assert events[-1]["type"] == "turn.completed" and events[-1]["usage"]["output_tokens"], events[-1]
-    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+
+
+def last_message(told: list[dict[str, Any]]) -> str:
+    """The text at the end of a turn."""
+    assert told[-1]["type"] == "turn.completed" and told[-1]["usage"]["output_tokens"], told[-1]
+    items = [event["item"] for event in told if event["type"] == "item.completed"]
     texts: list[str] = [item["text"] for item in items if item["type"] == "agent_message"]
     return texts[-1]
 
 
 def turn(gateway: Gateway) -> str:
-    assert last_message(gateway)
-    return "a turn with its tools offered, which the model need not call; the reply streamed and shown"
+    assert last_message(events(gateway))
+    return "a turn with few of its tools, which the model need not call; the reply streamed and shown"
 
 
 def structured_output(gateway: Gateway) -> str:
-    assert json.loads(last_message(gateway, "--output-schema", "schema.json"))["city"] in CITIES
+    told = events(gateway, "--output-schema", "schema.json")
+    assert json.loads(last_message(told))["city"] in CITIES
     return "the last message follows a schema"
 
 
+def own_instructions(gateway: Gateway) -> str:
+    told = events(gateway, settings="")
+    if told[-1]["type"] == "turn.completed":
+        return f"all its instructions and tools, {told[-1]['usage']['input_tokens']} tokens"
+    assert "ran out of room in the model's context" in told[-1]["error"]["message"], told[-1]
+    return "all its instructions and tools are more than this model's context holds, which Codex says"
+
+
 if __name__ == "__main__":
-    do(turn, structured_output)
+    do(turn, structured_output, own_instructions)
