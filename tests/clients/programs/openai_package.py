@@ -67,7 +67,12 @@ def tools(gateway: Gateway) -> str:
 
 def streamed_tools(gateway: Gateway) -> str:
     with client(gateway).chat.completions.stream(
-        model=gateway.model, messages=SAID, tools=[WEATHER], tool_choice="required", max_tokens=64
+        model=gateway.model,
+        messages=SAID,
+        tools=[WEATHER],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=64,
     ) as events:
         kinds = {event.type for event in events}
         (call, *_) = events.get_final_completion().choices[0].message.tool_calls or []
