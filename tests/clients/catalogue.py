@@ -94,7 +94,8 @@ CLIENTS: Final = (
         packages=("lm-eval[api]",),
         program="lm_eval_command",
         set_by="the model `local-completions` with the arguments "
-        "`model=cosine,base_url=http://127.0.0.1:8000/v1/completions`; it takes the gateway's tokenizer by itself",
+        "`model=cosine,base_url=http://127.0.0.1:8000/v1/completions`, and `auth_token` for a key; it asks the "
+        "gateway for the tokenizer",
     ),
     Client(
         name="Aider",
