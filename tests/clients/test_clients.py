@@ -75,6 +75,13 @@ def test_a_job_tells_what_it_showed_or_how_it_failed() -> None:
     assert failed.startswith("ValueError: no such | thing no such") and len(failed) == 300
 
 
+def test_a_job_that_fails_without_a_word_tells_where() -> None:
+    def a_check(gateway: Gateway) -> str:
+        raise AssertionError
+
+    assert outcome(a_check, GATEWAY)["failed"] == "AssertionError: raise AssertionError"
+
+
 def test_a_command_of_a_client_gets_no_key_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     told = said_by("env", folder=tmp_path, SWARM_KEY="sesame").splitlines()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,5 +70,6 @@ def outcome(job: Job, gateway: Gateway) -> dict[str, str]:
     try:
         return {"job": name, "shown": job(gateway)}
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        said = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
+        told = " ".join(f"{type(error).__name__}: {said}".split())
         return {"job": name, "failed": told[:SHOWN_CHARACTERS]}
