@@ -18,14 +18,14 @@ def events(gateway: Gateway, *options: str, **environment: str) -> list[dict[str
         told = said_by(
             "claude", "-p", "Say hello in one sentence.", *options,
             folder=Path(name), may_fail=True, ANTHROPIC_BASE_URL=gateway.url, ANTHROPIC_AUTH_TOKEN=gateway.key,
-            ANTHROPIC_MODEL=gateway.model, CLAUDE_CODE_MAX_OUTPUT_TOKENS="1024",
+            ANTHROPIC_MODEL=gateway.model, CLAUDE_CODE_MAX_OUTPUT_TOKENS="256",
             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", **environment,
         )  # fmt: skip
     return [json.loads(line) for line in told.splitlines()]
 
 
 def turn(gateway: Gateway) -> str:
-    told = events(gateway, *SHORT, *STREAM)
+    told = events(gateway, *SHORT, *STREAM, CLAUDE_CODE_EXTRA_BODY=json.dumps({"temperature": 0}))
     assert not told[-1]["is_error"] and told[-1]["usage"]["output_tokens"], told[-1]["result"]
     parts = [each["event"] for each in told if each["type"] == "stream_event"]
     pieces = [part["delta"].get("text", "") for part in parts if part["type"] == "content_block_delta"]
