@@ -264,7 +264,7 @@ def test_a_constraint_that_the_last_stage_cannot_compile_fails_its_request_and_n
             await swarm.verifier(constrained_engine(), ring=Ring(stages=stages, traversal_s=0.04))
             client = await swarm.client(timeout_s=60.0)
             free = await client.start(PROMPT, max_new_tokens=TOKENS)
-            with pytest.raises(GenerationFailed, match="too complex for the last stage"):
+            with pytest.raises(OptionRefused, match="too complex for the last stage"):
                 await client.generate(PROMPT, max_new_tokens=TOKENS, regex="(ab)+")
             async for _ in free.chunks():
                 pass

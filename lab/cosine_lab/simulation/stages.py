@@ -92,6 +92,8 @@ class SimulatedStage:
         assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"
         if self.layers.is_last:
             engine.opened = first_sequence
+            # As at a real stage, what its service has compiled.
+            engine.grammars = self.grammars
             return _Books(self, engine, engine)
         books = PagedEngine(
             PagePool(tokens=pool_tokens),
