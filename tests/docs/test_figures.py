@@ -100,7 +100,7 @@ def test_the_seeds_of_the_soak() -> None:
         (r"every (\d+)nd output token", limits.TRANSCRIPT_EVERY_TOKENS),
         (r"(\d+) tokens of each verifier and of each client", MOST_TOKENS),
         (r"(\d+) are kept, and one verifier's", MAX_KEPT),
-        (r"two at once, one of each peer and (\d+) tokens a second", TOKENS_PER_S),
+        (r"two at once, (\d+) tokens a second", TOKENS_PER_S),
         (r"heartbeats every second, a deadline of (\d+) s on silence", SILENCE_S),
         (r"dialled (\d+) times a minute at most", MAX_TRIES),
         (r"at most (\d+) at a time; who cannot", MAX_DIALS),
