@@ -207,7 +207,7 @@ class AuditService:
         self._preparations = Preparations()
         self._reads = serving_budget()
         self._capacity_tokens = engine.free_tokens
-        self.is_draining = False
+        self._is_draining = False
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its audits go with it."""
@@ -232,6 +232,8 @@ class AuditService:
         try:
             if failure is not None:
                 raise failure
+            if self._is_draining:
+                raise _leaving()
             if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
                 then = partial(self._ask, channel, message)
                 self._preparations.begin(channel, message.number, grammars, constraint, then)
@@ -267,6 +269,13 @@ class AuditService:
             except PeerError as refusal:
                 self._refuse(*asked, refusal)
 
+    def drain(self) -> None:
+        """Take no more claims, and send those away that wait."""
+        self._is_draining = True
+        for line in (self._about_known, self._about_others):
+            for asked in line.take_where(lambda _, until_s: True):
+                self._refuse(*asked, _leaving())
+
     def _tick_soon(self) -> None:
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -285,8 +294,8 @@ class AuditService:
         """Replay a stream from now on. Raises `PeerError` with the reason why not."""
         now_s = _now_s()
         peer_id, request = channel.peer_id, claim.request
-        if self.is_draining:
-            raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down")
+        if self._is_draining:
+            raise _leaving()
         if self._requests.get(channel, claim.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         paid_until_s = self._paid_until_s.get(peer_id) or now_s
@@ -320,6 +329,10 @@ class AuditService:
 
 def _no_time(wait_s: float) -> PeerError:
     return PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s)
+
+
+def _leaving() -> PeerError:
+    return PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down")
 
 
 def _now_s() -> float:

@@ -159,7 +159,8 @@ class VerifierService:
 
     async def drain(self) -> None:
         """Take no new request and return when the present ones are done."""
-        self._is_draining = self.audits.is_draining = True
+        self._is_draining = True
+        self.audits.drain()
         for channel, message in self._queue.take_where(lambda *_: True):
             self._refuse(channel, message.number, _shutting_down())
         self._loop.is_idle.clear()
