@@ -92,8 +92,9 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
     template = codec.chat_template(chat.template, has_tools=bool(tools))
     if not knows_developer(template):
         messages = list(map(_by_system, messages))
+    # Without any tools a chat is what the template makes of it, also where that leaves out calls of earlier turns.
     has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
-    if not tools and not (has_calls and "tool" not in template):
+    if not tools and not (chat.tools and has_calls and "tool" not in template):
         return RenderedChat(_render(codec, chat, messages, None))
     refusal = PromptRefused("The target's chat template refused the messages.")
     if tools:

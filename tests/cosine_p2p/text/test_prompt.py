@@ -284,12 +284,17 @@ def test_a_template_without_tools_is_told_of_them_by_the_system_or_by_the_user()
     assert by_user.startswith("<user># Tools") and by_user.endswith("\n\na</><go>")
 
 
-def test_calls_and_results_of_earlier_turns_are_words_where_a_template_has_none() -> None:
+def test_calls_and_results_of_earlier_turns_are_words_where_tools_are() -> None:
     turns = f"<user>a</><assistant>{TOLD_CALL}</><user>{RESULTS}</><go>"
-    assert text_of(CHATML, CALLED) == turns
     assert text_of(CHATML, Chat(CALLED, tools=[TOOL])).endswith(turns)
+    assert text_of(CHATML, Chat(CALLED, tools=[TOOL], tool_choice=ToolChoice.NONE)) == turns
     spoken = [said("user", "a"), said("assistant", "Well.", tool_calls=[CALL])]
-    assert text_of(CHATML, spoken) == f"<user>a</><assistant>Well.\n{TOLD_CALL}</><go>"
+    written = text_of(CHATML, Chat(spoken, tools=[TOOL], tool_choice=ToolChoice.NONE))
+    assert written == f"<user>a</><assistant>Well.\n{TOLD_CALL}</><go>"
+
+
+def test_without_tools_a_chat_is_what_the_template_makes_of_it() -> None:
+    assert text_of(CHATML, CALLED) == "<user>a</><assistant></><tool>one</><tool>two</><go>"
 
 
 def form_of(template: str, chat: Any) -> ReplyForm:
