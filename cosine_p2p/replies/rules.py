@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from cosine_p2p.replies.schema_bounds import with_sound_bounds
+
 Split = Callable[[str], Sequence[str | int]]
 """Splits a text into plain text and the ids of special tokens."""
 
@@ -37,7 +39,8 @@ class Rules:
         root = within if isinstance(within, Mapping) else {}
         shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
         own = dict(schema) if isinstance(schema, Mapping) else {}
-        return self._rule("%json " + json.dumps({**shared, **own, "x-guidance": _SEPARATED}, ensure_ascii=False))
+        whole = with_sound_bounds({**shared, **own}) | {"x-guidance": _SEPARATED}
+        return self._rule("%json " + json.dumps(whole, ensure_ascii=False))
 
     def arguments(self, schema: Any) -> str:
         """An expression for the arguments of a function, an object."""

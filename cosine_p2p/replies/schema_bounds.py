@@ -1,0 +1,40 @@
+"""Bounds of numbers in JSON schemas, as llguidance 1.9 holds them. Pure.
+
+Where a number must be above or below a whole one and its other bound is within one of that, llguidance allows the
+whole number itself: {"exclusiveMinimum": 0, "maximum": 0.5} takes 0. Such a bound is moved by less than anybody
+writes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+STEP: Final = 1e-9
+"""How far a bound is moved: numbers so near it are lost."""
+_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})
+"""What holds values, and no schemas."""
+
+
+def with_sound_bounds(schema: Any) -> Any:
+    """A schema that means to llguidance what it means. Raises `RecursionError` for one nested too deeply."""
+    if isinstance(schema, list):
+        return [with_sound_bounds(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    sound = {name: each if name in _VALUES else with_sound_bounds(each) for name, each in schema.items()}
+    lows = [low for name in ("minimum", "exclusiveMinimum") if (low := _number(schema.get(name))) is not None]
+    highs = [high for name in ("maximum", "exclusiveMaximum") if (high := _number(schema.get(name))) is not None]
+    if schema.get("type") == "integer" or not lows or not highs or min(highs) - max(lows) > 1:
+        return sound
+    for name, way in (("exclusiveMinimum", STEP), ("exclusiveMaximum", -STEP)):
+        bound = _number(schema.get(name))
+        if bound is not None and bound.is_integer():
+            sound[name] = bound + way
+    return sound
+
+
+def _number(value: Any) -> float | None:
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e6
+        else None
+    )
