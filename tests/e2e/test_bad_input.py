@@ -51,7 +51,7 @@ def test_an_empty_prompt() -> None:
 
 def test_a_prompt_longer_than_the_context(swarm: Swarm) -> None:
     sentence = sentence_of("generate", "-", *swarm.peers, stdin="word " * 3000, code=2)
-    assert "1024" in sentence and "shorten" in sentence
+    assert "3001 tokens > 1023" in sentence and "shorten" in sentence
 
 
 @pytest.mark.thorough
