@@ -18,7 +18,6 @@ in the time of k * `TRIAL_EVERY` * (1 + r) texts: with the first 4 %, with the f
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
@@ -39,26 +38,19 @@ FORGOTTEN_S: Final = 30 * 24 * 3600.0
 """A key that was not met for a month may have changed hands."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    checks: int = 0
-    is_rejected: bool = False
-
-
 class Standings:
     """The standing of each verifier with one client. Times never go back."""
 
     def __init__(self) -> None:
-        self._peers = Remembered[str, _Standing](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        self._checks = Remembered[str, int](MAX_PEERS, forgotten_s=FORGOTTEN_S)
         # Apart, so that no flood of new keys makes anybody forget who was found wrong.
-        self._rejected = Remembered[str, _Standing](MAX_PEERS, forgotten_s=FORGOTTEN_S)
-        self._outvoted = Remembered[str, _Standing](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        self._rejected = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        self._outvoted = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
 
     def note_right(self, peer_id: str, *, now_s: float) -> None:
         """A text of a verifier was checked, and is right."""
         if self._rejected.get(peer_id, now_s) is None:
-            known = self._peers.get(peer_id, now_s) or _Standing()
-            self._peers.note(peer_id, _Standing(min(PROVEN, known.checks + 1)), now_s)
+            self._checks.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
 
     def note_outvoted(self, peer_id: str, *, now_s: float) -> None:
         """Most others contradict what a verifier said of a third: it begins anew, and the second time it is
@@ -66,15 +58,15 @@ class Standings:
 
         The first time it may have been rounding, as seldom as that is.
         """
-        self._peers.pop(peer_id)
+        self._checks.pop(peer_id)
         if self._outvoted.get(peer_id, now_s) is not None:
             self.reject(peer_id, now_s=now_s)
-        self._outvoted.note(peer_id, _Standing(), now_s)
+        self._outvoted.note(peer_id, True, now_s)
 
     def reject(self, peer_id: str, *, now_s: float) -> None:
         """A verifier was found wrong: it is asked last, and its word counts for nothing."""
-        self._peers.pop(peer_id)
-        self._rejected.note(peer_id, _Standing(is_rejected=True), now_s)
+        self._checks.pop(peer_id)
+        self._rejected.note(peer_id, True, now_s)
 
     def rejected(self, now_s: float) -> frozenset[str]:
         """The verifiers that were found wrong."""
@@ -82,8 +74,7 @@ class Standings:
 
     def checks(self, peer_id: str, *, now_s: float) -> int:
         """The checks in which a verifier was right."""
-        known = self._peers.get(peer_id, now_s)
-        return known.checks if known is not None else 0
+        return self._checks.get(peer_id, now_s) or 0
 
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
         """The level of each of some verifiers: 0 without checks, 1 with one, and one more for twice as many."""
@@ -100,23 +91,23 @@ class Standings:
 
     def state(self, now_s: float) -> list[list[Any]]:
         """All as values of JSON: [peer id, checks, seconds since the latest]; -1 checks are a rejection."""
-        known = self._peers.state(now_s, lambda peer_id, standing: [peer_id, standing.checks])
+        known = self._checks.state(now_s, lambda peer_id, checks: [peer_id, checks])
         return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
         """Take in the standings that another process kept `away_s` ago; what is broken is left out."""
 
-        def read(entry: list[Any]) -> tuple[str, _Standing] | None:
+        def read(entry: list[Any]) -> tuple[str, int] | None:
             match entry:
                 case [str(peer_id), int(checks)] if 0 < checks <= PROVEN:
-                    return peer_id, _Standing(checks)
+                    return peer_id, checks
             return None
 
-        def read_rejected(entry: list[Any]) -> tuple[str, _Standing] | None:
+        def read_rejected(entry: list[Any]) -> tuple[str, bool] | None:
             match entry:
                 case [str(peer_id), -1]:
-                    return peer_id, _Standing(is_rejected=True)
+                    return peer_id, True
             return None
 
-        self._peers.restore(state, read, now_s=now_s, away_s=away_s)
+        self._checks.restore(state, read, now_s=now_s, away_s=away_s)
         self._rejected.restore(state, read_rejected, now_s=now_s, away_s=away_s)

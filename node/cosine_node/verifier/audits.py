@@ -201,6 +201,7 @@ class AuditService:
         self._knows = knows
         self._about_known: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
         self._about_others: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
+        self._lines = self._about_known, self._about_others
         self._ticking: asyncio.TimerHandle | None = None
         # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
@@ -216,7 +217,7 @@ class AuditService:
     def _end(self, channel: Channel, reason: str) -> None:
         self._requests.cancel_all(channel)
         self._preparations.cancel_all(channel)
-        for line in (self._about_known, self._about_others):
+        for line in self._lines:
             line.take_where(lambda asked, _: asked[0] is channel)
         self._wake()
 
@@ -272,7 +273,7 @@ class AuditService:
     def drain(self) -> None:
         """Take no more claims, and send those away that wait."""
         self._is_draining = True
-        for line in (self._about_known, self._about_others):
+        for line in self._lines:
             for asked in line.take_where(lambda _, until_s: True):
                 self._refuse(*asked, _leaving())
 
@@ -284,18 +285,15 @@ class AuditService:
         """Refuse who has waited long enough, and look for places that no audit has left."""
         self._ticking = None
         self.serve_waiting()
-        lines = self._about_known, self._about_others
-        for asked in [each for line in lines for each in line.take_expired(_now_s())]:
+        for asked in [each for line in self._lines for each in line.take_expired(_now_s())]:
             self._refuse(*asked, _no_time(RETRY_AFTER_S))
-        if any(map(len, lines)):
+        if any(map(len, self._lines)):
             self._tick_soon()
 
     def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
         """Replay a stream from now on. Raises `PeerError` with the reason why not."""
         now_s = _now_s()
         peer_id, request = channel.peer_id, claim.request
-        if self._is_draining:
-            raise _leaving()
         if self._requests.get(channel, claim.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         paid_until_s = self._paid_until_s.get(peer_id) or now_s
@@ -308,7 +306,7 @@ class AuditService:
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
         # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
         self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
-        for line in (self._about_known, self._about_others):
+        for line in self._lines:
             line.note_given(peer_id, tokens)
         audited = AuditedStream(
             channel,
