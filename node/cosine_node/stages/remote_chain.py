@@ -131,6 +131,8 @@ JOIN_S: Final = 3 * SILENCE_S
 """A stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
 ANSWER_S: Final = 60.0
 """Far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
+SECRET_BYTES: Final = 32
+"""More than anybody can try."""
 CAUSE_S: Final = 0.5
 """For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
 
@@ -208,11 +210,11 @@ class RemoteChain:
     """
 
     def __init__(
-        self, plan: ChainPlan, chain: bytes, channels: Mapping[int, Channel], *, answer_s: float = ANSWER_S
+        self, plan: ChainPlan, channels: Mapping[int, Channel], *, secret: bytes, answer_s: float = ANSWER_S
     ) -> None:
-        """Use `open_chain`. `channels` are the streams to the stages, by their number."""
+        """Use `open_chain`. `channels` are the streams to the stages, by their number; no stage knows `secret`."""
         self._plan = plan
-        self._chain = chain
+        self._secret = secret
         self._channels = channels
         self._first = channels[0]
         self._answer_s = answer_s
@@ -245,8 +247,9 @@ class RemoteChain:
             self._unanswered.append(feed)
             self._sent += 1
         elif isinstance(operation, OpenSequence) and operation.scope is not None:
-            # Scopes name clients, whom stages need not know.
-            scope = blake2b(operation.scope.encode(), digest_size=16, key=self._chain).hexdigest()
+            # Scopes name clients, whom stages need not know. Under a key that a stage has, like the chain's id, it
+            # could try the peers that it knows; and with one for all chains it would know a client again.
+            scope = blake2b(operation.scope.encode(), digest_size=16, key=self._secret).hexdigest()
             messages = [replace(operation, scope=scope)]
         else:
             messages = [operation]
@@ -363,7 +366,7 @@ async def open_chain(
             if place.layers.is_last and SHAPING not in channel.features:
                 raise ChainLost(f"{place}: its version knows no {SHAPING}.", peer_id=place.peer_id)
             channels[number] = channel
-        remote = RemoteChain(plan, chain, channels, answer_s=answer_s)
+        remote = RemoteChain(plan, channels, secret=draw(SECRET_BYTES), answer_s=answer_s)
         listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
         try:
             yield remote

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,20 @@ from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.limits import MAX_FEED_TOKENS, MAX_PART_BYTES
 from cosine_protocol.protocols import SHAPING, STAGE
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import Activations, FedRow, FeedPass, Join, Joined, Results, RowAnswer
+from cosine_protocol.stage_messages import (
+    Activations,
+    FedRow,
+    FeedPass,
+    Join,
+    Joined,
+    OpenSequence,
+    Results,
+    RowAnswer,
+)
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, head_of, in_loop, served
+from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, in_loop, served
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +149,49 @@ async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[St
             async with open_chain(head, swarm.plan()):
                 pass
         await until(lambda: swarm.is_idle)
+
+
+@in_loop
+async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
+    """Scopes share prefixes within a chain, and nothing a stage has gives one away or tells it in another chain."""
+    chains: list[tuple[bytes, list[str]]] = []
+    has_opened = asyncio.Event()
+
+    async def note(stream: Any) -> None:
+        async with Channel(stream, STAGE) as channel:
+            join = await channel.receive()
+            assert isinstance(join, Join)
+            channel.post(Joined(join.chain))
+            chains.append((join.chain, []))
+            for _ in range(3):
+                opened = await channel.receive()
+                assert isinstance(opened, OpenSequence) and opened.scope is not None
+                chains[-1][1].append(opened.scope)
+            has_opened.set()
+            await channel.receive()
+
+    async with served([]) as swarm:
+        await swarm.network.join("stage 0").serve(STAGE, note)
+        head = swarm.network.join("head")
+        swarm.models = [type("Whole", (), {"layers": ranges(4)[0]})()]
+        for _ in range(2):
+            has_opened.clear()
+            async with open_chain(head, swarm.plan()) as chain:
+                engine = head_of(chain)
+                for scope in ("client a", "client b", "client a"):
+                    engine.open(sampling=Sampling(), prompt_tokens=1, scope=scope)
+                await has_opened.wait()
+        (first, scopes), (second, others) = chains
+        assert scopes[0] == scopes[2] != scopes[1] and others[0] == others[2] != others[1]
+        assert not set(scopes) & set(others)
+        known = (first, second, bytes(16), b"head", TARGET)
+        guesses = {
+            blake2b(name.encode(), digest_size=16, key=key).hexdigest()
+            for key in known
+            for name in ("client a", "client b")
+        }
+        assert not guesses & {*scopes, *others}
+        await swarm.network.transports["stage 0"].close()
 
 
 @pytest.mark.parametrize(
