@@ -400,7 +400,7 @@ class AsyncClient:
         """Let others look at a finished text, and a newcomer at its request, as it is drawn."""
         if share:
             self._probation.begin(done, candidates, partial(self._session, place))
-        return self._auditing.begin(done, judges=candidates.numerics(), share=share)
+        return self._auditing.begin(done, judges=candidates.judges(), share=share)
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""

@@ -20,6 +20,7 @@ from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_p2p.trust.standing import Standings
+from cosine_p2p.trust.voices import Opinion, Poll, voices
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import (
     CosineError,
@@ -31,6 +32,7 @@ from cosine_protocol.errors import (
 )
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
+from cosine_protocol.records import NodeRecord
 from cosine_protocol.statements import open_verdict, sign_transcript
 
 MAX_ASKED: Final = 64
@@ -48,6 +50,19 @@ UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
 """No verifier may know which of its streams will be audited, or by whom."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A verifier that may judge others, by its record: its numerics, and who computes for it."""
+
+    numerics: str
+    stages: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, record: NodeRecord) -> "Judge":
+        """A verifier as it announces itself."""
+        return cls(record.numerics, frozenset(record.stages or ()))
 
 
 @dataclass(slots=True)
@@ -76,8 +91,8 @@ class Auditing:
     Who judges: any verifier of the target that the user allows, in an order drawn by lot. The first that finds
     nothing ends an audit: asking a second one each time would cost as much as auditing twice as many texts, which
     finds more. The first that accuses makes it a poll, in which all are asked until the rest cannot change what
-    most of them say. So a lone voice demotes nobody but itself, and where most verifiers are honest no number of
-    liars convicts an honest one.
+    most of them say, by voices (`cosine_p2p.trust.voices`). So a lone voice demotes nobody but itself, and where
+    most voices are honest no number of liars convicts an honest one.
     """
 
     def __init__(
@@ -116,10 +131,10 @@ class Auditing:
         if self._links is not None:
             await self._links.close()
 
-    def begin(self, session: Session, *, judges: Mapping[str, str], share: float) -> StreamAudit:
+    def begin(self, session: Session, *, judges: Mapping[str, Judge], share: float) -> StreamAudit:
         """Audit a finished session if it is drawn: one of `share`, and more of verifiers that have little standing.
 
-        `judges` are the numerics of those that may be asked, by peer id.
+        `judges` are those that may be asked, by peer id, and its authors among them.
         """
         claims = session.signed.claims(session.job.request, session.output)
         now_s = asyncio.get_running_loop().time()
@@ -129,15 +144,15 @@ class Auditing:
         state = AuditState.OFF if not share else AuditState.NOT_DRAWN if claims else AuditState.UNSIGNED
         return StreamAudit(state, [Evidence.of(claim) for claim in claims])
 
-    def start(self, claims: Sequence[AskAudit], judges: Mapping[str, str]) -> StreamAudit:
-        """Audit parts of a stream, by judges with their numerics."""
+    def start(self, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> StreamAudit:
+        """Audit parts of a stream, by these judges."""
         audit = StreamAudit(AuditState.UNDER_WAY, [Evidence.of(claim) for claim in claims])
         audit.task = asyncio.ensure_future(self._run(audit, claims, judges))
         self._tasks.add(audit.task)
         audit.task.add_done_callback(self._tasks.discard)
         return audit
 
-    async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, str]) -> None:
+    async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> None:
         """Audit one part after the other; what was found of the worst is what the audit has found."""
         try:
             states = [await self._audit(audit, index, claim, judges) for index, claim in enumerate(claims)]
@@ -147,26 +162,33 @@ class Auditing:
             audit.state = AuditState.UNANSWERED
 
     async def _audit(
-        self, audit: StreamAudit, index: int, claim: AskAudit, judges: Mapping[str, str]
+        self, audit: StreamAudit, index: int, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> AuditState:
         """Ask until one judge has found nothing, or a poll is decided."""
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = [peer for peer in judges if peer != claim.author and peer not in self.convicted]
-        # Those that failed lately may not answer; what they say counts like any other's word.
-        waiting = sorted(fit, key=lambda peer: (peer in avoided, self._chance()))[:MAX_ASKED]
-        accusations: dict[str, bool] = {}
+        known = judges.get(claim.author)
+        author = {claim.author} | (known.stages if known is not None else frozenset())
+
+        def rank(peer: str) -> tuple[bool, bool, float]:
+            # Those that failed lately may not answer; what they say counts like any other's word.
+            return not author.isdisjoint(judges[peer].stages | {peer}), peer in avoided, self._chance()
+
+        waiting = sorted(fit, key=rank)[:MAX_ASKED]
+        opinions: list[Opinion] = []
         for left, judge in zip(range(len(waiting) - 1, -1, -1), waiting, strict=True):
             answered = await self._ask(judge, claim)
             if answered is not None:
                 answer, verdict = answered
-                numerics = judges[judge]
+                numerics = judges[judge].numerics
                 if numerics == claim.request.numerics:
                     audit.evidence[index] = audit.evidence[index].stated(judge, answer)
-                accusations[judge] = accuses(verdict, claim.request, numerics=numerics)
-            if accusations and is_decided(list(accusations.values()), left=left):
+                is_accusation = accuses(verdict, claim.request, numerics=numerics)
+                opinions.append(Opinion(judge, is_accusation, frozenset(verdict.stages or ())))
+            if is_decided(Poll.of(opinions, author=author), left=left):
                 break
-        state = state_of(list(accusations.values())) if waiting else AuditState.NO_AUDITOR
-        self._act(state, claim, audit.evidence[index], accusations)
+        state = state_of(Poll.of(opinions, author=author)) if waiting else AuditState.NO_AUDITOR
+        self._act(state, claim, audit.evidence[index], opinions)
         return state
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
@@ -196,11 +218,11 @@ class Auditing:
         logger.info("no audit by %s: %s", auditor[-PEER_LETTERS:], reason)
         return None
 
-    def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, accusations: Mapping[str, bool]) -> None:
+    def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, opinions: Sequence[Opinion]) -> None:
         """Let the author's standing, and that of judges whom most others contradict, follow from what was found."""
         now_s = asyncio.get_running_loop().time()
         author = claim.author[-PEER_LETTERS:]
-        accusers = [peer for peer, is_accuser in accusations.items() if is_accuser]
+        accusers = [one.judge for one in opinions if one.is_accusation]
         names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
         match state:
             case AuditState.CONVICTED:
@@ -218,10 +240,14 @@ class Auditing:
                 return
         if state in (AuditState.CONVICTED, AuditState.PASSED):
             # A poll is a check of its judges too: each has said what its target chooses.
-            for judge, is_accuser in accusations.items():
-                is_with_most = is_accuser is (state is AuditState.CONVICTED)
-                note = self.standings.note_right if is_with_most else self.standings.note_outvoted
-                note(judge, now_s=now_s)
+            for one in opinions:
+                if one.is_accusation is (state is AuditState.CONVICTED):
+                    self.standings.note_right(one.judge, now_s=now_s)
+                elif one.stages:
+                    # It may be a stage's doing, which the head replaces; it loses its turn for a while.
+                    self.failures.note_failed(one.judge, now_s=now_s)
+                else:
+                    self.standings.note_outvoted(one.judge, now_s=now_s)
         if self._file is not None and evidence.statements:
             self._file.add(evidence)
 
@@ -285,10 +311,13 @@ class FailoverCheck:
         if verdict is None or not accuses(verdict, request):
             return
         others = [peer_id for peer_id in self._session.job.verifiers if peer_id not in (author, judge)]
-        # A choice: two are asked for a second opinion, until one has time for it.
+        # A choice: two are asked for a second opinion, until one has time for it and shares nothing with the first.
         for other in others[:2]:
             second = await self._auditing.judge(other, claim)
-            if second is not None:
+            if (
+                second is not None
+                and voices([{judge, *(verdict.stages or ())}, {other, *(second.stages or ())}]) == 2
+            ):
                 if not accuses(second, request):
                     self._auditing.failures.note_failed(judge, now_s=asyncio.get_running_loop().time())
                 break

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cosine_p2p.directory.selection import Chance, newcomer_among
-from cosine_p2p.session.auditing import FINISH_S, Auditing
+from cosine_p2p.session.auditing import FINISH_S, Auditing, Judge
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
@@ -40,9 +40,9 @@ class Candidates:
     standing: Mapping[str, int]
     passes_s: Mapping[str, float]
 
-    def numerics(self) -> dict[str, str]:
-        """Of each by peer id, as `Auditing` wants its judges."""
-        return {record.peer_id: record.numerics for record in self.records}
+    def judges(self) -> dict[str, Judge]:
+        """All by peer id, as `Auditing` wants its judges."""
+        return {record.peer_id: Judge.of(record) for record in self.records}
 
 
 class Probation:
@@ -62,11 +62,15 @@ class Probation:
         is_known = authors and all(candidates.standing.get(author, 0) == top for author in authors)
         if not (top and is_known) or (self._task is not None and not self._task.done()):
             return
+        judges = candidates.judges()
+        written = authors.union(*(judges[author].stages for author in authors & judges.keys()))
+        # One over the same stages would write the same for that reason alone.
+        akin = {peer for peer, judge in judges.items() if not written.isdisjoint(judge.stages | {peer})}
         newcomer = newcomer_among(
             candidates.records,
             standing=candidates.standing,
             passes_s=candidates.passes_s,
-            not_again=self._auditing.convicted | self._auditing.failures.avoided(now_s),
+            not_again=self._auditing.convicted | self._auditing.failures.avoided(now_s) | akin,
         )
         if newcomer is None or self._chance() >= self._auditing.standings.trial_chance(now_s):
             return
@@ -121,7 +125,7 @@ class Probation:
         if not claims:
             logger.info("verifier %s is new, wrote something else and signed nothing", name)
             return
-        audit = self._auditing.start(claims, candidates.numerics())
+        audit = self._auditing.start(claims, candidates.judges())
         await audit.wait(TRIAL_S)
         if audit.state is not AuditState.PASSED:
             logger.info("verifier %s is new and wrote something else: %s", name, audit.state)

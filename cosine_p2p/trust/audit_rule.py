@@ -16,17 +16,18 @@ difference accuses, and so does a mean of them that is off by more than `most_dr
 An auditor that computes with other numerics than the author judges too: what rounding explains is that of both.
 Where one of them quantises weights at load, log-probabilities are not judged: nothing is known of how they move.
 
-One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree; and
-where more disagree than accuse, a stream has passed.
+One auditor's word may be a lie: a conviction takes two voices that accuse (`cosine_p2p.trust.voices`), and more of
+them than voices that disagree; and where more disagree than accuse, a stream has passed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from cosine_p2p.trust.voices import Poll
 from cosine_protocol.messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
 
@@ -113,7 +114,7 @@ class AuditState(StrEnum):
     UNANSWERED = "unanswered"
     """No auditor had time for it, or could be reached."""
     SUSPECTED = "suspected"
-    """One auditor accuses, and there is no second one to ask."""
+    """One voice accuses, and there is no second one to ask."""
     DISPUTED = "disputed"
     """One accuses and another one does not: either may lie."""
     CONVICTED = "convicted"
@@ -174,23 +175,22 @@ DRIFT_TOKENS: Final = 4096
 """A choice: the mean may then be off by a 64th of a margin, 0.004 in bfloat16."""
 
 
-def state_of(accusations: Sequence[bool]) -> AuditState:
-    """What auditors have found together: `accusations` says of each whether it accuses."""
-    accusers = sum(accusations)
-    if not accusations:
+def state_of(poll: Poll) -> AuditState:
+    """What judges have found together."""
+    if not poll.accusing and not poll.clearing:
         return AuditState.UNANSWERED
-    if 2 * accusers < len(accusations):
+    if poll.accusing < poll.clearing:
         return AuditState.PASSED
-    if accusers >= 2 and 2 * accusers > len(accusations):
+    if poll.accusing >= 2 and poll.accusing > poll.clearing:
         return AuditState.CONVICTED
-    return AuditState.SUSPECTED if len(accusations) == 1 else AuditState.DISPUTED
+    return AuditState.DISPUTED if poll.clearing else AuditState.SUSPECTED
 
 
-def is_decided(accusations: Sequence[bool], *, left: int) -> bool:
+def is_decided(poll: Poll, *, left: int) -> bool:
     """True if nobody else need be asked: nobody accuses, or the `left` others cannot change what most say."""
-    accusers = sum(accusations)
-    agreeing = len(accusations) - accusers
-    return not accusers or agreeing > accusers + left or (accusers >= 2 and accusers > agreeing + left)
+    if not poll.accusing:
+        return poll.clearing > 0
+    return poll.clearing > poll.accusing + left or (poll.accusing >= 2 and poll.accusing > poll.clearing + left)
 
 
 def most_by_chance(mean: float) -> int:

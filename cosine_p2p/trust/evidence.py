@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.trust.audit_rule import AuditState, accuses, state_of
+from cosine_p2p.trust.voices import Opinion, Poll
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
@@ -67,8 +68,14 @@ class Evidence:
             if not isinstance(answer, Audited):
                 raise MalformedMessage("a statement is another message")
             verdicts.append(open_verdict(answer, auditor=statement.auditor, claim=claim))
-        state = state_of([accuses(verdict, claim.request) for verdict in verdicts])
-        return OpenedEvidence(claim, tuple(verdicts), state)
+        poll = Poll.of(
+            [
+                Opinion(statement.auditor, accuses(verdict, claim.request), frozenset(verdict.stages or ()))
+                for statement, verdict in zip(self.statements, verdicts, strict=True)
+            ],
+            author={claim.author},
+        )
+        return OpenedEvidence(claim, tuple(verdicts), state_of(poll))
 
 
 def _written(message: AskAudit | Audited) -> str:

@@ -42,6 +42,8 @@ MAX_AUDIT_FINDINGS: Final = 64
 """A choice that bounds a verdict: far more differences than a conviction needs."""
 MAX_SCORE_GAP: Final = 1e6
 """As good as infinite between two scores, and finite on the wire."""
+MAX_NAMED_STAGES: Final = 16
+"""A choice: a record and a verdict have room for so many peer ids beside all else."""
 MAX_EOS_TOKENS: Final = 64
 """A choice above the few that models have."""
 MAX_TEXT_BYTES: Final = 1024

@@ -641,7 +641,8 @@ class AuditVerdict:
     Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
     `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
     Where likelihoods were told, `widest_gap` is the most nats by which one differs from the auditor's own, and
-    `mean_gap` by how many nats those of the text's tokens are too high on average.
+    `mean_gap` by how many nats those of the text's tokens are too high on average. Where others computed for the
+    auditor, they are its `stages`.
     """
 
     author: PeerId
@@ -654,6 +655,9 @@ class AuditVerdict:
     findings: Annotated[tuple[AuditFinding, ...], Items(Struct(AuditFinding), limits.MAX_AUDIT_FINDINGS)]
     widest_gap: Annotated[float | None, Added(Real(limits.MAX_SCORE_GAP))] = None
     mean_gap: Annotated[float | None, Added(Real(limits.MAX_SCORE_GAP, -limits.MAX_SCORE_GAP))] = None
+    stages: Annotated[
+        tuple[str, ...] | None, Added(Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_NAMED_STAGES))
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

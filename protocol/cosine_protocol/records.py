@@ -112,7 +112,8 @@ class NodeRecord:
 
     The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
     it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else. A drafter that
-    `learns` keeps texts where clients allow it.
+    `learns` keeps texts where clients allow it. A verifier whose model is in parts names the `stages` that compute
+    for it.
     """
 
     schema: Annotated[int, Whole(255, 1)]
@@ -141,6 +142,9 @@ class NodeRecord:
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
     stage: Annotated[StageOffer | None, Added(Struct(StageOffer))] = None
     learns: Annotated[bool | None, Added(Flag())] = None
+    stages: Annotated[
+        tuple[str, ...] | None, Added(Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_NAMED_STAGES))
+    ] = None
 
     @property
     def facts(self) -> TargetFacts:

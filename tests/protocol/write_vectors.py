@@ -95,6 +95,7 @@ TOLD_VERDICT: Final = replace(
     VERDICT, digest=TOLD_TRANSCRIPT.digest, equal=2, different=0, findings=(), widest_gap=0.5, mean_gap=-0.25
 )
 TOLD_AUDITED: Final = sign_verdict(OTHER, TOLD_VERDICT, number=NUMBER, d_0=TOLD_D_0)
+STAGED_AUDITED: Final = sign_verdict(OTHER, replace(VERDICT, stages=(SWARM.peer_id,)), number=NUMBER, d_0=D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
@@ -209,6 +210,7 @@ def _other_messages() -> list[m.Message]:
         AUDITED,
         TOLD_CLAIM,
         TOLD_AUDITED,
+        STAGED_AUDITED,
         m.Member(CERTIFICATE, 3),
         m.Revoked(REVOCATIONS),
     ]
@@ -316,6 +318,7 @@ def main() -> None:
         "record_with_coordinate": record_of(coordinate=COORDINATE),
         "record_of_stage": record_of(role=Role.STAGE, stage=STAGE_OFFER),
         "record_of_learner": record_of(learns=True),
+        "record_of_head": record_of(stages=(OTHER.peer_id, SWARM.peer_id)),
     }.items():
         write(name, {**where, "fields": as_json(record), "sealed": seal_record(record, OWNER, key=KEY).hex()})
     swarm = {"swarm_seed": SWARM_SEED.hex()}

@@ -36,6 +36,7 @@ def record_of(
     now_s: float,
     coordinate: NetworkCoordinate | None,
     learns: bool = False,
+    stages: tuple[str, ...] = (),
 ) -> NodeRecord:
     """The record of a node as it is now."""
     return replace(
@@ -55,6 +56,7 @@ def record_of(
         issued_at_s=now_s,
         coordinate=coordinate,
         learns=learns or None,
+        stages=stages or None,
     )
 
 

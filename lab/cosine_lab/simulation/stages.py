@@ -197,7 +197,8 @@ class SimulatedChains:
                 chain = await self._stack.enter_async_context(open_chain(self._transport, plan))
             except ChainLost:
                 continue
-            return OpenedChain(chain, tuple(stage.curve for stage in chosen), chain.applies_constraints)
+            curves = tuple(stage.curve for stage in chosen)
+            return OpenedChain(chain, curves, chain.applies_constraints, chain.stages)
 
     async def close(self) -> None:
         """End the chain that is open."""

@@ -332,6 +332,7 @@ class SimulatedSwarm:
             member.engine,
             load_requests=member.service.requests,
             coordinate=member.vivaldi.coordinate if member.vivaldi else None,
+            stages=stages_of(member.service),
         )
 
     async def leave_clients(self) -> None:
@@ -377,7 +378,7 @@ class SimulatedSwarm:
             tasks=tuple(map(asyncio.ensure_future, works)),
         )
         self.members.append(member)
-        await self._announce(identity, role, domain, curve, engine)
+        await self._announce(identity, role, domain, curve, engine, stages=stages_of(service))
         return member
 
     async def _announce(
@@ -390,6 +391,7 @@ class SimulatedSwarm:
         *,
         load_requests: int = 0,
         coordinate: NetworkCoordinate | None = None,
+        stages: tuple[str, ...] = (),
     ) -> None:
         record = record_of(
             identity.peer_id,
@@ -404,8 +406,14 @@ class SimulatedSwarm:
             now_s=asyncio.get_running_loop().time(),
             coordinate=coordinate,
             learns=identity.peer_id in self._learners,
+            stages=stages,
         )
         await self._directory_of(identity).announce(record, [TARGET])
+
+
+def stages_of(service: VerifierService | DrafterService) -> tuple[str, ...]:
+    """The peer ids of those that compute for a verifier."""
+    return service.stages if isinstance(service, VerifierService) else ()
 
 
 def numbered_nonces(peer_id: str) -> Callable[[], bytes]:

@@ -33,7 +33,7 @@ WAIT_S: Final = 600.0
 WORDS: Final[Mapping[AuditState, str]] = {
     AuditState.UNANSWERED: "nobody has judged it",
     AuditState.PASSED: "most of its judges agree",
-    AuditState.SUSPECTED: "its one judge accuses",
+    AuditState.SUSPECTED: "one voice accuses, and there is no other",
     AuditState.DISPUTED: "its judges disagree",
     AuditState.CONVICTED: "most of its judges accuse",
 }
@@ -146,7 +146,7 @@ async def _judged(pieces: Sequence[Evidence], join: "Join", trust: Sequence[str]
 
 async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
     """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
-    from cosine_p2p.session.auditing import Auditing
+    from cosine_p2p.session.auditing import Auditing, Judge
     from cosine_p2p.trust.peer_memory import PeerFailures
     from cosine_p2p.trust.standing import Standings
 
@@ -162,7 +162,7 @@ async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str
                 continue
             records = await swarm.directory.find(Role.VERIFIER, claim.request.target_digest.hex())
             able = {
-                record.peer_id: record.numerics
+                record.peer_id: Judge.of(record)
                 for record in records
                 if record.numerics == claim.request.numerics and (not trust or record.peer_id in trust)
             }

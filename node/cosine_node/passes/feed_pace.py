@@ -117,6 +117,11 @@ class FeedChain(Protocol):
     @property
     def pace(self) -> ChainPace: ...
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The peer ids of those that compute now."""
+        ...
+
     async def find(self) -> None:
         """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
         ...

@@ -133,7 +133,7 @@ class HeadChains:
         for stage_s in alone_s:
             share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
             curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
-        return OpenedChain(chain, tuple(curves), chain.applies_constraints)
+        return OpenedChain(chain, tuple(curves), chain.applies_constraints, chain.stages)
 
 
 async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:

@@ -274,6 +274,9 @@ class VerifierNode(RunningNode):
     def _handlers(self) -> dict[str, StreamHandler]:
         return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
 
+    def _record_fields(self) -> dict[str, Any]:
+        return super()._record_fields() | {"stages": self.service.stages or None}
+
     def _work_done(self) -> VerifyWork:
         return VerifyWork.of(self.service)
 

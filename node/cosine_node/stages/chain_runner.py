@@ -26,11 +26,12 @@ class AnsweringChain(Chain, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedChain:
-    """A chain that was set up, and the cost of a pass at each of its stages."""
+    """A chain that was set up, the cost of a pass at each of its stages, and their peer ids."""
 
     chain: AnsweringChain
     curves: tuple[CostCurve, ...]
     applies_constraints: bool = False
+    stages: tuple[str, ...] = ()
 
 
 class ChainOpener(Protocol):
@@ -66,6 +67,7 @@ class ChainRunner:
         self._source = source
         self._new_pool = new_pool
         self._chain = opened.chain
+        self.stages = opened.stages
         self._grammars = grammars
         engine.grammars = grammars if opened.applies_constraints else None
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
@@ -91,6 +93,7 @@ class ChainRunner:
         opened = await self._source.open(first_sequence=self.engine.opened)
         self.engine.replace_chain(opened.chain, self._new_pool())
         self._chain = opened.chain
+        self.stages = opened.stages
         self.engine.grammars = self._grammars if opened.applies_constraints else None
         self.pace.replace_stages(opened.curves)
 

@@ -232,6 +232,11 @@ class RemoteChain:
         return CONSTRAINTS in self._channels[len(self._plan.places) - 1].features
 
     @property
+    def stages(self) -> tuple[str, ...]:
+        """Their peer ids, in the order of their layers."""
+        return tuple(place.peer_id for place in self._plan.places)
+
+    @property
     def rtts_s(self) -> dict[str, float]:
         """The measured round-trip times to the stages, by peer id."""
         measured = {channel.peer_id: channel.rtt_s for channel in self._channels.values()}

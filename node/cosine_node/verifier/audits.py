@@ -29,7 +29,7 @@ from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
-from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
+from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NAMED_STAGES, MAX_SCORE_GAP
 from cosine_protocol.protocols import AUDIT
 from cosine_protocol.statements import sign_verdict
 
@@ -141,8 +141,8 @@ class AuditedStream(ServedRequest):
         self.equal = 0
         self.near_ties, self.different, self.gaps = [], [], []
 
-    def answer(self, auditor: Identity) -> m.Audited:
-        """The signed verdict."""
+    def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> m.Audited:
+        """The signed verdict, with the peer ids of the stages that computed it, of a long chain the first."""
         first_ones = (self.different + self.near_ties)[:MAX_AUDIT_FINDINGS]
         verdict = m.AuditVerdict(
             author=self.claim.author,
@@ -155,6 +155,7 @@ class AuditedStream(ServedRequest):
             findings=tuple(sorted(first_ones, key=lambda finding: finding.position)),
             widest_gap=max((gap.widest for gap in self.gaps), default=None),
             mean_gap=math.fsum(gap.of_token for gap in self.gaps) / len(self.gaps) if self.gaps else None,
+            stages=tuple(stages[:MAX_NAMED_STAGES]) or None,
         )
         return sign_verdict(auditor, verdict, number=self.number, d_0=self.d_0)
 

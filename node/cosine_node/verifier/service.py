@@ -44,6 +44,7 @@ from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_NAMED_STAGES
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
 
@@ -79,6 +80,7 @@ class VerifierService:
         `make_rows` makes what chooses the rows of passes; `knows` tells verifiers of the target from strangers.
         """
         self._engine = engine
+        self._chain = chain
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
         # Where passes follow each other through stages, drafts may stretch none by much anyway.
@@ -128,6 +130,11 @@ class VerifierService:
     def waiting(self) -> int:
         """Requests served now for which there has been no room yet."""
         return sum(request.unfed_tokens > 0 and not request.kv.has_pages for request in self._requests)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The peer ids of those that compute for it now, of a long chain the first; none where it does itself."""
+        return self._chain.stages[:MAX_NAMED_STAGES] if self._chain is not None else ()
 
     @property
     def progress(self) -> StepCounts:

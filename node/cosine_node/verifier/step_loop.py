@@ -343,7 +343,8 @@ class StepLoop:
                 if request.is_compared:
                     self._counts.audited_tokens += len(request.output) - request.own_from
                     log_of(request).info("audited, %d tokens differ", len(request.different))
-                    request.post(request.answer(self._identity))
+                    stages = self._chain.stages if self._chain is not None else ()
+                    request.post(request.answer(self._identity, stages=stages))
                     self._forget(request, "audited")
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"

@@ -25,6 +25,7 @@ from cosine_p2p.trust.audit_rule import (
     state_of,
 )
 from cosine_p2p.trust.evidence import MAX_PIECES, Evidence, EvidenceFile, Statement, evidence_of_json
+from cosine_p2p.trust.voices import Opinion, Poll
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NEW_TOKENS, MAX_SCORE_GAP
@@ -141,7 +142,8 @@ def test_more_than_the_most_by_chance_come_with_the_stated_chance(mean: float) -
     ],
 )
 def test_a_conviction_takes_two(accusations: list[bool], state: Any) -> None:
-    assert state_of(accusations) is state
+    opinions = [Opinion(f"judge {number}", accuses) for number, accuses in enumerate(accusations)]
+    assert state_of(Poll.of(opinions)) is state
 
 
 @pytest.mark.parametrize(
@@ -183,11 +185,11 @@ def claim_of(nonce: int = 0) -> AskAudit:
     return AskAudit(0, request, TOKENS, AUTHOR.peer_id, sign_transcript(AUTHOR, transcript, d_0=d_0))
 
 
-def answer_of(claim: AskAudit, auditor: int, *, different: int) -> Audited:
+def answer_of(claim: AskAudit, auditor: int, *, different: int, stages: tuple[str, ...] | None = None) -> Audited:
     d_0 = request_digest(claim.request)
     digest = roll_digest(d_0, TOKENS)
     findings = tuple(AuditFinding(position, 1, 1e6) for position in range(different))
-    verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings)
+    verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings, stages=stages)
     return sign_verdict(identity_of(auditor), verdict, number=auditor, d_0=d_0)
 
 
@@ -210,6 +212,15 @@ def test_whoever_has_it_can_tell_what_was_found(different: tuple[int, ...], stat
     opened = piece.open()
     assert (opened.claim, opened.state) == (claim_of(), state)
     assert [verdict.different for verdict in opened.verdicts] == list(different)
+
+
+def test_evidence_of_two_heads_over_one_stage_convicts_nobody() -> None:
+    claim = claim_of()
+    piece = Evidence.of(claim)
+    for auditor in (2, 3):
+        answer = answer_of(claim, auditor, different=3, stages=("stage",))
+        piece = piece.stated(identity_of(auditor).peer_id, answer)
+    assert piece.open().state is AuditState.SUSPECTED
 
 
 HONEST = piece_of(3, 3)

@@ -1,0 +1,103 @@
+"""Heads over one stage have one voice, and no stage that a liar names takes the voice of anybody else."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.trust.audit_rule import AuditState, is_decided, state_of
+from cosine_p2p.trust.voices import Opinion, Poll, voices
+
+STAGES = [f"stage {number}" for number in range(6)]
+
+
+def opinion(judge: str, is_accusation: bool, *stages: str) -> Opinion:
+    return Opinion(judge, is_accusation, frozenset(stages))
+
+
+def accusing(judge: str, *stages: str) -> Opinion:
+    return opinion(judge, True, *stages)
+
+
+def clearing(judge: str, *stages: str) -> Opinion:
+    return opinion(judge, False, *stages)
+
+
+@st.composite
+def opinions(draw: st.DrawFn) -> list[Opinion]:
+    """Judges that know few stages, so that many share one."""
+    said = draw(st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from(STAGES), max_size=3)), max_size=8))
+    return [opinion(f"judge {number}", accuses, *stages) for number, (accuses, stages) in enumerate(said)]
+
+
+def largest(words: Sequence[frozenset[str]]) -> int:
+    """The most words that share nothing, by trying all."""
+    if not words:
+        return 0
+    first, *others = words
+    return max(largest(others), 1 + largest([word for word in others if word.isdisjoint(first)]))
+
+
+@given(opinions())
+def test_voices_are_never_more_than_words_that_share_nothing(said: list[Opinion]) -> None:
+    words = [one.grounds for one in said]
+    assert min(1, len(words)) <= voices(words) <= largest(words)
+
+
+@given(st.integers(0, 8), st.lists(st.sets(st.sampled_from(STAGES), max_size=6), max_size=3))
+def test_judges_that_compute_themselves_have_a_voice_each(honest: int, liars: list[set[str]]) -> None:
+    words = [{f"honest {number}"} for number in range(honest)]
+    beside = [{f"liar {number}", *stages} for number, stages in enumerate(liars)]
+    assert voices(words) == honest
+    assert voices([*words, *beside]) == honest + voices(beside)
+
+
+@given(opinions(), st.sets(st.sampled_from([*STAGES, "judge 0", "judge 1"])))
+def test_a_liar_lowers_no_voice_of_those_who_disagree_with_it(said: list[Opinion], named: set[str]) -> None:
+    before = Poll.of(said)
+    after = Poll.of([*said, accusing("liar", *named)])
+    assert after.clearing == before.clearing
+    after = Poll.of([*said, clearing("liar", *named)])
+    assert after.accusing == before.accusing
+
+
+@pytest.mark.parametrize("heads", range(2, 7))
+def test_who_names_the_stages_of_all_honest_heads_does_not_make_them_one(heads: int) -> None:
+    honest = [accusing(f"head {number}", f"stage {number}") for number in range(heads)]
+    bridge = accusing("bridge", *(f"stage {number}" for number in range(heads)))
+    assert Poll.of([bridge, *honest]).accusing == heads
+
+
+@given(opinions(), st.sets(st.sampled_from(STAGES)))
+def test_an_author_that_names_stages_of_others_silences_no_accuser(said: list[Opinion], named: set[str]) -> None:
+    with_names, without = Poll.of(said, author={"author", *named}), Poll.of(said, author={"author"})
+    assert with_names.accusing == without.accusing and with_names.clearing <= without.clearing
+
+
+def test_one_stage_under_two_heads_convicts_nobody() -> None:
+    heads = [accusing("head 1", "own 1", "liar"), accusing("head 2", "own 2", "liar")]
+    assert state_of(Poll.of(heads)) is AuditState.SUSPECTED
+    assert state_of(Poll.of([*heads, clearing("honest")])) is AuditState.DISPUTED
+    assert state_of(Poll.of([*heads, clearing("honest"), clearing("other")])) is AuditState.PASSED
+
+
+@pytest.mark.parametrize("shared", ["a stage of both", "the head itself", "the judge itself"])
+def test_who_shares_something_with_the_author_cannot_clear_it(shared: str) -> None:
+    author, judge = {
+        "a stage of both": ({"author", "stage"}, clearing("judge", "stage")),
+        "the head itself": ({"author"}, clearing("judge", "author")),
+        "the judge itself": ({"author", "judge"}, clearing("judge")),
+    }[shared]
+    poll = Poll.of([judge], author=author)
+    assert state_of(poll) is AuditState.UNANSWERED and not is_decided(poll, left=3)
+
+
+@given(opinions(), opinions())
+def test_a_poll_that_is_decided_stays_as_it_is(said: list[Opinion], later: list[Opinion]) -> None:
+    """Of judges that share nothing with each other, as those whose words are not in yet are taken to be."""
+    alone = [Opinion(one.judge, one.is_accusation) for one in said]
+    more = [Opinion(f"later {one.judge}", one.is_accusation) for one in later]
+    poll = Poll.of(alone)
+    if poll.accusing and is_decided(poll, left=len(more)):
+        assert state_of(Poll.of([*alone, *more])) is state_of(poll)

@@ -1,0 +1,102 @@
+"""One stage that lies under two heads: their word is one, whoever they judge, and their texts do not last."""
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.stages import Ring, even_parts
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_node.engine.curve import CostCurve
+from cosine_p2p.session.probation import TRIAL_TOKENS
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_protocol.request import Sampling
+from tests.swarm.reference import VOCAB_TOKENS, plain_stream, prompt_of, target_engine
+from tests.thoroughness import quick_first
+
+TEXTS: Final = 12
+TOKENS: Final = TRIAL_TOKENS + 8
+HEADS: Final = 2
+FAST: Final = CostCurve(tuple((tokens, 0.25 * seconds) for tokens, seconds in VERIFY_CURVE.points))
+
+
+def other_model() -> ScriptedEngine:
+    return ScriptedEngine(vocab_tokens=VOCAB_TOKENS, model_seed=99)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Texts that came wrong; honest verifiers and heads that the client holds to be liars; what audits found."""
+
+    wrong: int
+    honest_convicted: int
+    heads_convicted: int
+    states: tuple[AuditState, ...]
+
+
+def outcome(*, honest: int, lies: bool = True, seed: int = 0, texts: int = TEXTS) -> Outcome:
+    """Texts for one client who audits all, of honest verifiers and of two heads over the same last stage."""
+
+    async def run() -> Outcome:
+        async with SimulatedSwarm() as swarm:
+            first, last = even_parts(2)
+            stages = [
+                await swarm.stage(first, target_engine, curve=FAST),
+                await swarm.stage(last, other_model if lies else target_engine, curve=FAST),
+            ]
+            heads = [
+                await swarm.verifier(target_engine(), ring=Ring(stages=stages, traversal_s=0.05))
+                for _ in range(HEADS)
+            ]
+            right = [await swarm.verifier(target_engine()) for _ in range(honest)]
+            client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=1.0)
+            rng, wrong, states = random.Random(seed), 0, []
+            for number in range(texts):
+                prompt = prompt_of(rng)
+                under_way = await client.start(prompt, max_new_tokens=TOKENS, seed=number)
+                async for _ in under_way.chunks():
+                    pass
+                await under_way.audited()
+                done = under_way.result()
+                assert done.audit is not None
+                states.append(done.audit.state)
+                wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=TOKENS)
+            convicted = client.convicted
+            return Outcome(
+                wrong,
+                sum(member.identity.peer_id in convicted for member in right),
+                sum(member.identity.peer_id in convicted for member in heads),
+                tuple(states),
+            )
+
+    return run_virtual(run())
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+
+
+@pytest.mark.parametrize("seed", quick_first(range(4)))
+@pytest.mark.parametrize("honest", quick_first([2, 3, 1], quick=2))
+def test_two_heads_over_one_stage_convict_no_honest_verifier(honest: int, seed: int) -> None:
+    found = outcome(honest=honest, seed=seed)
+    assert not found.honest_convicted
+    if honest >= HEADS:
+        # Each head is found at the first text that it writes.
+        assert found.wrong <= HEADS
+
+
+def test_honest_heads_over_the_same_stages_are_judged_by_others() -> None:
+    found = outcome(honest=1, lies=False)
+    assert (found.wrong, found.honest_convicted, found.heads_convicted) == (0, 0, 0)
+    assert set(found.states) == {AuditState.PASSED}
+
+
+def test_heads_over_the_same_stages_alone_clear_nobody() -> None:
+    found = outcome(honest=0, lies=False, texts=3)
+    assert set(found.states) == {AuditState.UNANSWERED} and not found.heads_convicted
