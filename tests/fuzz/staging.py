@@ -133,7 +133,12 @@ def seeds() -> list[bytes]:
     ]
     of_first = [replace(each, sequence=0) if hasattr(each, "sequence") else each for each in says]
     moves = [(SECOND | MENDED | 8, encode(each)) for each in of_first]
-    return [script(*begun, *moves), script(*begun, *moves[:3], (0, hello), (MENDED, encode(message_of(Join))))]
+    many = [(SECOND | MENDED | 8, encode(PruneNodes(0, (number,)))) for number in range(200, 300)]
+    return [
+        script(*begun, *moves),
+        script(*begun, *moves[:3], *many),
+        script(*begun, *moves[:3], (0, hello), (MENDED, encode(message_of(Join)))),
+    ]
 
 
 TARGETS: Final = {

@@ -13,9 +13,11 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
-from cosine_node.stages.inbox import BusyShare, QueuedFeed, StageInbox, will_be_dropped
+from cosine_node.passes.runner import count_tokens
+from cosine_node.stages.inbox import BusyShare, LookAhead, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_books
 from cosine_node.stages.remote_chain import answer_of, feed_messages
+from cosine_node.stages.turns import OPERATION_STEPS, Turn, steps_of
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel, StepCounts
 from cosine_p2p.trust.call_budget import CallBudget
@@ -29,6 +31,7 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
+from cosine_protocol.limits import MAX_NAMED_NODES
 from cosine_protocol.protocols import CONSTRAINTS, STAGE
 from cosine_protocol.request import Constraint
 from cosine_protocol.stage_messages import (
@@ -106,6 +109,7 @@ class ServedChain:
         self.hosted = books
         self.inbox = inbox
         self.next: Channel | None = None
+        self.look_ahead = LookAhead()
         self.is_followed = False
         self.ended = asyncio.Event()
         self._failures: asyncio.Queue[PeerError] = asyncio.Queue()
@@ -121,9 +125,12 @@ class ServedChain:
 
 async def read(channel: Channel, chain: ServedChain) -> None:
     """Fill the chain's inbox; while that is full nothing is read. Raises `PeerError` and what `receive` raises."""
+    turn = Turn()
     while True:
         await chain.inbox.room()
         message = await channel.receive()
+        # A stream may have brought thousands of messages at once, none of which is waited for.
+        await turn.spend(OPERATION_STEPS)
         if not isinstance(message, BookOperation | FeedPass | Activations):
             raise MalformedMessage(f"unexpected {type(message).__name__}")
         try:
@@ -363,10 +370,11 @@ class StageService:
 
     async def _work(self, chain: ServedChain) -> None:
         """Apply operations in their order, and pass them on. Raises `PeerError`."""
+        turn = Turn()
         while True:
             operation = await chain.inbox.take()
             try:
-                await self._apply(chain, operation)
+                await turn.spend(await self._apply(chain, operation))
             except PeerError:
                 raise
             except BadActivations as error:
@@ -381,16 +389,19 @@ class StageService:
                 LOG.exception("an operation of a chain failed")
                 raise PeerError(ErrorCode.INTERNAL, f"a pass failed: {type(error).__name__}") from None
 
-    async def _apply(self, chain: ServedChain, operation: QueuedFeed | BookOperation) -> None:
-        """Apply one operation, and pass it on."""
+    async def _apply(self, chain: ServedChain, operation: QueuedFeed | BookOperation) -> int:
+        """Apply one operation, and pass it on; the steps that it took."""
         if isinstance(operation, QueuedFeed):
+            before = chain.look_ahead.steps
             await self._feed(chain, operation)
-            return
+            return OPERATION_STEPS + count_tokens(operation.rows) + chain.look_ahead.steps - before
+        steps = steps_of(operation, chain.hosted.books)
         if isinstance(operation, OpenSequence) and self._host.layers.is_last:
             await self._prepare(operation.sampling.constraint)
         apply_to_books(chain.hosted.books, operation)
         if chain.next is not None:
             await chain.next.send(operation)
+        return steps
 
     async def _prepare(self, constraint: Constraint | None) -> None:
         """See that it is known whether a constraint can be compiled; the chain's other operations wait meanwhile.
@@ -411,6 +422,10 @@ class StageService:
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
         """One pass, unless nobody wants it or a stage before has left it out."""
         found: bytes | list[RowResult]
+        for row in feed.rows:
+            live = len(chain.hosted.books.tree(row.sequence).nodes) + len(row.nodes)
+            if live > MAX_NAMED_NODES:
+                raise LocalProtocolError(f"Sequence {row.sequence} would have {live} nodes beside its prefix.")
         is_left_out = feed.activations is None and not self._host.layers.is_first
         if is_left_out or _is_dropped(chain, feed):
             self.counts.skipped_feeds += 1
@@ -440,7 +455,7 @@ class StageService:
 
         found = await self._run(work)
         began_s, ended_s = times_s
-        tokens = sum(len(row.tokens) for row in feed.rows)
+        tokens = count_tokens(feed.rows)
         self.progress.steps += 1
         self.busy.note(began_s=began_s, ended_s=ended_s)
         self.counts.note_pass(seconds=ended_s - began_s, rows=len(feed.rows), tokens=tokens)
@@ -470,9 +485,5 @@ class StageService:
 
 
 def _is_dropped(chain: ServedChain, feed: QueuedFeed) -> bool:
-    later = chain.inbox.later()
-    for row in feed.rows:
-        nodes = chain.hosted.books.tree(row.sequence).nodes
-        if not will_be_dropped(row, {name: node.parent for name, node in nodes.items()}, later):
-            return False
-    return True
+    books = chain.hosted.books
+    return chain.look_ahead.drops(feed.rows, lambda sequence: books.tree(sequence).nodes, chain.inbox.later())

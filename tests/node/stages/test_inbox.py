@@ -1,21 +1,30 @@
 """A stage's inbox: operations whole and in order, bounded in bytes, and which feeds are left out."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.tree import SequenceTree
-from cosine_node.stages.inbox import WINDOW_S, BusyShare, QueuedFeed, StageInbox, will_be_dropped
+from cosine_node.engine.tree import SequenceTree, TokenNode
+from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, WINDOW_S, BusyShare, LookAhead, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_node.stages.remote_chain import feed_messages
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_PART_BYTES
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import Activations, FeedPass, KeepPath, PruneNodes, ReleaseSequence
+from cosine_protocol.stage_messages import (
+    Activations,
+    BookOperation,
+    FeedPass,
+    KeepPath,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    ReusePrefix,
+)
 from tests.node.stages.chains import in_loop
 
 TOKEN_BYTES = 1 << 18
@@ -44,7 +53,7 @@ async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
     inbox.put(ReleaseSequence(1))
     found = await taking
     assert isinstance(found, QueuedFeed) and found.activations == bytearray(3 * TOKEN_BYTES)
-    assert inbox.later() == [ReleaseSequence(1)]
+    assert list(inbox.later()) == [ReleaseSequence(1)]
     assert await inbox.take() == ReleaseSequence(1)
     assert inbox.bytes == 0
 
@@ -96,7 +105,20 @@ def test_activations_come_after_their_feed_and_nothing_between_them() -> None:
         filled([feed, *parts[:1], feed])
 
 
+@pytest.mark.parametrize(
+    "operation", [PruneNodes(1, ()), KeepPath(1, ()), ReserveRoom(1, 0), ReusePrefix(1, (3,))], ids=repr
+)
+def test_operations_that_change_nothing_are_refused(operation: BookOperation) -> None:
+    with pytest.raises(MalformedMessage, match="that changes nothing"):
+        StageInbox(token_bytes=0, most_bytes=MOST_BYTES).put(operation)
+
+
 ROW = Row(1, (5, 6), (7, 8), (PREFIX, 7))
+
+
+def will_be_dropped(row: Row, parents: Mapping[int, int], later: Iterable[object]) -> bool:
+    nodes = {name: TokenNode(parent, 0, 0) for name, parent in parents.items()}
+    return LookAhead().drops([row], lambda sequence: nodes, later)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +181,43 @@ def test_it_says_what_real_trees_do(data: st.DataObject) -> None:
             later.append(KeepPath(1, tuple(path[::-1])))
     is_dropped = not is_needed and tree.nodes.keys().isdisjoint(row.nodes)
     assert will_be_dropped(row, parents, later) == is_dropped
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(PruneNodes, st.integers(0, 2), st.lists(st.integers(0, 40), min_size=1).map(tuple)),
+            st.builds(KeepPath, st.integers(0, 2), st.lists(st.integers(0, 40), min_size=1).map(tuple)),
+            st.builds(ReleaseSequence, st.integers(2, 9)),
+        ),
+        max_size=20,
+    ),
+    st.integers(1, 400),
+    st.integers(1, 200),
+)
+def test_whatever_lies_behind_a_feed_its_look_ahead_is_bounded_in_steps(
+    later: list[object], nodes: int, repeated: int
+) -> None:
+    rows = [Row.chain(sequence, range(nodes)) for sequence in range(2)]
+    look_ahead = LookAhead()
+    is_dropped = look_ahead.drops(rows, lambda sequence: {}, later * repeated)
+    assert look_ahead.steps <= LOOK_AHEAD_STEPS
+    # Where the steps did suffice, more would not find anything else.
+    if look_ahead.steps < LOOK_AHEAD_STEPS // 2:
+        assert is_dropped == LookAhead(most_steps=10**9).drops(rows, lambda sequence: {}, later * repeated)
+
+
+def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
+    """Each of them once made all nodes of the row be looked at: 40 million steps, while nobody else was served."""
+    row = Row.chain(1, range(2048))
+    look_ahead = LookAhead()
+    assert not look_ahead.drops([row], lambda sequence: {}, [PruneNodes(1, (5000,))] * 19_500)
+    assert look_ahead.steps <= LOOK_AHEAD_STEPS
+    # What heads send suffices: twenty passes under way, for sixteen requests.
+    honest = [ReleaseSequence(0), *(PruneNodes(number % 16 + 1, (7,)) for number in range(640))]
+    look_ahead = LookAhead()
+    assert look_ahead.drops([Row.chain(number + 1, (5,)) for number in range(16)], lambda _: {}, honest) is False
+    assert look_ahead.drops([Row(number + 1, (5,), (7,), (PREFIX,)) for number in range(16)], lambda _: {}, honest)
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)), max_size=30))

@@ -231,6 +231,62 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[St
     play(halves, scene, gate=gate, inbox_bytes=inbox_bytes)
 
 
+def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns(halves: list[StageModel]) -> None:
+    gate = Gate()
+    waiting: list[tuple[int, int]] = []
+
+    async def run() -> None:
+        def note(tokens: int, elapsed_s: float) -> None:
+            waiting.append((tokens, stages.services[1].waiting_bytes))
+
+        async with (
+            served(halves, network=MemoryNetwork(one_way_s=0.001), offload=gate, note_pass=note) as stages,
+            AsyncExitStack() as opened,
+        ):
+            for number in range(2):
+                chain, source = bytes([number]) * 16, f"before {number}"
+                join = join_of(stages, chain=chain, source=source, pool_tokens=64)
+                head = await opened.enter_async_context(stream_of(stages, f"head {number}", join))
+                assert await head.receive() == Joined(chain)
+                before = await opened.enter_async_context(stream_of(stages, source, Follow(chain)))
+                assert await before.receive() == Joined(chain)
+                for message in (OPEN, *fed(Row.chain(0, (3,) * 40))):
+                    before.post(message)
+                for _ in range(0 if number else 19_000):
+                    before.post(PruneNodes(0, (1000,)))
+                if number:
+                    for message in fed(Row(0, (4,), (99,), (39,)), number=1):
+                        before.post(message)
+            await asyncio.sleep(1)
+            waited = stages.services[1].waiting_bytes
+            gate.is_open.set()
+            await asyncio.sleep(1)
+            # Those that all sent first, then one behind which nothing waits.
+            assert [tokens for tokens, _ in waiting] == [40, 40, 1]
+            assert waiting[-1][1] > 0.9 * waited and not stages.services[1].waiting_bytes
+
+    run_virtual(run())
+
+
+def test_a_sequence_has_a_bounded_number_of_nodes(
+    halves: list[StageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosine_node.stages.service.MAX_NAMED_NODES", 8)
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (
+            OPEN,
+            *fed(Row.chain(0, (3,) * 5)),
+            *fed(Row(0, (4,) * 4, (5, 6, 7, 8), (0,) * 4), number=1),
+        ):
+            before.post(message)
+        assert isinstance(await head.receive(), Results)
+        error = await error_from(head)
+        assert error.code == ErrorCode.OUT_OF_STEP and "Sequence 0 would have 9 nodes" in error.message
+
+    play(halves, scene)
+
+
 def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageModel]) -> None:
     gate = Gate()
 

@@ -1,0 +1,61 @@
+"""Chains take turns that are counted in steps: whatever one of them sends, the others wait for a bounded part."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_node.engine.base import Row
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.stages.turns import OPERATION_STEPS, TURN_STEPS, Turn, steps_of
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import (
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    ReusePrefix,
+)
+
+STEPS = st.lists(st.integers(1, 5 * TURN_STEPS), min_size=1, max_size=30)
+
+
+@given(st.lists(STEPS, min_size=2, max_size=4))
+def test_nobody_gets_more_than_a_turn_and_an_operation_ahead_of_another_that_has_work(
+    works: list[list[int]],
+) -> None:
+    async def play() -> None:
+        done = [0] * len(works)
+
+        async def work(number: int, operations: list[int]) -> None:
+            turn = Turn()
+            for steps in operations:
+                done[number] += steps
+                busy = [each for each, all_steps in zip(done, works, strict=True) if each < sum(all_steps)]
+                assert done[number] - min(busy, default=done[number]) <= 2 * (TURN_STEPS + max(map(max, works)))
+                await turn.spend(steps)
+
+        await asyncio.gather(*(work(*each) for each in enumerate(works)))
+
+    run_virtual(play())
+
+
+def test_steps_grow_with_what_an_operation_looks_at() -> None:
+    books = PagedEngine(PagePool(tokens=64), vocab_tokens=9, context_tokens=64, numerics="float32")
+    sequence = books.open(sampling=Sampling(), prompt_tokens=1)
+    books.feed([Row.chain(sequence, [3] * 20)])
+    steps = [
+        steps_of(operation, books) - OPERATION_STEPS
+        for operation in (
+            OpenSequence(1, Sampling(), 1, None),
+            ReserveRoom(sequence, 32),
+            ReusePrefix(sequence, (1, 2, 3)),
+            KeepPath(sequence, (0, 1)),
+            PruneNodes(sequence, (0,)),
+            ReleaseSequence(sequence),
+        )
+    ]
+    assert steps == [0, 2, 3, 22, 21, 20]
