@@ -12,10 +12,8 @@ from platformdirs import user_cache_dir
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.vocabulary import Vocabulary, named_ends
 from cosine_p2p.request import generation_config
-from cosine_p2p.text.tensor_hashes import gguf_digest
+from cosine_p2p.text.held_weights import GGUF_LINK, HeldWeights
 
-GGUF_LINK: Final = "model.gguf"
-"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
 SAMPLING: Final[Mapping[str, str]] = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -38,7 +36,7 @@ def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None =
         generation_config.FILE_NAME: json.dumps(_generation_config(metadata, ends), indent=2).encode(),
         **more,
     }
-    digest = gguf_digest(file)
+    digest = HeldWeights.read(file).content_digest
     folder = (cache_folder or Path(user_cache_dir("cosine-p2p")) / "gguf") / digest.hex()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

@@ -15,10 +15,10 @@ from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.state_file import replace_text
-from cosine_p2p.text.gguf_folder import GGUF_LINK, unfold
+from cosine_p2p.text.gguf_folder import unfold
+from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.special_tokens import tokenizer_eos
-from cosine_p2p.text.tensor_hashes import HashCache, gguf_digest, listing
-from cosine_p2p.text.tokenizer_files import TokenizerFiles, counted_digest, names_in, parse_digest
+from cosine_p2p.text.tokenizer_files import TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EOS_TOKENS
 from cosine_protocol.records import TargetFacts
@@ -27,8 +27,8 @@ LOG = logging.getLogger(__name__)
 
 KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
     {
-        "zoo:target": bytes.fromhex("2ac1e884f445d6cc8a91fc5079b734efb3f1666fc4883e3b0ef60a108da940aa"),
-        "zoo:smol-target": bytes.fromhex("df57ac09180467b512b5f6357b8db62542b14e870f471a11e7f00ed8dccc5611"),
+        "zoo:target": bytes.fromhex("9915d6507b42a4ce4d1eae68df22bbc75a0a57156a26bc1b74a35763deb8ba0e"),
+        "zoo:smol-target": bytes.fromhex("000d2ff9d1d73bb98b5b73f4eea7536098635f40dfbeca52f5b141a05c852010"),
     }
 )
 """The targets of the families at hand, so that nobody can stand for them under their names."""
@@ -48,28 +48,14 @@ class TargetIdentity:
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
     """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
 
-    The content digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
-    dtype, shape, SHA-256 of the raw bytes) of all tensors as stored, so that sharding does not matter. Tensor
-    hashes are cached by path, size and mtime. That of a GGUF file is `gguf_digest`; it has no tokenizer digest.
-    Raises `UsageError` if there is no such model.
+    The content digest is that of the manifest (`cosine_protocol.manifest`): it is over config, generation config,
+    tokenizer files, chat templates and the sorted rows of all tensors as stored, so that sharding does not matter.
+    A folder that holds a part of them, with the manifest beside it, has the digest of the whole model. A GGUF file
+    has no tokenizer digest. Raises `UsageError` as `HeldWeights.read`.
     """
-    if folder.suffix == GGUF_SUFFIX and folder.is_file():
-        return TargetIdentity(name, gguf_digest(folder, cache_folder=cache_folder), None)
-    tokenizer = TokenizerFiles.read(folder)
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights and (folder / GGUF_LINK).is_file():
-        digest = gguf_digest(folder / GGUF_LINK, cache_folder=cache_folder)
-        return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
-    config = folder / "config.json"
-    if not config.is_file() or not weights:
-        raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
-    cache = HashCache(cache_folder)
-    tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
-    if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
-    parts = {name: (folder / name).read_bytes() for name in names_in(folder) if (folder / name).is_file()}
-    parts["config.json"] = config.read_bytes()
-    digest = counted_digest(b"cosine/target/1", [*sorted(parts.items()), ("tensors", listing(tensors))])
+    is_file = folder.suffix == GGUF_SUFFIX and folder.is_file()
+    tokenizer = None if is_file else TokenizerFiles.read(folder)
+    digest = HeldWeights.read(folder, cache_folder=cache_folder).content_digest
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
 
 

@@ -1,56 +1,43 @@
-"""Hashes of a model's tensors, kept on disk, and the digest of a GGUF file's model."""
+"""Hashes of the pieces of a model's tensors, file by file, kept on disk."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import read_header, read_part
+from cosine_p2p.gguf.header import read_part
 from cosine_p2p.storage.state_file import replace_text
-from cosine_p2p.text.tokenizer_files import counted_digest
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import CONTENT_DIGEST_BYTES
+from cosine_protocol.manifest import PIECE_BYTES, ManifestTensor, pieces_root
 
 LOG = logging.getLogger(__name__)
-
-_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
+CACHE_VERSION: Final = 2
+"""Of what stands in the cache; entries of another one are never looked at."""
+MAX_HEADER_BYTES: Final = 100 << 20
+"""About safetensors' own limit, 100 MB."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HashedTensor:
+    """A tensor in a file, from the byte `start` on, with the SHA-256 of each of its pieces."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
-    sha256: str
+    start: int
+    size_bytes: int
+    digests: tuple[bytes, ...] = field(repr=False)
 
-
-def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
-    """A SHA-256 over what decides about the text of a GGUF file's model.
-
-    That is: the metadata without what only describes the file, and (name, type, shape, SHA-256 of the raw bytes) of
-    all tensors in the order of their names, in whatever parts. Tensor hashes are cached as in `identify_target`.
-    Raises `UsageError`.
-    """
-    header = read_header(file)
-    decisive = {
-        key: value
-        for key, value in sorted(header.metadata.items())
-        if key == "general.architecture" or not key.startswith(_DESCRIBING)
-    }
-    cache = HashCache(cache_folder)
-    tensors = sorted(tensor for part in header.parts for tensor in cache.tensors(part))
-    parts = [("metadata", json.dumps(decisive, separators=(",", ":")).encode()), ("tensors", listing(tensors))]
-    return counted_digest(b"cosine/gguf/1", parts)
-
-
-def listing(tensors: Sequence[HashedTensor]) -> bytes:
-    rows = [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors]
-    return json.dumps(rows, separators=(",", ":")).encode()
+    def row(self) -> ManifestTensor:
+        """What a manifest says of it."""
+        return ManifestTensor(self.name, self.dtype, self.shape, self.size_bytes, pieces_root(self.digests))
 
 
 def read_tensors(file: Path) -> list[HashedTensor]:
@@ -59,10 +46,12 @@ def read_tensors(file: Path) -> list[HashedTensor]:
     try:
         with file.open("rb") as handle:
             if header is None:
-                return list(_hashed(handle, file.stat().st_size))
+                places = list(_placed(handle, file.stat().st_size))
+            else:
+                places = [(one.name, one.kind, one.shape, one.start, one.size_bytes) for one in header.tensors]
             return [
-                HashedTensor(one.name, one.kind, one.shape, _hash_range(handle, one.start, one.size_bytes))
-                for one in header.tensors
+                HashedTensor(*place, digests=tuple(_hash_pieces(handle, start=place[3], size_bytes=place[4])))
+                for place in places
             ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
@@ -70,12 +59,11 @@ def read_tensors(file: Path) -> list[HashedTensor]:
         raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
 
 
-def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[HashedTensor]:
+def _placed(handle: BinaryIO, size_bytes: int) -> Iterator[tuple[str, str, tuple[int, ...], int, int]]:
     """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
     header_bytes = int.from_bytes(handle.read(8), "little")
     data_start = 8 + header_bytes
-    # About safetensors' own limit, 100 MB.
-    if not 2 <= header_bytes <= min(100 << 20, size_bytes - 8):
+    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
         raise ValueError("the header length is wrong")
     header: dict[str, Any] = json.loads(handle.read(header_bytes))
     for name, entry in header.items():
@@ -84,21 +72,17 @@ def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[HashedTensor]:
         begin, end = map(int, entry["data_offsets"])
         if not 0 <= begin <= end <= size_bytes - data_start:
             raise ValueError(f"tensor {name} lies outside the file")
-        digest = _hash_range(handle, data_start + begin, end - begin)
-        yield HashedTensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
+        yield name, str(entry["dtype"]), tuple(map(int, entry["shape"])), data_start + begin, end - begin
 
 
-def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
-    total = hashlib.sha256()
+def _hash_pieces(handle: BinaryIO, *, start: int, size_bytes: int) -> Iterator[bytes]:
     handle.seek(start)
-    while length:
-        # Bounded, so that hashing takes little memory.
-        piece = handle.read(min(length, 1 << 20))
+    while size_bytes:
+        piece = handle.read(min(size_bytes, PIECE_BYTES))
         if not piece:
             raise ValueError("it ends too early")
-        total.update(piece)
-        length -= len(piece)
-    return total.hexdigest()
+        yield hashlib.sha256(piece).digest()
+        size_bytes -= len(piece)
 
 
 class HashCache:
@@ -109,15 +93,24 @@ class HashCache:
 
     def tensors(self, file: Path) -> list[HashedTensor]:
         status = file.stat()
-        key = f"{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+        key = f"{CACHE_VERSION}\n{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
         entry = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         try:
-            rows = json.loads(entry.read_text(encoding="utf-8"))
-            return [HashedTensor(name, dtype, tuple(shape), digest) for name, dtype, shape, digest in rows]
+            return [_of_row(row) for row in json.loads(entry.read_text(encoding="utf-8"))]
         except (OSError, TypeError, ValueError, RecursionError):
             tensors = read_tensors(file)
+        rows = [[t.name, t.dtype, list(t.shape), t.start, t.size_bytes, b"".join(t.digests).hex()] for t in tensors]
         try:
-            replace_text(entry, json.dumps([[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors], indent=0))
+            replace_text(entry, json.dumps(rows, indent=0))
         except OSError as error:
             LOG.warning("%s: what was computed of %s is not kept there", error, file)
         return tensors
+
+
+def _of_row(row: list[Any]) -> HashedTensor:
+    """A tensor as the cache has it. Raises `TypeError` and `ValueError`."""
+    name, dtype, shape, start, size_bytes, joined = row
+    digests = bytes.fromhex(joined)
+    each = range(0, len(digests), CONTENT_DIGEST_BYTES)
+    cut = tuple(digests[at : at + CONTENT_DIGEST_BYTES] for at in each)
+    return HashedTensor(name, dtype, tuple(shape), start, size_bytes, cut)

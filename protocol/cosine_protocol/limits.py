@@ -153,3 +153,17 @@ MAX_NOT_HONOURED: Final = 16
 """A choice: names of options; the longest there are then take an eighth of a record."""
 MAX_COORDINATE_US: Final = 5_000_000
 """A choice: 5 s, far above the round-trip times at which drafts are of use."""
+MAX_TENSORS: Final = 131_072
+"""A choice above the 89,000 that 256 experts have in 58 layers, with three matrices each and a scale to each."""
+MAX_TENSOR_NAME_BYTES: Final = 256
+"""A choice; common names have some 60."""
+MAX_DTYPE_BYTES: Final = 16
+"""A choice: the names of data types in safetensors and GGUF files have at most 9."""
+MAX_DIMENSIONS: Final = 8
+"""A choice above the four of convolutions."""
+MAX_TENSOR_BYTES: Final = 1 << 36
+"""A choice, 64 GiB: above the largest stacks of experts in one tensor."""
+MAX_MANIFEST_PARTS: Final = 64
+"""The configuration and all files that a tokenizer may have."""
+MAX_MANIFEST_BYTES: Final = 16 << 20
+"""Room for `MAX_TENSORS` rows of 128 bytes: names of 60 and digests of 32."""

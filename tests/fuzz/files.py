@@ -1,5 +1,6 @@
 """Files, texts and bodies of requests that strangers make: models, tokenizers, chat templates, addresses, JSON."""
 
+import hashlib
 import json
 import re
 import resource
@@ -7,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,7 @@ from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
 from cosine_p2p.text.detokenizer import Detokenizer
+from cosine_p2p.text.held_weights import MANIFEST
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.template_process import MAX_TEXT_CHARACTERS, TemplateProcesses
@@ -37,6 +40,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
+from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, pieces_root
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer
@@ -57,6 +61,7 @@ FILES: Final = (
     "tokenizer_config.json",
     "tokenizer.json",
     "model.safetensors.index.json",
+    MANIFEST,
 )
 """Those of a model's folder; a move's first byte is the index of the one that it writes."""
 
@@ -176,7 +181,18 @@ def _folder_seeds() -> list[bytes]:
         KIND,
         b'{"weight_map": {"a": "b"}}',
     )
-    return [script(*enumerate(files)), script((0, config), (2, weights)), script((1, b'{"eos_token_id": 2}'))]
+    rows = tuple(
+        ManifestPart(name, len(data), hashlib.sha256(data).digest())
+        for name, data in (("config.json", config), ("tokenizer.json", KIND))
+    )
+    tensor = ManifestTensor("a", "BF16", (2, 2), 8, pieces_root([hashlib.sha256(bytes(8)).digest()]))
+    manifest = Manifest(rows, (tensor, replace(tensor, name="b"))).encode()
+    return [
+        script(*enumerate(files)),
+        script((0, config), (2, weights)),
+        script((1, b'{"eos_token_id": 2}')),
+        script((0, config), (2, weights), (5, KIND), (7, manifest)),
+    ]
 
 
 def check_tokenizer(data: bytes) -> None:

@@ -29,6 +29,7 @@ from cosine_protocol.digests import encode_request, extend_digest, request_diges
 from cosine_protocol.errors import CosineError
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
+from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.membership import (
     CERTIFICATE_KIND,
     REVOCATIONS_KIND,
@@ -56,6 +57,7 @@ from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors
 from tests.protocol.samples import NOW_S, OTHER, OWNER, SWARM, record_of, request_of
 from tests.protocol.strategies import BODIES
+from tests.protocol.write_vectors import MANIFEST
 
 NETWORK: Final = "main"
 CELL: Final = cell_key(network=NETWORK, role="verifier", target="someone/model", owner=OWNER.peer_id, depth=2)
@@ -260,6 +262,14 @@ def receipt_seeds() -> list[bytes]:
     return [script((0, encode_body(earning)), (0, first_of("receipt"))), script((0, first_of("earning")), (0, b""))]
 
 
+def check_manifest(data: bytes) -> None:
+    """The manifest of a model, as a peer or a folder has it."""
+    manifest = Manifest.decode(data)
+    assert manifest.encode() == data
+    for tensor in manifest.tensors:
+        assert tensor.pieces == 0 or 0 < tensor.piece_bytes(tensor.pieces - 1) <= PIECE_BYTES
+
+
 def check_identity(data: bytes) -> None:
     """Key files and peer ids."""
     if data[:1] == b"\x08":
@@ -334,6 +344,9 @@ TARGETS: Final = {
         check=check_evidence, seeds=evidence_seeds, runs=20_000, mutate=mutated_json, refusals=(ValueError,)
     ),
     "receipt": FuzzTarget(check=check_receipt, seeds=receipt_seeds, runs=10_000, mutate=mutated_moves),
+    "manifest": FuzzTarget(
+        check=check_manifest, seeds=lambda: [MANIFEST.encode()], runs=10_000, mutate=mutated_message
+    ),
     "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
     "tree": FuzzTarget(check=check_tree, seeds=tree_seeds, runs=10_000, mutate=mutated_moves),
 }

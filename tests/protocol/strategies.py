@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
+from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
@@ -21,6 +22,7 @@ BODIES: Final = (
     *(m.Certificate, m.SignedCertificate, m.Revocations, m.SignedRevocations),
     *(m.Earning, m.SignedEarning, m.Receipt, m.SignedReceipt, m.AuditFinding, m.AuditVerdict),
     *(m.NetworkCoordinate, NodeRecord, SignedRecord, StageOffer),
+    *(Manifest, ManifestPart, ManifestTensor),
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64

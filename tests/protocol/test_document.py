@@ -11,6 +11,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.likelihoods import Likelihood, LikelyToken
+from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import AskedLogprobs, Constraint, Request, Shaping, TokenBias
@@ -70,6 +71,9 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
         FedRow,
         RowAnswer,
         TokenEstimate,
+        Manifest,
+        ManifestPart,
+        ManifestTensor,
     ],
 )
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:

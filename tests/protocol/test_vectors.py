@@ -7,6 +7,7 @@ import pytest
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, decode_body
 from cosine_protocol.identity import Identity, signed_bytes, verify
+from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
 from cosine_protocol.membership import check_certificate, read_certificate
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import TAGS
@@ -76,3 +77,12 @@ def test_a_certificate_counts() -> None:
     certificate = read_certificate(bytes.fromhex(vector["certificate"]))
     swarm = Identity.from_seed(bytes.fromhex(vector["swarm_seed"])).peer_id
     check_certificate(certificate, swarm=swarm, member=vector["member"], now_s=vector["now_s"], revoked={})
+
+
+def test_a_manifest_names_its_model() -> None:
+    vector = read("manifest")
+    encoded = bytes.fromhex(vector["encoded"])
+    manifest = Manifest.decode(encoded)
+    assert as_json(manifest) == vector["fields"]
+    assert manifest_digest(encoded).hex() == vector["content_digest"]
+    assert manifest.tensors[0].root == pieces_root([bytes.fromhex(digest) for digest in vector["pieces"]])

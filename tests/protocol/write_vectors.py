@@ -3,6 +3,7 @@
 Run it only for a deliberate change of the protocol; `test_vectors` checks the files as they lie.
 """
 
+import hashlib
 import math
 import struct
 from dataclasses import replace
@@ -16,6 +17,14 @@ from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import told_digest
+from cosine_protocol.manifest import (
+    PIECE_BYTES,
+    Manifest,
+    ManifestPart,
+    ManifestTensor,
+    manifest_digest,
+    pieces_root,
+)
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
@@ -131,6 +140,14 @@ LAST_JOIN: Final = replace(
 FED: Final = s.FedRow(NUMBER, TOKENS, (4, 5, 6), (-1, 4, 4), 1, 2, wants_nll=False)
 ESTIMATES: Final = ((s.TokenEstimate(13, 0.75), s.TokenEstimate(21, 0.25)), (s.TokenEstimate(34, 0.5),))
 ANSWER: Final = s.RowAnswer(s.RowFault.NONE, (13, 34), struct.pack("<2d", 0.5, math.inf), ESTIMATES, 2.5)
+
+TENSOR: Final = bytes(range(256)) * 1025
+"""The bytes of a tensor of two pieces."""
+PIECES: Final = [hashlib.sha256(TENSOR[at : at + PIECE_BYTES]).digest() for at in (0, PIECE_BYTES)]
+MANIFEST: Final = Manifest(
+    (ManifestPart("config.json", 2, hashlib.sha256(b"{}").digest()),),
+    (ManifestTensor("layers.0.weight", "BF16", (41, 3200), len(TENSOR), pieces_root(PIECES)),),
+)
 
 CERTIFICATE: Final = sign_certificate(
     SWARM, name="friends", member=OWNER.peer_id, serial=7, starts_at_s=NOW_S, lifetime_s=LIFETIME_S
@@ -326,6 +343,13 @@ def main() -> None:
     write("certificate", {**swarm, **shown, "certificate": CERTIFICATE.hex()})
     revoked = as_json(read_revocations(REVOCATIONS))
     write("revocations", {**swarm, "fields": revoked, "revocations": REVOCATIONS.hex()})
+    encoded = MANIFEST.encode()
+    named = {
+        "fields": as_json(MANIFEST),
+        "encoded": encoded.hex(),
+        "content_digest": manifest_digest(encoded).hex(),
+    }
+    write("manifest", {**named, "pieces": [digest.hex() for digest in PIECES]})
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_p2p.gguf.header import GgufTensor, read_header
-from cosine_p2p.text.gguf_folder import GGUF_LINK
-from cosine_p2p.text.tensor_hashes import gguf_digest
+from cosine_p2p.text.held_weights import GGUF_LINK, HeldWeights
 from cosine_protocol.errors import UsageError
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
@@ -103,8 +102,8 @@ class GgufFile:
 
     @property
     def digest(self) -> bytes:
-        """What the text depends on, in 32 bytes; reads the whole file (`cosine_p2p.text.tensor_hashes`)."""
-        return gguf_digest(self.path)
+        """What the text depends on, in 32 bytes; reads the whole file (`cosine_p2p.text.held_weights`)."""
+        return HeldWeights.read(self.path).content_digest
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of keys and values that one token of a text takes, rounded up."""

@@ -10,7 +10,7 @@ from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
 from cosine_p2p.request import generation_config
-from cosine_p2p.text.gguf_folder import GGUF_LINK
+from cosine_p2p.text.held_weights import GGUF_LINK
 from cosine_p2p.text.tokenizer_files import names_in
 from cosine_protocol.errors import UsageError
 

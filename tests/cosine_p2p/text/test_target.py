@@ -76,7 +76,7 @@ def test_every_part_of_a_tensor_matters(folder: Path, changed: Tensors) -> None:
     assert digest_of(folder) != before
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"])
 def test_every_file_matters(folder: Path, name: str) -> None:
     before = digest_of(folder)
     (folder / name).write_text("other")

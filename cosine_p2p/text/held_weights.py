@@ -1,0 +1,174 @@
+"""What a machine holds of a model: its manifest, its small files, and its tensors, all of them or some."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import read_header
+from cosine_p2p.request.generation_config import FILE_NAME as GENERATION_CONFIG
+from cosine_p2p.text.tensor_hashes import HashCache, HashedTensor
+from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, names_in
+from cosine_p2p.text.tokenizer_sources import MODEL_CONFIG, OTHER_NAMES, TIKTOKEN, TOKENIZER, other_names
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage, UsageError
+from cosine_protocol.limits import MAX_MANIFEST_BYTES
+from cosine_protocol.manifest import Manifest, ManifestPart, manifest_digest
+
+MANIFEST: Final = "weights.manifest"
+"""The file that lies in a folder which holds a part of a model."""
+GGUF_LINK: Final = "model.gguf"
+"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
+METADATA: Final = "metadata"
+"""The one part of a GGUF file's model."""
+_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
+_PART: Final = re.compile(
+    rf"\w[\w.-]{{0,199}}{re.escape(TIKTOKEN)}|{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.A
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """A tensor that is here, in a file."""
+
+    file: Path
+    tensor: HashedTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWeights:
+    """A model by content. `parts` are the small files by their names, `tensors` those that are here."""
+
+    manifest: Manifest
+    encoded: bytes = field(repr=False)
+    parts: Mapping[str, bytes] = field(repr=False)
+    tensors: Mapping[str, PlacedTensor] = field(repr=False)
+
+    @property
+    def content_digest(self) -> bytes:
+        return manifest_digest(self.encoded)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every tensor of the model is here."""
+        return len(self.tensors) == len(self.manifest.tensors)
+
+    @classmethod
+    def read(cls, path: Path, *, cache_folder: Path | None = None) -> "HeldWeights":
+        """Those of a GGUF file, or of a model's folder (config.json and *.safetensors).
+
+        In a folder with a manifest beside them, all that is there is proved against that. Hashes of tensors are
+        cached by path, size and mtime. Raises `UsageError` if there is no such model, or something else lies there
+        than the manifest says.
+        """
+        cache = HashCache(cache_folder)
+        if path.suffix == GGUF_SUFFIX and path.is_file():
+            return cls._of_gguf(path, cache)
+        files = sorted(path.glob("*.safetensors"))
+        if (path / MANIFEST).is_file():
+            return cls._of_part(path, files, cache)
+        if not files and (path / GGUF_LINK).is_file():
+            return cls._of_gguf(path / GGUF_LINK, cache)
+        if not (path / MODEL_CONFIG).is_file() or not files:
+            raise UsageError(f"{path} is not a model folder: it needs config.json and *.safetensors files.")
+        parts = {name: (path / name).read_bytes() for name in part_names(path) if (path / name).is_file()}
+        return cls._whole(path, parts, _placed(path, files, cache))
+
+    @classmethod
+    def _of_gguf(cls, file: Path, cache: HashCache) -> "HeldWeights":
+        """The metadata without what only describes the file, and the tensors in whatever parts."""
+        header = read_header(file)
+        decisive = {
+            key: value
+            for key, value in sorted(header.metadata.items())
+            if key == "general.architecture" or not key.startswith(_DESCRIBING)
+        }
+        metadata = json.dumps(decisive, separators=(",", ":")).encode()
+        return cls._whole(file, {METADATA: metadata}, _placed(file, header.parts, cache))
+
+    @classmethod
+    def _whole(cls, path: Path, parts: Mapping[str, bytes], tensors: Mapping[str, PlacedTensor]) -> "HeldWeights":
+        try:
+            manifest = Manifest(
+                tuple(_row(name, data) for name, data in sorted(parts.items())),
+                tuple(placed.tensor.row() for _, placed in sorted(tensors.items())),
+            )
+            encoded = manifest.encode()
+        except LocalProtocolError as error:
+            raise UsageError(f"{path} holds more than a model may: {error}.") from None
+        return cls(
+            manifest=manifest,
+            encoded=encoded,
+            parts=MappingProxyType(dict(parts)),
+            tensors=MappingProxyType(dict(tensors)),
+        )
+
+    @classmethod
+    def _of_part(cls, folder: Path, files: Sequence[Path], cache: HashCache) -> "HeldWeights":
+        manifest, encoded = read_manifest(folder / MANIFEST)
+        parts = {}
+        for part in manifest.parts:
+            if not is_part_name(part.name):
+                raise UsageError(f"{folder / MANIFEST} names {part.name!r}, which is no file of a model.")
+            file = folder / part.name
+            data = file.read_bytes() if file.is_file() else b""
+            if _row(part.name, data) != part:
+                raise UsageError(f"{file} is not what {MANIFEST} says; remove {folder}, and it is fetched again.")
+            parts[part.name] = data
+        tensors = _placed(folder, files, cache)
+        rows = {row.name: row for row in manifest.tensors}
+        for name, placed in tensors.items():
+            if rows.get(name) != placed.tensor.row():
+                raise UsageError(
+                    f"{name} in {placed.file} is not what {MANIFEST} says; remove {placed.file}, and it is fetched "
+                    "again."
+                )
+        return cls(
+            manifest=manifest,
+            encoded=encoded,
+            parts=MappingProxyType(parts),
+            tensors=MappingProxyType(dict(tensors)),
+        )
+
+
+def read_manifest(file: Path) -> tuple[Manifest, bytes]:
+    """The manifest in a file, and as it is encoded. Raises `UsageError`."""
+    try:
+        with file.open("rb") as opened:
+            encoded = opened.read(MAX_MANIFEST_BYTES + 1)
+        return Manifest.decode(encoded), encoded
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+    except MalformedMessage as error:
+        raise UsageError(f"{file} is no manifest of weights: {error}.") from None
+
+
+def part_names(folder: Path) -> list[str]:
+    """The small files of a model's folder that decide about its texts, whether they are there or not."""
+    sources = [] if (folder / TOKENIZER).is_file() else other_names(folder)
+    return [MODEL_CONFIG, GENERATION_CONFIG, *names_in(folder), *sources]
+
+
+def is_part_name(name: str) -> bool:
+    """True for a name that `part_names` may have: none leads out of the folder."""
+    known = (MODEL_CONFIG, GENERATION_CONFIG, *NAMES, *OTHER_NAMES)
+    return name in known or _PART.fullmatch(name) is not None
+
+
+def _row(name: str, data: bytes) -> ManifestPart:
+    return ManifestPart(name, len(data), hashlib.sha256(data).digest())
+
+
+def _placed(place: Path, files: Sequence[Path], cache: HashCache) -> dict[str, PlacedTensor]:
+    """The tensors of several files by name. Raises `UsageError` where two have the same."""
+    found: dict[str, PlacedTensor] = {}
+    for file in files:
+        for tensor in cache.tensors(file):
+            if tensor.name in found:
+                raise UsageError(f"Several files in {place} hold the same tensor; keep one copy of the weights.")
+            found[tensor.name] = PlacedTensor(file, tensor)
+    return found

@@ -1,0 +1,148 @@
+"""What is held of a model: the manifest of a whole one, and parts of it that prove themselves against it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p.text.held_weights import MANIFEST, HeldWeights, is_part_name
+from cosine_p2p.text.target import identify_target
+from cosine_protocol.errors import UsageError
+from cosine_protocol.manifest import PIECE_BYTES
+from tests.cosine_p2p.gguf_samples import write_sample
+from tests.cosine_p2p.text.test_target import Tensors, write_safetensors
+
+LONG = bytes(range(256)) * 1025
+TENSORS: Tensors = {
+    "layers.0": ("U8", [len(LONG)], LONG),
+    "layers.1": ("F32", [2], bytes(8)),
+    "none": ("F32", [0], b""),
+}
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"hidden_size": 4}')
+    (folder / "generation_config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "readme.json").write_text("not of the model")
+    write_safetensors(folder / "model.safetensors", TENSORS)
+    return folder
+
+
+def held(folder: Path) -> HeldWeights:
+    return HeldWeights.read(folder, cache_folder=folder.parent / "cache")
+
+
+@pytest.fixture
+def part(whole: Path) -> Path:
+    """A folder with one of the tensors."""
+    known, folder = held(whole), whole.parent / "part"
+    folder.mkdir()
+    (folder / MANIFEST).write_bytes(known.encoded)
+    for name, data in known.parts.items():
+        (folder / name).write_bytes(data)
+    write_safetensors(folder / "some.safetensors", {"layers.0": TENSORS["layers.0"]})
+    return folder
+
+
+def test_a_manifest_lists_the_files_and_tensors_that_decide_about_texts(whole: Path) -> None:
+    found = held(whole)
+    assert found.is_whole
+    assert [part.name for part in found.manifest.parts] == [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+    ]
+    assert [(row.name, row.size_bytes, row.pieces) for row in found.manifest.tensors] == [
+        ("layers.0", len(LONG), 2),
+        ("layers.1", 8, 1),
+        ("none", 0, 0),
+    ]
+    assert found.manifest.tensors[0].piece_bytes(1) == len(LONG) - PIECE_BYTES
+
+
+def test_tensors_lie_where_they_are_said_to(whole: Path) -> None:
+    for name, placed in held(whole).tensors.items():
+        start = placed.tensor.start
+        assert placed.file.read_bytes()[start : start + placed.tensor.size_bytes] == TENSORS[name][2]
+
+
+def test_a_part_has_the_digest_of_the_whole(whole: Path, part: Path) -> None:
+    found = held(part)
+    assert (found.content_digest, found.is_whole, set(found.tensors)) == (
+        held(whole).content_digest,
+        False,
+        {"layers.0"},
+    )
+    identities = [identify_target(folder, name="n", cache_folder=part.parent / "cache") for folder in (whole, part)]
+    assert identities[0] == identities[1]
+
+
+def test_a_part_may_hold_no_tensor_at_all(whole: Path, part: Path) -> None:
+    (part / "some.safetensors").unlink()
+    assert held(part).content_digest == held(whole).content_digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"layers.0": ("U8", [len(LONG)], LONG[1:] + b"\0")},
+        {"layers.0": ("I8", [len(LONG)], LONG)},
+        {"layers.0": ("U8", [5, len(LONG) // 5], LONG)},
+        {"layers.2": TENSORS["layers.0"]},
+    ],
+)
+def test_a_tensor_that_is_another_is_named(part: Path, other: Tensors) -> None:
+    write_safetensors(part / "some.safetensors", other)
+    with pytest.raises(UsageError, match=r"layers\.[02] in .*some\.safetensors is not what weights\.manifest says"):
+        held(part)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_is_another_or_missing_is_named(part: Path, name: str) -> None:
+    (part / name).write_text("other")
+    with pytest.raises(UsageError, match=name):
+        held(part)
+    (part / name).unlink()
+    with pytest.raises(UsageError, match=name):
+        held(part)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x92\x90\x90\xc0", b"[]"])
+def test_a_damaged_manifest_is_named(part: Path, data: bytes) -> None:
+    (part / MANIFEST).write_bytes(data)
+    with pytest.raises(UsageError, match="no manifest of weights"):
+        held(part)
+
+
+@pytest.mark.parametrize(
+    "name", ["../config.json", "/etc/passwd", "a.json", "", "additional_chat_templates/../x.jinja"]
+)
+def test_no_other_file_than_those_of_models_is_a_part(name: str) -> None:
+    assert not is_part_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "vocab.txt", "additional_chat_templates/tool.jinja", "qwen.tiktoken"]
+)
+def test_files_of_models_are_parts(name: str) -> None:
+    assert is_part_name(name)
+
+
+def test_a_gguf_file_has_its_metadata_as_a_part(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf", {"general.name": "one"})
+    found = held(file)
+    assert [part.name for part in found.manifest.parts] == ["metadata"]
+    assert "general.name" not in json.loads(found.parts["metadata"])
+    name, placed = next(iter(found.tensors.items()))
+    row = next(row for row in found.manifest.tensors if row.name == name)
+    assert (placed.file, placed.tensor.size_bytes) == (file, row.size_bytes)
+
+
+def test_a_tensor_whose_name_is_too_long_is_of_no_model(whole: Path) -> None:
+    write_safetensors(whole / "model.safetensors", {"a" * 300: TENSORS["layers.1"]})
+    with pytest.raises(UsageError, match="holds more than a model may"):
+        held(whole)

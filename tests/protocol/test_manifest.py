@@ -1,0 +1,93 @@
+"""Manifests: one encoding for each model, within bounds, whatever a stranger sends."""
+
+from dataclasses import replace
+
+import pytest
+
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.manifest import (
+    PIECE_BYTES,
+    Manifest,
+    ManifestPart,
+    ManifestTensor,
+    manifest_digest,
+    pieces_root,
+)
+
+PART = ManifestPart("config.json", 2, bytes(32))
+TENSOR = ManifestTensor("a", "BF16", (3, 4), 24, bytes(32))
+MANIFEST = Manifest((PART,), (TENSOR, replace(TENSOR, name="b")))
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert Manifest.decode(MANIFEST.encode()) == MANIFEST
+
+
+def test_every_row_is_in_the_digest() -> None:
+    others = [
+        replace(MANIFEST, parts=()),
+        replace(MANIFEST, parts=(replace(PART, sha256=bytes([1]) * 32),)),
+        replace(MANIFEST, tensors=MANIFEST.tensors[:1]),
+        *(
+            replace(MANIFEST, tensors=(tensor,))
+            for tensor in (
+                replace(TENSOR, name="0"),
+                replace(TENSOR, dtype="F32"),
+                replace(TENSOR, shape=(12,)),
+                replace(TENSOR, size_bytes=25),
+                replace(TENSOR, root=b"1" * 32),
+            )
+        ),
+    ]
+    assert len({manifest_digest(one.encode()) for one in (MANIFEST, *others)}) == len(others) + 1
+
+
+def test_pieces_are_of_one_size_but_for_the_last() -> None:
+    tensor = replace(TENSOR, size_bytes=2 * PIECE_BYTES + 5)
+    assert [tensor.piece_bytes(piece) for piece in range(tensor.pieces)] == [PIECE_BYTES, PIECE_BYTES, 5]
+    assert replace(TENSOR, size_bytes=0).pieces == 0
+
+
+def test_the_order_of_pieces_is_in_their_root() -> None:
+    one, other = b"1" * 32, b"2" * 32
+    assert len({pieces_root(digests) for digests in ([one, other], [other, one], [one], [])}) == 4
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc0",
+        MANIFEST.encode() + b"\xc0",
+        MANIFEST.encode()[:-1],
+        # A further field, which messages may have; a number in a longer form; names out of order, and twice.
+        b"\x93" + MANIFEST.encode()[1:] + b"\xc0",
+        MANIFEST.encode().replace(b"\x18\xc4", b"\xcc\x18\xc4", 1),
+        encode_body(replace(MANIFEST, tensors=MANIFEST.tensors[::-1])),
+        encode_body(replace(MANIFEST, tensors=(TENSOR, TENSOR))),
+        encode_body(replace(MANIFEST, parts=(PART, PART))),
+        # An array that claims more rows than a model may have.
+        b"\x92\x90\xdd" + (limits.MAX_TENSORS + 1).to_bytes(4) + b"\x90" * (limits.MAX_TENSORS + 1),
+        bytes(limits.MAX_MANIFEST_BYTES + 1),
+    ],
+    ids=lambda data: data[:8].hex() or "empty",
+)
+def test_a_manifest_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        Manifest.decode(data)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        replace(TENSOR, name="a" * (limits.MAX_TENSOR_NAME_BYTES + 1)),
+        replace(TENSOR, shape=(1,) * (limits.MAX_DIMENSIONS + 1)),
+        replace(TENSOR, size_bytes=limits.MAX_TENSOR_BYTES + 1),
+        replace(TENSOR, root=b""),
+    ],
+)
+def test_a_tensor_past_the_bounds_is_written_by_nobody(tensor: ManifestTensor) -> None:
+    with pytest.raises(LocalProtocolError):
+        replace(MANIFEST, tensors=(tensor,)).encode()
