@@ -39,7 +39,7 @@ from cosine_p2p.request.options import (
 )
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.saved_state import TrialFile
-from cosine_p2p.session.auditing import UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
+from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.probation import Candidates, Probation
@@ -57,7 +57,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.trust.earned_credit import Earned
-from cosine_p2p.trust.evidence import EvidenceFile
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
@@ -405,6 +405,29 @@ class AsyncClient:
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""
         return self._shown.credit.earned()
+
+    @property
+    def target(self) -> str:
+        """The target as it was named."""
+        return self._options["target"]
+
+    @property
+    def swarm(self) -> Swarm:
+        """This client's place in its network, which it leaves when it ends."""
+        return self._joined().swarm
+
+    def checks(self) -> Mapping[str, int]:
+        """How many texts of each verifier this client had checked, and found right, by peer id."""
+        return self._standings.all_checks(asyncio.get_running_loop().time())
+
+    async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = ANSWER_S) -> tuple[Evidence, ...]:
+        """Have what verifiers signed judged by others now, for so many seconds each; what they find counts here.
+
+        The answer has what was asked about in the same order. A claim whose signatures do not hold comes back as it
+        was.
+        """
+        directory, trust = self._joined().swarm.directory, self._options["trust"]
+        return await self._auditing.judged(evidence, directory, trust=trust, wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:

@@ -18,6 +18,24 @@ OWN_SOURCES: Final[Mapping[int, str]] = {0: TARGET_SOURCE, HOME_AUTHOR: HOME_SOU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOrigin:
+    """One token of a text, and whose it is: `source` and `is_copied` mean what they mean of a `Chunk`.
+
+    `round` counts the passes of verifiers, from 1. `confidence` is how likely the drafter called it, where what it
+    signed is known here. `content` and `reasoning` are what became certain of the text with it, and may be empty:
+    the next token has the rest of a character, or what could have begun a stop string.
+    """
+
+    token: int
+    source: str
+    is_copied: bool = False
+    round: int = 0
+    confidence: float | None = None
+    content: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """So many tokens of a text from one `source`, which with `is_copied` means what it means of a `Chunk`.
 

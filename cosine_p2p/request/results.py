@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cosine_p2p.replies.parts import Part, ToolCall
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob
-from cosine_p2p.request.origins import Origin
+from cosine_p2p.request.origins import Origin, TokenOrigin
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence
 
@@ -19,7 +19,7 @@ class Chunk:
     Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
     others decoded. `text` may be empty while a character or a possible stop string is incomplete. `parts` tell
     apart what the text says, thinks and calls, as soon as it is certain; of a prompt that is no chat all is said.
-    `logprobs` has one for each token, where they are asked for.
+    `logprobs` has one for each token, where they are asked for, `origins` says of each whose it is.
     """
 
     text: str
@@ -28,6 +28,7 @@ class Chunk:
     is_copied: bool = False
     parts: tuple[Part, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    origins: tuple[TokenOrigin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,9 @@ class Generation:
     are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens. `audit` is
-    None where a client audits nothing at all.
+    data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens,
+    `signed_receipts` are these, a `Receipted` message in base64 each. `audit` is None where a client audits nothing
+    at all. `plain_pass_s` is what a pass without drafts took in this request, None where there was none.
 
     `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
@@ -152,6 +154,8 @@ class Generation:
     coordinator: str = "client"
     generation_config: AppliedConfig = AppliedConfig()
     receipts: int = 0
+    signed_receipts: tuple[str, ...] = ()
+    plain_pass_s: float | None = None
     audit: AuditReport | None = None
     content: str = ""
     reasoning: str = ""

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
+from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.selection import Chance
 from cosine_p2p.request.results import AuditReport
 from cosine_p2p.session.request_log import PEER_LETTERS
@@ -32,7 +33,7 @@ from cosine_protocol.errors import (
 )
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.statements import open_verdict, sign_transcript
 
 MAX_ASKED: Final = 64
@@ -190,6 +191,32 @@ class Auditing:
         state = state_of(Poll.of(opinions, author=author)) if waiting else AuditState.NO_AUDITOR
         self._act(state, claim, audit.evidence[index], opinions)
         return state
+
+    async def judged(
+        self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
+    ) -> tuple[Evidence, ...]:
+        """The same claims with the statements of verifiers that are asked now, for so many seconds each.
+
+        Those of the claim's target and numerics are asked, with `trust` these alone. A claim that does not hold is
+        asked of nobody.
+        """
+        found: list[Evidence] = []
+        for piece in pieces:
+            try:
+                claim = piece.open().claim
+            except RemoteProtocolError:
+                found.append(piece)
+                continue
+            records = await directory.find(Role.VERIFIER, claim.request.target_digest.hex())
+            able = {
+                record.peer_id: Judge.of(record)
+                for record in records
+                if record.numerics == claim.request.numerics and (not trust or record.peer_id in trust)
+            }
+            audit = self.start([claim], able)
+            await audit.wait(wait_s)
+            found += audit.evidence
+        return tuple(found)
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
         """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""

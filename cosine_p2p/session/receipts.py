@@ -21,15 +21,16 @@ MAX_WAITING: Final = 64
 """Bounds memory and work: drafters whose receipts wait to be read, eight times those of a request."""
 
 
-def give_receipts(session: Session, links: PeerLinks, mandates: Mandates | None) -> int:
-    """Send each drafter of a finished session a receipt, without waiting; the number sent.
+def give_receipts(session: Session, links: PeerLinks, mandates: Mandates | None) -> tuple[SignedReceipt, ...]:
+    """Send each drafter of a finished session a receipt, without waiting; those that were sent.
 
     It is for what verifiers signed and this client's own count bears out. A drafter to which this client has no
     stream gets it from the verifier that coordinated, if one did.
     """
     if mandates is None:
-        return 0
-    given, request, ledger = 0, session.job.request, session.ledger
+        return ()
+    given: list[SignedReceipt] = []
+    request, ledger = session.job.request, session.ledger
     unpaid = {drafter: ledger.accepted(author) for author, drafter in enumerate(ledger.peer_ids, start=1)}
     for verifier, signed in session.signed.earned():
         try:
@@ -46,8 +47,9 @@ def give_receipts(session: Session, links: PeerLinks, mandates: Mandates | None)
         if link is not None and RECEIPTS in (link.features or ()):
             receipt = Receipt(verifier, ledger.expertise_of(ledger.author_of(earning.drafter)), signed)
             signed_receipt = sign_receipt(mandates.identity, receipt, d_0=session.d_0)
-            given += link.post(Receipted(session.job.number, signed_receipt))
-    return given
+            if link.post(Receipted(session.job.number, signed_receipt)):
+                given.append(signed_receipt)
+    return tuple(given)
 
 
 class ShownReceipts:

@@ -1,6 +1,7 @@
 """One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
 
 import asyncio
+import base64
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -9,7 +10,7 @@ from itertools import groupby
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
-from cosine_p2p.request.origins import OWN_SOURCES, TARGET_SOURCE, OriginCount
+from cosine_p2p.request.origins import OWN_SOURCES, TARGET_SOURCE, OriginCount, TokenOrigin
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
@@ -22,8 +23,9 @@ from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
+from cosine_protocol.codec import encode
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
-from cosine_protocol.messages import FinishReason
+from cosine_protocol.messages import FinishReason, Receipted, SignedReceipt
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
@@ -53,7 +55,7 @@ class Run:
         applied: AppliedConfig | None = None,
         audit: Callable[..., StreamAudit] | None = None,
         check_failover: Callable[[Session], FailoverCheck] | None = None,
-        give_receipts: Callable[[Session], int] | None = None,
+        give_receipts: Callable[[Session], Sequence[SignedReceipt]] | None = None,
         keeps_spare_warm: bool = False,
         told: ToldLogprobs | None = None,
         prediction: Sequence[int] | None = None,
@@ -64,7 +66,7 @@ class Run:
         self._audit: StreamAudit | None = None
         self._give_receipts = give_receipts
         self._keeps_spare_warm = keeps_spare_warm
-        self._receipts = 0
+        self._receipts: tuple[SignedReceipt, ...] = ()
         self._applied = applied or AppliedConfig()
         self._sessions = sessions
         self._session = next(sessions)
@@ -133,7 +135,7 @@ class Run:
             if is_whole and self._begin_audit is not None:
                 self._audit = self._begin_audit(self._session)
             if is_whole and self._give_receipts is not None:
-                self._receipts = self._give_receipts(self._session)
+                self._receipts = tuple(self._give_receipts(self._session))
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
         if rest.text or rest.parts:
@@ -186,17 +188,33 @@ class Run:
         ledger = self._session.ledger
         last = len(committed.tokens) - 1
         sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]
-        pairs = zip(committed.tokens, sources, strict=True)
+        confidences = committed.confidences or (None,) * len(committed.tokens)
+        triples = zip(committed.tokens, sources, confidences, strict=True)
         first = 0
-        for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
+        for (author, is_copied), run in groupby(triples, key=lambda triple: triple[1]):
+            source = OWN_SOURCES.get(author) or ledger.peer_ids[author - 1]
             ids, texts = [], []
             parts: list[Part] = []
-            for token, _ in run:
+            origins: list[TokenOrigin] = []
+            for token, _, confidence in run:
                 piece = Piece("") if token in self._unspoken else self._assembler.add(token)
                 ids.append(token)
                 texts.append(piece.text)
                 self._reasoning_tokens += self._reader is not None and self._reader.is_thinking
-                parts += self._read(piece)
+                with_it = list(self._read(piece))
+                parts += with_it
+                reply = Reply.of(with_it)
+                origins.append(
+                    TokenOrigin(
+                        token=token,
+                        source=source,
+                        is_copied=is_copied,
+                        round=committed.round,
+                        confidence=confidence,
+                        content=reply.content,
+                        reasoning=reply.reasoning,
+                    )
+                )
                 self._stop_text = piece.stop
                 if piece.is_stopped or (self._reader is not None and self._reader.is_full):
                     self._is_stopped = True
@@ -205,12 +223,11 @@ class Run:
             self._prediction.follow(ids)
             self._text.append("".join(texts))
             self._parts += parts
-            source = OWN_SOURCES.get(author) or ledger.peer_ids[author - 1]
             self._origins.note(source, is_copied=is_copied, tokens=len(ids))
             logprobs = self._told.of_output(ids, committed.likelihoods[first:])
             self._logprobs += logprobs
             first += len(ids)
-            yield Chunk("".join(texts), tuple(ids), source, is_copied, tuple(parts), logprobs)
+            yield Chunk("".join(texts), tuple(ids), source, is_copied, tuple(parts), logprobs, tuple(origins))
             if self._is_stopped:
                 return
 
@@ -288,7 +305,9 @@ class Run:
             why=tuple(counts.why),
             coordinator="verifier" if session.delegation.coordinator is Coordinator.VERIFIER else "client",
             generation_config=self._applied,
-            receipts=self._receipts,
+            receipts=len(self._receipts),
+            signed_receipts=tuple(map(_written, self._receipts)),
+            plain_pass_s=counts.passes.plain_s if counts.passes.has_plain else None,
             audit=self._audit.report() if self._audit is not None else None,
             content=reply.content,
             reasoning=reply.reasoning,
@@ -305,6 +324,11 @@ class Run:
         if self._is_stopped:
             return "stop"
         return "eos" if self._session.finish is FinishReason.EOS else "length"
+
+
+def _written(receipt: SignedReceipt) -> str:
+    """A receipt as it travels, in base64."""
+    return base64.b64encode(encode(Receipted(0, receipt))).decode("ascii")
 
 
 def _now_s() -> float:

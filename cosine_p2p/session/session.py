@@ -44,6 +44,7 @@ from typing import Final
 
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.session.delegation import Coordinator, Delegation
+from cosine_p2p.session.draft_confidences import DraftConfidences
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.pass_times import PassTimes
@@ -178,6 +179,8 @@ class Session:
         self.ledger = DrafterLedger(job.drafters)
         self.d_0 = request_digest(job.request)
         self._digest = roll_digest(self.d_0, job.committed)
+        self._confidences = DraftConfidences(self.d_0)
+        self._confidences.follow(job.committed, bytes(len(job.committed)))
         self._strategy = job.strategy.make(self.d_0)
         self.delegation = Delegation(job, self.d_0)
         self._wake_at_s: float | None = None
@@ -349,6 +352,8 @@ class Session:
                     if isinstance(event, DrafterLost) and self._observer is not None:
                         self._observer.note_lost(event.author)
             case event:
+                if isinstance(event, FragmentReceived):
+                    self._confidences.note(event.author, event.draft)
                 self._on_event(event)
         # What is still unread may be the very progress that is missed.
         if self._inbox.empty():
@@ -441,6 +446,7 @@ class Session:
             case m.Credit():
                 draft = self.delegation.note_credit(message)
                 self.ledger.note_offered(draft.nodes, draft.position)
+                self._confidences.note(message.author, draft)
             case m.Report(_, author, nodes, rtt_us, why, offered):
                 self.ledger.note_told_offered(offered or 0)
                 self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
@@ -479,7 +485,8 @@ class Session:
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()
         self._allow_drafters()
-        return Tokens(commit.tokens, authors, commit.likelihoods or ())
+        confidences = self._confidences.follow(commit.tokens, authors)
+        return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
 
     def _allow_drafters(self) -> None:
         """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""

@@ -28,12 +28,15 @@ LEAST_COMMITS: Final = 4
 class Tokens:
     """Committed output tokens; `authors[i]` is 1 + the index of a drafter of the job, or as of a `Commit`.
 
-    `likelihoods` has one for each, where the request asks for them.
+    `likelihoods` has one for each, where the request asks for them, `confidences` how likely its author called it,
+    where that is known. `round` counts the passes of verifiers, this one too.
     """
 
     tokens: tuple[int, ...]
     authors: bytes
     likelihoods: tuple[Likelihood, ...] = ()
+    confidences: tuple[float | None, ...] = ()
+    round: int = 0
 
 
 @dataclass(slots=True)

@@ -76,6 +76,10 @@ class Standings:
         """The checks in which a verifier was right."""
         return self._checks.get(peer_id, now_s) or 0
 
+    def all_checks(self, now_s: float) -> dict[str, int]:
+        """The checks of each verifier that has any."""
+        return dict(self._checks.items(now_s))
+
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
         """The level of each of some verifiers: 0 without checks, 1 with one, and one more for twice as many."""
         return {peer_id: self.checks(peer_id, now_s=now_s).bit_length() for peer_id in peer_ids}

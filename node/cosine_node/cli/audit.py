@@ -19,7 +19,6 @@ from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.errors import RemoteProtocolError, UsageError
-from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Join, Swarm
@@ -146,29 +145,13 @@ async def _judged(pieces: Sequence[Evidence], join: "Join", trust: Sequence[str]
 
 async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
     """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
-    from cosine_p2p.session.auditing import Auditing, Judge
+    from cosine_p2p.session.auditing import Auditing
     from cosine_p2p.trust.peer_memory import PeerFailures
     from cosine_p2p.trust.standing import Standings
 
     auditing = Auditing(PeerFailures(), Standings(), file=EvidenceFile())
     auditing.join(swarm.transport)
-    found: list[Evidence] = []
     try:
-        for piece in pieces:
-            try:
-                claim = piece.open().claim
-            except RemoteProtocolError:
-                found.append(piece)
-                continue
-            records = await swarm.directory.find(Role.VERIFIER, claim.request.target_digest.hex())
-            able = {
-                record.peer_id: Judge.of(record)
-                for record in records
-                if record.numerics == claim.request.numerics and (not trust or record.peer_id in trust)
-            }
-            audit = auditing.start([claim], able)
-            await audit.wait(WAIT_S)
-            found += audit.evidence
+        return await auditing.judged(pieces, swarm.directory, trust=trust, wait_s=WAIT_S)
     finally:
         await auditing.close()
-    return tuple(found)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, tak
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
 from cosine_node.learning.home import LearnedName
-from cosine_node.stages.coverage import bars, gaps_sentence, holders, unheld
+from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
@@ -31,7 +31,6 @@ from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.stage_messages import LayerRange
 
 if TYPE_CHECKING:
     from cosine_node.learning.learner_report import LearnerReport
@@ -59,9 +58,6 @@ SHOWN_LAYERS: Final = 64
 """A line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
 SHOWN_KINDS: Final = 4
 """Whoever announces stages in many data types does not push the nodes off the screen."""
-
-Kind = tuple[str, str, int]
-"""A target's digest in hex, a data type, and a number of layers."""
 
 
 @takes_options
@@ -275,15 +271,6 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
 
 
-def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
-    """The layers that stages hold, of each kind of model; those with most stages first."""
-    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
-    for record in records:
-        if record.stage is not None:
-            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
-    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
-
-
 def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
     """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
 
@@ -305,11 +292,3 @@ def shortened(counts: Sequence[int]) -> list[int]:
     """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
     step = -(-len(counts) // SHOWN_LAYERS)
     return [min(counts[first : first + step]) for first in range(0, len(counts), step)]
-
-
-def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
-    """The same for machines: the number of stages of each layer."""
-    return [
-        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
-        for (digest, numerics, layers), held in kinds_of(records)
-    ]

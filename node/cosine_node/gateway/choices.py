@@ -13,6 +13,7 @@ from cosine_node.gateway.tokens import text_of_tokens
 from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.options import Prompt
+from cosine_p2p.request.origins import TokenOrigin
 from cosine_p2p.request.results import Chunk, Generation, Observer
 from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -34,12 +35,14 @@ class ChoiceStarted:
 class ChoicePart:
     """More of this choice; of a completion it is always `Content`.
 
-    `logprobs` are those of the tokens that came with it, where they are asked for; its text may then be empty.
+    `logprobs` are those of the tokens that came with it, where they are asked for, `origins` say whose they are;
+    its text may then be empty.
     """
 
     choice: RequestedChoice
     part: Part
     logprobs: tuple[NamedToken, ...] = ()
+    origins: tuple[TokenOrigin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ async def _events_of(
                     is_told = True
                     yield ChoicePart(choice, Content(echo), run.prompt_logprobs)
                 if wanted.is_generating:
-                    for part in _parts_of(choice, chunk):
+                    for part in _parts_of(choice, chunk, tells_origins=wanted.tells_provenance):
                         yield part
         is_finished = True
     finally:
@@ -136,11 +139,12 @@ async def _events_of(
     yield ChoiceFinished(choice, generation)
 
 
-def _parts_of(choice: RequestedChoice, chunk: Chunk) -> Iterator[ChoicePart]:
-    """The parts of a chunk, the first of which has all its log-probabilities."""
-    parts = chunk.parts or ((Content(""),) if chunk.logprobs else ())
+def _parts_of(choice: RequestedChoice, chunk: Chunk, *, tells_origins: bool) -> Iterator[ChoicePart]:
+    """The parts of a chunk, the first of which has all its log-probabilities and origins."""
+    origins = chunk.origins if tells_origins else ()
+    parts = chunk.parts or ((Content(""),) if chunk.logprobs or origins else ())
     for index, part in enumerate(parts):
-        yield ChoicePart(choice, part, () if index else chunk.logprobs)
+        yield ChoicePart(choice, part, *(((), ()) if index else (chunk.logprobs, origins)))
 
 
 def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tuple[int, ...], str]:

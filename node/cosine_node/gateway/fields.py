@@ -21,7 +21,7 @@ HONOURED: Final = CONSTRAINTS | frozenset({
 """The fields that both kinds of bodies may have."""
 HONOURED_IN_CHATS: Final = HONOURED | {
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "logprobs", "messages",
-    "parallel_tool_calls", "reasoning_effort", "tool_choice", "tools", "top_logprobs",
+    "parallel_tool_calls", "provenance", "reasoning_effort", "tool_choice", "tools", "top_logprobs",
 }  # fmt: skip
 HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "logprobs", "prompt"}
 

@@ -9,10 +9,13 @@ from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
+from cosine_node.gateway.provenance import account_of, as_objects
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of, sent_event
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
 from cosine_p2p.request.logprobs import NamedToken
+from cosine_p2p.request.origins import TokenOrigin
+from cosine_p2p.request.results import Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +102,16 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
 
 @dataclass(kw_only=True)
 class ChoicesWriter(ReplyWriter):
-    """What whole replies of several choices and streamed ones have in common."""
+    """What whole replies of several choices and streamed ones have in common.
+
+    With `tells_provenance` choices have the `provenance` of their tokens, and in the end an `account` of all.
+    """
 
     style: Style
+    tells_provenance: bool = False
     _shapes: dict[int, ChatLogprobs | CompletionLogprobs] = field(default_factory=dict)
     _told: dict[int, Json] = field(default_factory=dict)
+    _provenance: dict[int, list[Json]] = field(default_factory=dict)
 
     def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
         shape = self._shapes.setdefault(index, self.style.logprobs())
@@ -116,6 +124,9 @@ class ChoicesWriter(ReplyWriter):
             else {name: values if values is None else [*before[name], *values] for name, values in told.items()}
         )
 
+    def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
+        self._provenance.setdefault(index, []).extend(as_objects(origins))
+
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {
             "id": self.style.id_prefix + self.request_id,
@@ -126,8 +137,12 @@ class ChoicesWriter(ReplyWriter):
             "choices": choices,
         }
 
-    def _choice(self, index: int, content: Json, reason: str | None = None) -> Json:
-        return {"index": index, **content, "logprobs": self._told.pop(index, None), "finish_reason": reason}
+    def _choice(self, index: int, content: Json, reason: str | None = None, done: Generation | None = None) -> Json:
+        choice = {"index": index, **content, "logprobs": self._told.pop(index, None), "finish_reason": reason}
+        if self.tells_provenance:
+            choice["provenance"] = self._provenance.pop(index, [])
+            choice |= {"account": account_of(done)} if done is not None else {}
+        return choice
 
 
 @dataclass(kw_only=True)
@@ -146,7 +161,10 @@ class WholeReplyWriter(ChoicesWriter):
         self.finished.sort(key=lambda each: each.choice.index)
         choices = [
             self._choice(
-                each.choice.index, self.style.whole(Reply.of(self.parts[each.choice.index])), reason_of(each)
+                each.choice.index,
+                self.style.whole(Reply.of(self.parts[each.choice.index])),
+                reason_of(each),
+                each.generation,
             )
             for each in self.finished
         ]
@@ -173,7 +191,7 @@ class StreamedReplyWriter(ChoicesWriter):
         index = finished.choice.index
         await self._open(index)
         is_last = len(self.finished) == self.choices and not self.includes_usage
-        last = self._choice(index, self.style.piece(None), reason_of(finished))
+        last = self._choice(index, self.style.piece(None), reason_of(finished), finished.generation)
         await self._write_piece([last], self._metrics() if is_last else {})
 
     async def end(self) -> None:
@@ -193,9 +211,10 @@ class StreamedReplyWriter(ChoicesWriter):
         if index not in self.opened:
             self.opened.add(index)
             if self.style.first:
-                told = self._told.pop(index, None)
+                told, provenance = self._told.pop(index, None), self._provenance.pop(index, [])
                 await self._write_piece([self._choice(index, self.style.first)])
                 self._told |= {} if told is None else {index: told}
+                self._provenance[index] = provenance
 
     async def _write_piece(self, choices: list[Json], more: Json | None = None) -> None:
         nothing_yet = {"usage": None} if self.includes_usage else {}
@@ -206,6 +225,7 @@ def choices_writer(style: Style) -> MakeWriter:
     """Makes the writers of an endpoint whose replies are choices of this style."""
 
     def make(_: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
+        about["tells_provenance"] = wanted.tells_provenance
         if not wanted.is_streamed:
             return WholeReplyWriter(style=style, **about)
         choices = len(wanted.prompts) * wanted.n

@@ -17,7 +17,7 @@ from cosine_node.gateway.text_request import TextRequest
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.logprobs import NamedToken
-from cosine_p2p.request.origins import joined_origins
+from cosine_p2p.request.origins import TokenOrigin, joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 from cosine_protocol.request import Request
 
@@ -46,9 +46,10 @@ class ReplyWriter(ABC):
         match event:
             case ChoiceStarted(_, request):
                 self.asked = request
-            case ChoicePart(choice, part, logprobs):
+            case ChoicePart(choice, part, logprobs, origins):
                 if logprobs:
                     self._take_logprobs(choice.index, part, logprobs)
+                self._take_origins(choice.index, origins)
                 await self._take_part(choice.index, part)
             case ChoiceFinished():
                 self.finished.append(event)
@@ -56,6 +57,10 @@ class ReplyWriter(ABC):
 
     def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
         """Keep what is told of the tokens of the part that comes next; APIs that show none leave it."""
+        return
+
+    def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
+        """Keep whose the tokens of the part that comes next are, likewise."""
         return
 
     @abstractmethod

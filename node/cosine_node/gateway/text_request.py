@@ -56,7 +56,8 @@ class TextRequest:
     the others, and `otherwise` holds where it says nothing. With `is_echoed` the text begins with the prompt.
     Without `adds_special_tokens` prompts are read without those that the tokenizer adds. Only requests of the same
     `cache_salt` share cached prefixes. `wishes` are options of a chat's template that are left out where it does
-    not read them, `template_fields` the fields of the body that hold an option of it, by its name.
+    not read them, `template_fields` the fields of the body that hold an option of it, by its name. With
+    `tells_provenance` the reply says whose each token is, and proves it.
     """
 
     model: str | None
@@ -69,6 +70,7 @@ class TextRequest:
     is_streamed: bool
     includes_usage: bool
     is_echoed: bool = False
+    tells_provenance: bool = False
     adds_special_tokens: bool = True
     cache_salt: str = ""
     wishes: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +101,11 @@ def parse_chat(body: Body) -> TextRequest:
     request = text_request(
         body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
     )
-    return replace(request, asked={**request.asked, **read_chat_logprobs(body)})
+    return replace(
+        request,
+        asked={**request.asked, **read_chat_logprobs(body)},
+        tells_provenance=flag(body, "provenance"),
+    )
 
 
 def parse_completion(body: Body) -> TextRequest:

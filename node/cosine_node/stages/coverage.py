@@ -1,9 +1,14 @@
 """How many stages hold each layer of a model, and the layers that a new stage should hold. Pure."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 
+from cosine_protocol.records import NodeRecord
 from cosine_protocol.stage_messages import LayerRange
+
+Kind = tuple[str, str, int]
+"""A target's digest in hex, a data type, and a number of layers."""
 
 
 def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
@@ -55,3 +60,20 @@ def gaps_sentence(gaps: Sequence[LayerRange]) -> str:
     names = [str(gap) for gap in gaps]
     joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     return f"Layers {joined} of {gaps[0].layers} are held by nobody."
+
+
+def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
+    """The layers that stages hold, of each kind of model; those with most stages first."""
+    kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
+    for record in records:
+        if record.stage is not None:
+            kinds[record.target_digest.hex(), record.numerics, record.stage.layers].append(record.stage.held)
+    return sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+
+
+def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
+    """The number of stages of each layer, of each kind of model, for machines."""
+    return [
+        {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
+        for (digest, numerics, layers), held in kinds_of(records)
+    ]

@@ -71,7 +71,7 @@ def session(*earned: SignedEarning, was_delegated: bool = False) -> Session:
 
 
 def given(ended: Session, links: Any, mandates: Mandates | None = None) -> int:
-    return give_receipts(ended, links, mandates or Mandates(CLIENT, lambda: NOW_S))
+    return len(give_receipts(ended, links, mandates or Mandates(CLIENT, lambda: NOW_S)))
 
 
 def test_a_drafter_gets_what_both_count() -> None:
@@ -121,7 +121,7 @@ def test_who_knows_no_receipts_gets_none(features: frozenset[str] | None) -> Non
 
 
 def test_a_client_without_a_key_signs_nothing() -> None:
-    assert give_receipts(session(earning()), cast("Any", Links((DRAFTER.peer_id, DRAFT))), None) == 0
+    assert give_receipts(session(earning()), cast("Any", Links((DRAFTER.peer_id, DRAFT))), None) == ()
 
 
 def signed(number: int = 0, *, forged: bool = False, verifier: Any = VERIFIER) -> SignedReceipt:

@@ -16,7 +16,6 @@ from cosine_node.cli.status import (
     SHOWN_LAYERS,
     OwnNotes,
     as_object,
-    coverage_as_objects,
     coverage_lines,
     picture,
     problem_of,
@@ -25,6 +24,7 @@ from cosine_node.cli.status import (
 from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import write_about
 from cosine_node.learning.learner_report import reports_by_peer
+from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor

@@ -34,6 +34,8 @@ from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
+from cosine_node.page.routes import Watched
+from cosine_node.page.trend import Trend
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_protocol.errors import CosineError
@@ -108,16 +110,18 @@ def make_app(
         max_waiting=4 * options.max_requests,
         keys=len(set(options.api_keys)) or 1,
     )
+    trend = Trend(GenerationMetrics(registry, model_name=options.model_name), unix_s=unix_s)
     service = Service(
         client=client,
         # The second always means the gateway's target.
         model_names=tuple(dict.fromkeys((options.model_name, "cosine"))),
         admission=admission,
-        observer=GenerationMetrics(registry, model_name=options.model_name),
+        observer=trend,
         closing=closing,
         unix_s=unix_s,
     )
     watch = VerifierWatch(client.find_verifiers)
+    watched = Watched(client, trend=trend, closing=closing)
 
     async def health(_: Request) -> Response:
         verifiers, reason = await watch.look()
@@ -147,7 +151,7 @@ def make_app(
     middleware = [Middleware(RequestLog, emit=emit, count_response=count_response), cors]
     return Starlette(
         routes=[
-            Mount("/v1", routes=_v1_routes(service, watch), middleware=checks),
+            Mount("/v1", routes=[*watched.routes(), *_v1_routes(service, watch)], middleware=checks),
             Route("/health", health, middleware=open_to_all),
             Route("/metrics", metrics, middleware=open_to_all),
             # vLLM and llama.cpp have them here, and clients that know one base alone look for them under it.

@@ -1,0 +1,108 @@
+"""What the page asks of the gateway that serves it: the swarm, and audits."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from cosine_node.gateway.api_errors import bad_value, unavailable
+from cosine_node.gateway.body import read_object
+from cosine_node.gateway.endpoint import until_ended
+from cosine_node.gateway.reply_writer import sent_event
+from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
+from cosine_node.page.trend import Trend
+from cosine_node.page.watch import SwarmWatch
+from cosine_p2p.survey import Surveyor
+from cosine_p2p.trust.evidence import evidence_of_json
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import AsyncClient
+
+Json = dict[str, Any]
+MAX_PIECES: Final = 4
+"""Bounds the work of one request: a text has as many pieces as verifiers wrote it, mostly one."""
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Watched:
+    """A client's swarm as the page asks for it; `trend` knows how its generations went.
+
+    Streams end when `closing` is set.
+    """
+
+    def __init__(self, client: "AsyncClient", *, trend: Trend, closing: asyncio.Event) -> None:
+        self._client = client
+        self._trend = trend
+        self._closing = closing
+        self._surveyor: Surveyor | None = None
+        self._watch = SwarmWatch(self._look, rest=self._rest)
+
+    async def _look(self) -> Json:
+        if self._surveyor is None:
+            self._surveyor = Surveyor(self._client.swarm, target=self._client.target)
+        survey = await self._surveyor.survey()
+        notes = OwnNotes(
+            convicted=self._client.convicted, checks=self._client.checks(), earned=self._client.earned()
+        )
+        return swarm_facts(survey, notes) | {"trend": self._trend.as_objects()}
+
+    async def _rest(self) -> None:
+        """Let go of the links to all nodes: each costs both ends a heartbeat."""
+        surveyor, self._surveyor = self._surveyor, None
+        if surveyor is not None:
+            await surveyor.close()
+
+    async def swarm(self, _: Request) -> Response:
+        """The swarm as it is now."""
+        return JSONResponse(await self._watch.now())
+
+    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The swarm, and then each change, until the client hangs up."""
+        if self._watch.is_full:
+            raise unavailable("Too many watch this swarm here.", code="overloaded")
+
+        async def stream() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            async with aclosing(self._watch.watch()) as events:
+                async for name, body in events:
+                    data = sent_event(body, name=name)
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await until_ended(stream(), receive=receive, closing=self._closing)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def audits(self, request: Request) -> Response:
+        """The evidence of a proof, judged by other verifiers now."""
+        body = await read_object(request)
+        pieces = evidence_of_json(body.get("evidence"))
+        if not 0 < len(pieces) <= MAX_PIECES:
+            raise bad_value("evidence", f"evidence must be a list of 1 to {MAX_PIECES} pieces of a proof.")
+        judged = await self._client.audit(pieces)
+        return JSONResponse({"evidence": [asdict(piece) for piece in judged]})
+
+    def routes(self) -> list[BaseRoute]:
+        """What the page asks."""
+        return [
+            Route("/swarm", self.swarm),
+            Route("/swarm/events", _Events(self)),
+            Route("/audits", self.audits, methods=["POST"]),
+        ]
+
+
+class _Events:
+    """An ASGI application, for which a route takes an object and no function."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._watched.events(scope, receive, send)

@@ -1,0 +1,88 @@
+"""What the page asks is told to who has the gateway's key: the swarm, its changes, and what audits find."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from cosine_p2p.trust.audit_rule import AuditState
+from cosine_p2p.trust.evidence import evidence_of_json
+from cosine_protocol.records import Role
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, asked, call, with_gateway
+
+KEY = {"authorization": "Bearer k1"}
+LOCKED: dict[str, Any] = {"api_keys": ("k1",)}
+CHAT = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 40, "provenance": True}
+
+
+def events_of(reply: Reply) -> list[tuple[str, Any]]:
+    """The names and bodies of a stream's events."""
+    found = []
+    for block in reply.body.decode().split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+@pytest.mark.parametrize("path", ["/v1/swarm", "/v1/swarm/events"])
+def test_names_and_pages_of_strangers_are_refused_as_elsewhere(path: str) -> None:
+    assert asked("GET", path, headers={"host": "evil.example"}).status == 421
+    assert asked("GET", path, headers={"origin": "https://evil.example"}).status == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/swarm", "/v1/swarm/events"])
+def test_the_swarm_is_told_to_who_has_a_key(path: str) -> None:
+    assert asked("GET", path, **LOCKED).status == 401
+
+
+def test_the_swarm_is_told_with_its_nodes() -> None:
+    swarm = asked("GET", "/v1/swarm", headers=KEY, **LOCKED).json
+    assert [node["role"] for node in swarm["nodes"]] == ["verifier", "drafter"]
+    assert swarm["problem"] == "" and swarm["trend"] == [] and swarm["coverage"] == []
+
+
+def test_a_node_that_dies_and_a_generation_that_ends_are_told_to_who_watches() -> None:
+    async def watch(gateway: Gateway) -> list[tuple[str, Any]]:
+        left = asyncio.Event()
+        watching = asyncio.ensure_future(call(gateway.app, "GET", "/v1/swarm/events", hang_up=left))
+        await asyncio.sleep(1.0)
+        await gateway.post("/v1/chat/completions", CHAT)
+        await gateway.swarm.members[1].kill()
+        await asyncio.sleep(30.0)
+        left.set()
+        return events_of(await watching)
+
+    (first, swarm), *later = with_gateway(watch)
+    assert first == "swarm" and {name for name, _ in later} == {"change"}
+    dead = swarm["nodes"][1]["peer_id"]
+    assert any(
+        node["peer_id"] == dead and node.get("reason") for _, told in later for node in told.get("nodes", [])
+    )
+    (point,) = next(told["trend"] for _, told in later if "trend" in told)
+    assert point["tokens"] == 40 and point["tokens_per_pass"] > 1 and point["acceptance"] > 0.5
+
+
+def test_what_a_verifier_signed_is_judged_by_the_others() -> None:
+    async def audit(gateway: Gateway) -> Any:
+        # Auditors are found by the digest of what they serve, under which nodes announce themselves too.
+        for record in await gateway.swarm.directory.find(Role.VERIFIER, MODEL):
+            await gateway.swarm.directory.announce(record, [record.target_digest.hex()])
+        done = await gateway.post("/v1/chat/completions", CHAT)
+        proof = done.json["choices"][0]["account"]["proof"]
+        return (await gateway.post("/v1/audits", {"evidence": proof["evidence"]})).json
+
+    (piece,) = evidence_of_json(with_gateway(audit, verifiers=3)["evidence"])
+    opened = piece.open()
+    assert opened.state is AuditState.PASSED and opened.verdicts[0].different == 0
+
+
+@pytest.mark.parametrize("evidence", [None, [], "x", [{"claim": 1}], [{"claim": "", "statements": []}] * 5])
+def test_what_is_no_evidence_is_refused(evidence: Any) -> None:
+    reply = asked("POST", "/v1/audits", {"evidence": evidence})
+    assert reply.status == 400 and reply.error["param"] == "evidence"
+
+
+def test_evidence_that_does_not_hold_is_asked_of_nobody() -> None:
+    forged = {"claim": "AAAA", "statements": []}
+    assert asked("POST", "/v1/audits", {"evidence": [forged]}).json == {"evidence": [forged]}

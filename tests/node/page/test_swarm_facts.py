@@ -1,0 +1,99 @@
+"""A swarm as the page is told of it, and the changes that lead from one state to the next."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cosine_node.page.swarm_facts import OwnNotes, changes, swarm_facts, way_to
+from cosine_p2p.survey import NodeSight, Survey
+from cosine_p2p.trust.earned_credit import Earned
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.records import Role, StageOffer
+from tests.cosine_p2p.samples import identity_of, record_of
+
+NOTHING = OwnNotes()
+
+
+def sight(number: int, *, reason: str = "", rtt_s: float = 0.0123, **record: Any) -> NodeSight:
+    made = record_of(identity_of(number), now_s=1000.0, **record)
+    return NodeSight(record=made, reason=reason) if reason else NodeSight(record=made, rtt_s=rtt_s, requests=2)
+
+
+def offer(first: int, end: int) -> StageOffer:
+    return StageOffer(
+        first_layer=first,
+        end_layer=end,
+        layers=5,
+        wide_tokens=16,
+        wide_pass_us=100,
+        busy_permille=0,
+        pool_tokens=64,
+    )
+
+
+def facts(*nodes: NodeSight, notes: OwnNotes = NOTHING) -> dict[str, Any]:
+    return swarm_facts(Survey(target="zoo:target", nodes=nodes, problem=""), notes)
+
+
+def test_a_node_says_what_it_is_and_what_is_known_of_it_here() -> None:
+    verifier = sight(1, role=Role.VERIFIER, coordinate=NetworkCoordinate(1500, -2500, 0, 300, 200))
+    drafter = sight(2, role=Role.DRAFTER, expertise=("code",))
+    notes = OwnNotes(
+        convicted=[verifier.record.peer_id],
+        checks={verifier.record.peer_id: 3},
+        earned={drafter.record.peer_id: Earned(tokens=9, verifiers=1, clients=1)},
+    )
+    first, second = facts(verifier, drafter, notes=notes)["nodes"]
+    assert (first["is_convicted"], first["checks"], first["receipts"]) == (True, 3, None)
+    assert first["coordinate"] == {"x_ms": 1.5, "y_ms": -2.5, "z_ms": 0.0, "height_ms": 0.3, "error": 0.2}
+    assert (first["rtt_ms"], first["load"]) == (12.3, 2)
+    assert (second["is_convicted"], second["checks"], second["receipts"]["tokens"]) == (False, None, 9)
+    assert second["expertise"] == ["code"]
+
+
+def test_a_node_that_is_silent_says_why() -> None:
+    (node,) = facts(sight(1, reason="no answer within 4 s"))["nodes"]
+    assert node["reason"] == "no answer within 4 s" and node["rtt_ms"] is None
+
+
+def test_layers_that_nobody_holds_have_no_holder() -> None:
+    held = sight(1, role=Role.STAGE, stage=offer(0, 3))
+    lost = sight(2, role=Role.STAGE, stage=offer(3, 5), reason="gone")
+    (kind,) = facts(held, lost)["coverage"]
+    assert kind["holders"] == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "way"),
+    [
+        ((), ""),
+        (("/ip4/10.0.0.1/tcp/1/p2p/X",), "direct"),
+        (("/ip4/10.0.0.1/tcp/1/p2p/R/p2p-circuit/p2p/X",), "relayed"),
+        (("/ip4/10.0.0.1/tcp/1/p2p/R/p2p-circuit/p2p/X", "/ip4/10.0.0.2/tcp/1/p2p/X"), "direct"),
+    ],
+)
+def test_a_node_with_addresses_of_relays_alone_is_relayed(addresses: tuple[str, ...], way: str) -> None:
+    assert way_to(addresses) == way
+
+
+def test_only_what_changed_is_told() -> None:
+    before = facts(sight(1), sight(2))
+    after = facts(sight(1, rtt_s=0.02), sight(3))
+    told = changes(before, after)
+    assert told["gone"] == [before["nodes"][1]["peer_id"]]
+    first, new = told["nodes"]
+    assert first == {"peer_id": before["nodes"][0]["peer_id"], "rtt_ms": 20.0}
+    assert new == after["nodes"][1]
+    assert changes(after, after) == {}
+
+
+def test_changes_lead_to_the_later_state() -> None:
+    before = facts(sight(1), sight(2), sight(4, reason="away"))
+    after = facts(sight(1, reason="gone"), sight(2, rtt_s=0.5), sight(3), sight(4))
+    told = changes(before, after)
+    nodes = {node["peer_id"]: node for node in before["nodes"] if node["peer_id"] not in told.get("gone", [])}
+    for node in told["nodes"]:
+        nodes[node["peer_id"]] = nodes.get(node["peer_id"], {}) | node
+    assert nodes == {node["peer_id"]: node for node in after["nodes"]}
+    assert json.loads(json.dumps(told)) == told
