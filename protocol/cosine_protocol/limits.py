@@ -107,6 +107,14 @@ MAX_ACTIVATION_BYTES: Final = 128 << 20
 """Of `MAX_FEED_TOKENS` tokens at a width of 8,192 in float32."""
 MAX_PART_BYTES: Final = 256 << 10
 """A quarter of a frame, so that heartbeats get between two parts."""
+PROBE_SEED_BYTES: Final = 16
+"""128 random bits: nobody guesses what will be asked."""
+MAX_PROBE_PARTS: Final = 256
+"""A choice, above the passes that a head lets come together."""
+PROJECTIONS: Final = 16
+"""Of a token's vector. So many say within a factor of four how far two vectors differ, but once in 10**8 times."""
+PROJECTION_BYTES: Final = 4
+"""A float 32; all those of `MAX_FEED_TOKENS` tokens, on both sides of a stage, take half a frame."""
 MARGIN_BYTES: Final = 8
 """A float 64, which may be infinite."""
 MAX_TEMPERATURE: Final = 1e6

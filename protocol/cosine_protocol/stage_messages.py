@@ -265,6 +265,48 @@ class Results:
     rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), limits.MAX_FEED_ROWS)]
 
 
+@dataclass(frozen=True, slots=True)
+class FeedPart:
+    """The tokens of a feed from `first` on, so many, in the order of its rows."""
+
+    feed: Number
+    first: Annotated[int, Whole(limits.MAX_FEED_TOKENS)]
+    tokens: Annotated[int, Whole(limits.MAX_FEED_TOKENS, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A head asks a stage what entered and left it in parts of feeds that it has computed.
+
+    The seed is drawn after these passes: it says which projections of each token's vector are told.
+    """
+
+    seed: Annotated[bytes, exactly(limits.PROBE_SEED_BYTES)]
+    parts: Annotated[tuple[FeedPart, ...], Items(Struct(FeedPart), limits.MAX_PROBE_PARTS)]
+
+
+TokenProjections = Annotated[bytes, Bytes(limits.PROJECTIONS * limits.PROJECTION_BYTES * limits.MAX_FEED_TOKENS)]
+
+
+@dataclass(frozen=True, slots=True)
+class PartTrace:
+    """Projections of the vectors of each token of a part, as float 32, little-endian, token by token.
+
+    Nothing has `entered` the first stage, and nothing `left` the last one; both are empty where the stage has not
+    kept the feed.
+    """
+
+    entered: TokenProjections
+    left: TokenProjections
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer to a probe: one trace for each of its parts, in their order."""
+
+    parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), limits.MAX_PROBE_PARTS)]
+
+
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
 """An operation without a pass."""
-StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results
+StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed

@@ -14,12 +14,14 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.stage_messages import (
     Activations,
+    FeedPart,
     FeedPass,
     Follow,
     Join,
     KeepPath,
     LayerRange,
     OpenSequence,
+    Probe,
     PruneNodes,
     ReleaseSequence,
     ReserveRoom,
@@ -41,7 +43,7 @@ class ScriptedStage:
     """Implements `ChainBooks` and `ChainHost`: the last layers of a model that always chooses token 0."""
 
     layers = LayerRange(first=2, end=4, layers=4)
-    numerics = "scripted"
+    numerics = "float32"
     grammars: Grammars | None = None
     token_bytes = TOKEN_BYTES
     pool_tokens = free_tokens = POOL_TOKENS
@@ -77,7 +79,7 @@ def mend(message: Any, stream: HostileStream) -> Any:
                 message,
                 chain=CHAIN,
                 target_digest=TARGET,
-                numerics="scripted",
+                numerics="float32",
                 first_layer=2,
                 end_layer=4,
                 layers=4,
@@ -131,13 +133,14 @@ def seeds() -> list[bytes]:
         message_of(ReserveRoom),
         message_of(ReleaseSequence),
     ]
+    probe = Probe(bytes(16), (FeedPart(feed.number, 0, 1),))
     of_first = [replace(each, sequence=0) if hasattr(each, "sequence") else each for each in says]
     moves = [(SECOND | MENDED | 8, encode(each)) for each in of_first]
     many = [(SECOND | MENDED | 8, encode(PruneNodes(0, (number,)))) for number in range(200, 300)]
     return [
         script(*begun, *moves),
         script(*begun, *moves[:3], *many),
-        script(*begun, *moves[:3], (0, hello), (MENDED, encode(message_of(Join)))),
+        script(*begun, *moves[:3], (0, encode(probe)), (0, hello), (MENDED, encode(message_of(Join)))),
     ]
 
 

@@ -273,10 +273,13 @@ def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
     estimates = (s.TokenEstimate(limits.MAX_TOKEN_ID, 0.5),) * (limits.MAX_FEED_CHOICES // names - 1)
     answer = s.RowAnswer(0, tokens, bytes(limits.MARGIN_BYTES * names), (estimates,) * names, 2.5)
     answers = (answer, *[s.RowAnswer(0, (), b"", (), 2.5)] * (limits.MAX_FEED_ROWS - 1))
+    projections = bytes(limits.PROJECTIONS * limits.PROJECTION_BYTES * names)
+    trace = s.PartTrace(projections, projections)
     for message in (
         s.FeedPass(most, rows, limits.MAX_ACTIVATION_BYTES),
         s.Activations(bytes(limits.MAX_PART_BYTES)),
         s.Results(most, answers),
+        s.Probed((trace, *[s.PartTrace(b"", b"")] * (limits.MAX_PROBE_PARTS - 1))),
         s.PruneNodes(most, (most,) * limits.MAX_NAMED_NODES),
         s.ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
     ):

@@ -15,7 +15,7 @@ from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import AskedLogprobs, Constraint, Request, Shaping, TokenBias
-from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
+from cosine_protocol.stage_messages import FedRow, FeedPart, PartTrace, RowAnswer, TokenEstimate
 from tests.protocol.vectors import FOLDER
 
 TEXT: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -74,6 +74,8 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
         Manifest,
         ManifestPart,
         ManifestTensor,
+        FeedPart,
+        PartTrace,
     ],
 )
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:

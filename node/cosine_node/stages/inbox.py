@@ -11,10 +11,12 @@ from cosine_node.engine.tree import TokenNode
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_node.stages.remote_chain import rows_of
-from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.errors import CosineError, MalformedMessage
+from cosine_protocol.limits import MAX_FEED_TOKENS
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
+    FeedPart,
     FeedPass,
     KeepPath,
     PruneNodes,
@@ -265,3 +267,56 @@ def _size(operation: BookOperation | QueuedFeed) -> int:
         case ReusePrefix(_, numbers) | KeepPath(_, numbers) | PruneNodes(_, numbers):
             return operation_bytes + number_bytes * len(numbers)
     return operation_bytes
+
+
+PROBES_A_TOKEN: Final = 4
+"""A head asks once for all that it checks, and of a replay with each seed that it asked the other chain with."""
+
+
+class TooManyProbes(CosineError):
+    """A head asks for more than a stage answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedFeed:
+    """What entered and left a stage in one pass, as bytes; None at the ends of the chain."""
+
+    tokens: int
+    entered: bytearray | None
+    left: bytes | None
+
+    @property
+    def bytes(self) -> int:
+        return len(self.entered or b"") + len(self.left or b"")
+
+
+class ComputedFeeds:
+    """The latest passes of one chain at one stage, for probes: the last one, and those before within a bound."""
+
+    def __init__(self, *, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._feeds: dict[int, ComputedFeed] = {}
+        self._unprobed_tokens = 0
+
+    def add(self, number: int, feed: ComputedFeed) -> None:
+        """Keep one more, in place of the oldest."""
+        self._feeds[number] = feed
+        self._bytes += feed.bytes
+        self._unprobed_tokens += PROBES_A_TOKEN * feed.tokens
+        while self._bytes > self._most_bytes and len(self._feeds) > 1:
+            self._bytes -= self._feeds.pop(next(iter(self._feeds))).bytes
+
+    def take(self, parts: Sequence[FeedPart]) -> list[ComputedFeed | None]:
+        """The feed of each part, None where it is not there. Raises `MalformedMessage`, `TooManyProbes`."""
+        tokens = sum(part.tokens for part in parts)
+        if tokens > MAX_FEED_TOKENS:
+            raise MalformedMessage(f"a probe of {tokens} tokens")
+        if tokens > self._unprobed_tokens:
+            raise TooManyProbes("more tokens are probed than were fed")
+        self._unprobed_tokens -= tokens
+        found = []
+        for part in parts:
+            feed = self._feeds.get(part.feed)
+            found.append(feed if feed is not None and part.first + part.tokens <= feed.tokens else None)
+        return found

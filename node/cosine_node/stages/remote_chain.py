@@ -20,7 +20,7 @@ from cosine_p2p.transport.channel import SILENCE_S, Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, MalformedMessage, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import CHAIN_ID_BYTES, MARGIN_BYTES, MAX_PART_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, SHAPING, STAGE
+from cosine_protocol.protocols import CONSTRAINTS, PROBES, SHAPING, STAGE
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,
@@ -29,6 +29,9 @@ from cosine_protocol.stage_messages import (
     Joined,
     LayerRange,
     OpenSequence,
+    PartTrace,
+    Probe,
+    Probed,
     Results,
     RowAnswer,
     RowFault,
@@ -133,6 +136,8 @@ ANSWER_S: Final = 60.0
 """Far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
 SECRET_BYTES: Final = 32
 """More than anybody can try."""
+PROBE_S: Final = 10.0
+"""Far above what a pass takes for which a probe waits."""
 CAUSE_S: Final = 0.5
 """For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
 
@@ -201,6 +206,14 @@ class _Feed:
     answer: asyncio.Future[Results | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A probe of so many parts that one stage was sent; `told` is None where the chain was lost."""
+
+    parts: int
+    told: asyncio.Future[tuple[PartTrace, ...] | None]
+
+
 class RemoteChain:
     """Implements `cosine_node.stages.operations.Chain` over streams.
 
@@ -222,6 +235,7 @@ class RemoteChain:
         self._sent = 0
         self._unasked: deque[_Feed] = deque()
         self._unanswered: deque[_Feed] = deque()
+        self._probes: dict[int, deque[_Probe]] = {number: deque() for number in channels}
         self._reason: str | None = None
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
@@ -235,6 +249,11 @@ class RemoteChain:
     def stages(self) -> tuple[str, ...]:
         """Their peer ids, in the order of their layers."""
         return tuple(place.peer_id for place in self._plan.places)
+
+    @property
+    def fed(self) -> int:
+        """The number of the feed that will be sent next."""
+        return self._sent
 
     @property
     def rtts_s(self) -> dict[str, float]:
@@ -283,6 +302,39 @@ class RemoteChain:
             self._lose(sentence, peer_id=self._plan.places[-1].peer_id)
             raise ChainLost(sentence) from None
 
+    async def probe(self, probe: Probe) -> list[tuple[PartTrace, ...] | None]:
+        """What each stage says of feeds that have been answered; None of one that knows no probes.
+
+        Raises `ChainLost`.
+        """
+        asked: list[asyncio.Future[tuple[PartTrace, ...] | None] | None] = []
+        for number, place in enumerate(self._plan.places):
+            channel = self._channels[number]
+            if PROBES not in channel.features or len(self._plan.places) == 1:
+                asked.append(None)
+                continue
+            told: asyncio.Future[tuple[PartTrace, ...] | None] = self._loop.create_future()
+            asked.append(told)
+            self._probes[number].append(_Probe(len(probe.parts), told))
+            if not channel.post(probe):
+                self._lose(f"{place}: it reads too slowly.", peer_id=place.peer_id)
+        found = []
+        for number, each in enumerate(asked):
+            try:
+                traces = None if each is None else await asyncio.wait_for(asyncio.shield(each), PROBE_S)
+            except TimeoutError:
+                self.give_up(self._plan.places[number].peer_id, "it does not say what it has computed")
+                traces = None
+            if self._reason is not None:
+                raise ChainLost(self._reason, peer_id=self.failed_peer)
+            found.append(traces)
+        return found
+
+    def give_up(self, peer_id: str, reason: str) -> None:
+        """Have the chain lost for what one of its stages did; on the event loop."""
+        place = next(place for place in self._plan.places if place.peer_id == peer_id)
+        self._lose(f"{place}: {reason}.", peer_id=peer_id)
+
     def _post(self, messages: Sequence[m.Message]) -> None:
         for message in messages:
             try:
@@ -304,6 +356,9 @@ class RemoteChain:
             if not feed.answer.done():
                 feed.answer.set_result(None)
         self._unanswered.clear()
+        for probe in (each for of_stage in self._probes.values() for each in of_stage):
+            if not probe.told.done():
+                probe.told.set_result(None)
         self.lost.set()
 
     async def listen(self, number: int, channel: Channel) -> None:
@@ -312,24 +367,32 @@ class RemoteChain:
         try:
             while True:
                 match await channel.receive():
-                    case Results() as results if number == len(self._plan.places) - 1:
-                        if not self._unanswered:
-                            raise RemoteProtocolError("an answer that nothing was asked for")
-                        feed = self._unanswered.popleft()
-                        if not feed.answer.done():
-                            feed.answer.set_result(results)
                     case m.Error(code=code, message=message):
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The stage that is gone, or what it said, names the layers that failed.
                             await asyncio.sleep(CAUSE_S)
                         self._lose(f"{place}: {message.rstrip('.')}.", peer_id=place.peer_id)
                         return
-                    case other:
-                        raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+                    case said:
+                        self._take(number, said)
         except PeerLost as lost:
             self._lose(f"{place}: {lost.reason}.", peer_id=place.peer_id)
         except RemoteProtocolError as error:
             self._lose(f"{place}: {error}.", peer_id=place.peer_id)
+
+    def _take(self, number: int, said: m.Message) -> None:
+        """Take the oldest answer of a stage. Raises `RemoteProtocolError` where nothing was asked."""
+        match said:
+            case Results() if number == len(self._plan.places) - 1 and self._unanswered:
+                feed = self._unanswered.popleft()
+                if not feed.answer.done():
+                    feed.answer.set_result(said)
+            case Probed(parts) if self._probes[number] and self._probes[number][0].parts == len(parts):
+                probe = self._probes[number].popleft()
+                if not probe.told.done():
+                    probe.told.set_result(parts)
+            case _:
+                raise RemoteProtocolError(f"unexpected {type(said).__name__}")
 
 
 @asynccontextmanager

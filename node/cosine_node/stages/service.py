@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from cosine_node.engine.base import OutOfMemory, OutOfPages, Row, RowResult
@@ -14,8 +15,17 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.inbox import BusyShare, LookAhead, QueuedFeed, StageInbox
+from cosine_node.stages.inbox import (
+    BusyShare,
+    ComputedFeed,
+    ComputedFeeds,
+    LookAhead,
+    QueuedFeed,
+    StageInbox,
+    TooManyProbes,
+)
 from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_books
+from cosine_node.stages.projections import VALUE_BYTES, project
 from cosine_node.stages.remote_chain import answer_of, feed_messages
 from cosine_node.stages.turns import OPERATION_STEPS, Turn, steps_of
 from cosine_p2p.transport.base import Stream, Transport
@@ -32,23 +42,29 @@ from cosine_protocol.errors import (
     RemoteProtocolError,
 )
 from cosine_protocol.limits import MAX_NAMED_NODES
-from cosine_protocol.protocols import CONSTRAINTS, STAGE
+from cosine_protocol.protocols import CONSTRAINTS, PROBES, STAGE
 from cosine_protocol.request import Constraint
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
+    FeedPart,
     FeedPass,
     Follow,
     Join,
     Joined,
     LayerRange,
     OpenSequence,
+    PartTrace,
+    Probe,
+    Probed,
     Results,
 )
 
 LOG = logging.getLogger(__name__)
 INBOX_BYTES: Final = 8 << 20
 """A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
+KEPT_BYTES: Final = 8 << 20
+"""What a chain's latest passes may take that are kept for probes: as much as may wait."""
 MAX_CHAINS: Final = 64
 """Far above the heads that one stage has time for."""
 MAX_PEER_CHAINS: Final = 4
@@ -108,6 +124,7 @@ class ServedChain:
         self.head = head
         self.hosted = books
         self.inbox = inbox
+        self.computed = ComputedFeeds(most_bytes=KEPT_BYTES)
         self.next: Channel | None = None
         self.look_ahead = LookAhead()
         self.is_followed = False
@@ -123,14 +140,20 @@ class ServedChain:
         raise await self._failures.get()
 
 
-async def read(channel: Channel, chain: ServedChain) -> None:
-    """Fill the chain's inbox; while that is full nothing is read. Raises `PeerError` and what `receive` raises."""
+async def read(channel: Channel, chain: ServedChain, answer: Callable[[Probe], Awaitable[None]]) -> None:
+    """Fill the chain's inbox; while that is full nothing is read. Raises `PeerError` and what `receive` raises.
+
+    Its head's probes are answered.
+    """
     turn = Turn()
     while True:
         await chain.inbox.room()
         message = await channel.receive()
         # A stream may have brought thousands of messages at once, none of which is waited for.
         await turn.spend(OPERATION_STEPS)
+        if isinstance(message, Probe) and channel is chain.head:
+            await answer(message)
+            continue
         if not isinstance(message, BookOperation | FeedPass | Activations):
             raise MalformedMessage(f"unexpected {type(message).__name__}")
         try:
@@ -139,9 +162,10 @@ async def read(channel: Channel, chain: ServedChain) -> None:
             raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
 
 
-async def hear(head: Channel) -> None:
-    """Wait until the head's stream ends: it has nothing more to say to a stage that is not the first."""
-    message = await head.receive()
+async def hear(head: Channel, answer: Callable[[Probe], Awaitable[None]]) -> None:
+    """Answer the head's probes: it has nothing more to say to a stage that is not the first."""
+    while isinstance(message := await head.receive(), Probe):
+        await answer(message)
     raise MalformedMessage(f"unexpected {type(message).__name__}")
 
 
@@ -235,7 +259,9 @@ class StageService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one stream, of a head or of the stage before, until it ends."""
-        lacks = (CONSTRAINTS,) if self._host.grammars is None else ()
+        lacks = () if self._host.grammars is not None else (CONSTRAINTS,)
+        if self._host.numerics not in VALUE_BYTES:
+            lacks = (*lacks, PROBES)
         async with Channel(stream, STAGE, progress=self.progress, budget=self._reads, lacks=lacks) as channel:
             try:
                 match await channel.receive():
@@ -268,7 +294,8 @@ class StageService:
                     chain.next = await self._dial(join, stack)
                     tasks.append(asyncio.ensure_future(listen(chain.next)))
                 head.post(Joined(join.chain))
-                taking = read(head, chain) if self._host.layers.is_first else hear(head)
+                answer = partial(self._answer, chain)
+                taking = read(head, chain, answer) if self._host.layers.is_first else hear(head, answer)
                 parts = (taking, self._work(chain), chain.raise_failure())
                 tasks += [asyncio.ensure_future(part) for part in parts]
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -349,7 +376,7 @@ class StageService:
             raise PeerError(ErrorCode.WRONG_PEER, "no operations are taken from this peer for this chain")
         chain.is_followed = True
         channel.post(Joined(name))
-        reading = asyncio.ensure_future(read(channel, chain))
+        reading = asyncio.ensure_future(read(channel, chain, partial(self._answer, chain)))
         ending = asyncio.ensure_future(chain.ended.wait())
         try:
             await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -434,6 +461,9 @@ class StageService:
             found = b"" if chain.next is not None else [left_out] * len(feed.rows)
         else:
             found = await self._compute(chain, feed)
+            tokens = sum(len(row.tokens) for row in feed.rows)
+            left = found if isinstance(found, bytes) else None
+            chain.computed.add(feed.number, ComputedFeed(tokens, feed.activations, left))
         if isinstance(found, list):
             if not chain.head.post(Results(feed.number, tuple(map(answer_of, found)))):
                 raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
@@ -441,6 +471,29 @@ class StageService:
         assert chain.next is not None
         for message in feed_messages(feed.number, feed.rows, found):
             await chain.next.send(message)
+
+    async def _answer(self, chain: ServedChain, probe: Probe) -> None:
+        """Say what entered and left in some passes. Raises `PeerError`, `MalformedMessage`."""
+        try:
+            computed = chain.computed.take(probe.parts)
+        except TooManyProbes as error:
+            raise PeerError(ErrorCode.OVERLOADED, str(error)) from None
+
+        def told(activations: bytes | bytearray | None, part: FeedPart) -> bytes:
+            if activations is None:
+                return b""
+            size = self._host.token_bytes
+            wanted = memoryview(activations)[part.first * size : (part.first + part.tokens) * size]
+            return project(wanted, tokens=part.tokens, numerics=self._host.numerics, seed=probe.seed)
+
+        def trace(feed: ComputedFeed | None, part: FeedPart) -> PartTrace:
+            if feed is None:
+                return PartTrace(b"", b"")
+            return PartTrace(told(feed.entered, part), told(feed.left, part))
+
+        traces = await self._run(lambda: tuple(map(trace, computed, probe.parts)))
+        if not chain.head.post(Probed(traces)):
+            raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
 
     async def _compute(self, chain: ServedChain, feed: QueuedFeed) -> bytes | list[RowResult]:
         """One pass, counted. Raises what `ChainBooks.run` raises."""

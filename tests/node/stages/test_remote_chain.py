@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
+from cosine_node.stages import remote_chain
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.operations import ChainLost, NotComputed
 from cosine_node.stages.remote_chain import answer_of, feed_messages, open_chain, results_of, rows_of
@@ -23,15 +24,18 @@ from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.limits import MAX_FEED_TOKENS, MAX_PART_BYTES
-from cosine_protocol.protocols import SHAPING, STAGE
+from cosine_protocol.protocols import PROBES, SHAPING, STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,
+    FeedPart,
     FeedPass,
     Join,
     Joined,
     OpenSequence,
+    PartTrace,
+    Probe,
     Results,
     RowAnswer,
 )
@@ -94,6 +98,49 @@ async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel]
                 assert engine.live_tokens == 3
             engine.release(sequence)
         await until(lambda: swarm.is_idle)
+
+
+PROBE = Probe(bytes(16), (FeedPart(0, 0, 3), FeedPart(1, 0, 1)))
+
+
+@in_loop
+async def test_what_a_stage_sends_is_what_the_next_one_gets(stages: list[StageModel]) -> None:
+    async with served(stages) as swarm, open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+        engine = head_of(chain)
+        sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+        await off_loop(lambda: engine.forward([Row.chain(sequence, (3, 4, 5))]))
+        assert (chain.fed, chain.stages) == (1, ("stage 0", "stage 1", "stage 2"))
+        first, second, last = await chain.probe(PROBE)
+        assert first and second and last
+        assert first[0].left == second[0].entered and second[0].left == last[0].entered
+        assert first[0].left and first[0].left != second[0].left
+        assert first[0].entered == last[0].left == b""
+        # Of a pass that there was not yet nobody says anything.
+        assert {first[1], second[1], last[1]} == {PartTrace(b"", b"")}
+
+
+@in_loop
+async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
+    stages: list[StageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tuple(name for name in channel.FEATURES if name != PROBES)
+    async with served(stages) as swarm:
+        monkeypatch.setattr(channel, "FEATURES", older)
+        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+            assert await chain.probe(PROBE) == [None, None, None]
+    monkeypatch.undo()
+    monkeypatch.setattr(remote_chain, "PROBE_S", 0.1)
+    async with served(stages) as swarm:
+        # It hears, and says nothing.
+        monkeypatch.setattr(swarm.services[1], "_answer", no_answer)
+        async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
+            with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not say what it has computed\.$"):
+                await chain.probe(Probe(bytes(16), ()))
+            assert chain.failed_peer == "stage 1"
+
+
+async def no_answer(*_: object) -> None:
+    return
 
 
 @in_loop

@@ -15,6 +15,8 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
+from cosine_node.stages.inbox import PROBES_A_TOKEN
+from cosine_node.stages.projections import project
 from cosine_node.stages.remote_chain import feed_messages
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
@@ -23,11 +25,15 @@ from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
+    FeedPart,
     Follow,
     Join,
     Joined,
     KeepPath,
     OpenSequence,
+    PartTrace,
+    Probe,
+    Probed,
     PruneNodes,
     Results,
     RowFault,
@@ -391,3 +397,44 @@ def test_passes_are_counted(halves: list[StageModel]) -> None:
         assert service.counts.pass_s.total == service.busy.total_s > 0
 
     play(halves, scene)
+
+
+def test_a_stage_says_what_entered_and_left_its_latest_passes(halves: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)), value=0.25)):
+            before.post(message)
+        assert isinstance(await head.receive(), Results)
+        seed = bytes([7]) * 16
+        # A part of the pass, a part that is longer than it, a pass that there was none of.
+        head.post(Probe(seed, (FeedPart(0, 1, 2), FeedPart(0, 1, 3), FeedPart(9, 0, 1))))
+        vectors = torch.full((2, WIDTH), 0.25).numpy().tobytes()
+        entered = project(vectors, tokens=2, numerics="float32", seed=seed)
+        nothing = PartTrace(b"", b"")
+        assert await head.receive() == Probed((PartTrace(entered, b""), nothing, nothing))
+
+    play(halves, scene)
+
+
+def test_a_stage_answers_its_head_alone_and_not_without_end(halves: list[StageModel]) -> None:
+    probe = Probe(bytes(16), (FeedPart(0, 0, 1),))
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *fed(Row.chain(0, (3,)))):
+            before.post(message)
+        assert isinstance(await head.receive(), Results)
+        for _ in range(PROBES_A_TOKEN):
+            head.post(probe)
+            assert isinstance(await head.receive(), Probed)
+        head.post(probe)
+        error = await error_from(head)
+        assert (error.code, error.message) == (
+            ErrorCode.OVERLOADED,
+            "layers 2:4: more tokens are probed than were fed",
+        )
+
+    async def asked_by_the_stage_before(stages: ServedStages, head: Channel, before: Channel) -> None:
+        before.post(probe)
+        assert "unexpected Probe" in (await error_from(head)).message
+
+    play(halves, scene)
+    play(halves, asked_by_the_stage_before)

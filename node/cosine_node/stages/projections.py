@@ -1,0 +1,62 @@
+"""Projections of activations that two sides compare: few numbers that say how far apart two vectors are. Pure.
+
+Each is the sum of a vector's numbers, of which a seed says whether they are added or subtracted (docs/protocol.md,
+section 6, "Probes"). The projections of the difference of two vectors have its length as their root mean square,
+whatever the vectors are (Johnson and Lindenstrauss 1984), but not for whoever knew the seed before. So the seed is
+drawn once they have been computed.
+"""
+
+from hashlib import shake_256
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.limits import PROJECTION_BYTES, PROJECTIONS
+
+Projections = npt.NDArray[np.float64]
+"""[tokens, `PROJECTIONS`]."""
+DOMAIN: Final = b"cosine/probe/1"
+AT_ONCE_TOKENS: Final = 64
+"""Bounds memory: at a width of 16,384 in float 64 so many take 8 MiB."""
+VALUE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def project(activations: bytes | bytearray | memoryview, *, tokens: int, numerics: str, seed: bytes) -> bytes:
+    """The projections of so many tokens' vectors, as `PartTrace` has them. Raises `LocalProtocolError`."""
+    size = VALUE_BYTES.get(numerics)
+    if size is None or not tokens or len(activations) % (size * tokens):
+        raise LocalProtocolError(f"{len(activations)} bytes are no vectors of {tokens} tokens in {numerics}.")
+    width = len(activations) // (size * tokens)
+    signs = _signs(width, seed)
+    found = np.empty((tokens, PROJECTIONS), dtype="<f4")
+    # A sum beyond float 32 is told as infinite: no finite activations of an honest stage give one.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, tokens, AT_ONCE_TOKENS):
+            stop = min(tokens, start + AT_ONCE_TOKENS)
+            part = memoryview(activations)[start * width * size : stop * width * size]
+            found[start:stop] = _values(part, numerics).reshape(stop - start, width) @ signs
+    return found.tobytes()
+
+
+def read_projections(told: bytes, *, tokens: int) -> Projections | None:
+    """What a stage has told of so many tokens; None where it told nothing, or not as much as that."""
+    if len(told) != PROJECTIONS * PROJECTION_BYTES * tokens:
+        return None
+    return np.frombuffer(told, dtype="<f4").astype(np.float64).reshape(tokens, PROJECTIONS)
+
+
+def _signs(width: int, seed: bytes) -> Projections:
+    """1 or -1 for each number of a vector and each projection: [width, `PROJECTIONS`]."""
+    drawn = np.frombuffer(shake_256(DOMAIN + seed).digest(PROJECTIONS // 8 * width), dtype=np.uint8)
+    bits = np.unpackbits(drawn).reshape(width, PROJECTIONS)
+    return np.where(bits, np.float64(1.0), np.float64(-1.0))
+
+
+def _values(activations: Any, numerics: str) -> npt.NDArray[np.float64]:
+    if numerics == "bfloat16":
+        # The upper half of a float 32.
+        upper = np.frombuffer(activations, dtype="<u2").astype(np.uint32) << 16
+        return upper.view(np.float32).astype(np.float64)
+    return np.frombuffer(activations, dtype="<f4" if numerics == "float32" else "<f2").astype(np.float64)
