@@ -251,8 +251,9 @@ class AsyncClient:
 
         `otherwise` holds where neither the options nor the model's own generation config say what the text shall be
         like. Give requests of each user of a shared client a `cache_scope` of their own, `CACHE_SCOPE_BYTES` random
-        bytes: then no user's times show how another's prompts begin. Raises `UsageError` for what cannot be served
-        and `GenerationFailed` if nobody serves the target.
+        bytes: then no user's times show how another's prompts begin, and users have turns, told by the first
+        `USER_BYTES`. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the
+        target.
         """
         checked = read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:

@@ -87,6 +87,8 @@ NONCE_BYTES: Final = 16
 """128 random bits never repeat."""
 CACHE_SCOPE_BYTES: Final = 16
 """128 random bits: nobody else meets them by chance."""
+USER_BYTES: Final = 8
+"""The first of a cache scope, which name a user of the client: a client has no billions of them."""
 CHAIN_ID_BYTES: Final = 16
 """128 random bits: nobody who was not told of a chain can name it."""
 MAX_LAYERS: Final = 4096

@@ -52,6 +52,7 @@ def swarm_in(
     target: str = TARGET,
     dtype: str | None = "float32",
     drafters: Sequence[str] = tuple(f"zoo:draft-{name}" for name in DRAFTERS),
+    emulated: str | None = None,
 ) -> Iterator[Swarm]:
     """The nodes, which log to a folder."""
     nodes: list[Node] = []
@@ -62,7 +63,9 @@ def swarm_in(
 
     try:
         boot = started("boot", "bootstrap").wait_ready()
-        join = ("join", "--threads", "1", "--initial-peers", boot.maddr, *(("--dtype", dtype) if dtype else ()))
+        join = ["join", "--threads", "1", "--initial-peers", boot.maddr]
+        join += ["--dtype", dtype] if dtype else []
+        join += ["--emulate", emulated] if emulated else []
         verifier = started("verifier", *join, "--role", "verifier", "--model", target)
         drafting = tuple(
             started(model.rpartition("-")[2], *join, "--role", "drafter", "--model", model) for model in drafters

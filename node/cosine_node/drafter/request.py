@@ -10,6 +10,7 @@ from cosine_node.drafter.observer import TextObserver
 from cosine_node.engine.base import Engine, OutOfPages, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt, Shares
+from cosine_node.passes.fair_places import User
 from cosine_p2p.session.request_log import RequestLogger, request_log
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.messages import Mandate
@@ -72,17 +73,17 @@ class DraftRows:
         fewest has; what it has more is the crowd, and comes after all those, where it owes nothing.
         """
         heard = [one for one in followed if now_s - one.heard_at_s <= IDLE_S]
-        shares = Shares(one.request.client for one in heard)
+        shares = Shares(User(one.request.client) for one in heard)
         crowd: list[FollowedRequest] = []
         rows: Rows = []
         self._tokens = self._crowd_tokens = 0
         self._is_full = False
         for one in heard:
-            client = one.request.client
-            if not shares.has(client):
+            user = User(one.request.client)
+            if not shares.has(user):
                 crowd.append(one)
             elif (row := self._row_of(one)) is not None:
-                shares.take(client)
+                shares.take(user)
                 rows.append((one, row))
         self._clients = len({one.request.client for one, _ in rows})
         self._has_crowd = bool(crowd)
@@ -97,7 +98,7 @@ class DraftRows:
         """Take into account how long the pass over the last rows took, with all that was done for them."""
         if self._has_crowd and self._clients:
             self._debt.note_pass(
-                tokens=self._tokens, crowd_tokens=self._crowd_tokens, clients=self._clients, elapsed_s=elapsed_s
+                tokens=self._tokens, crowd_tokens=self._crowd_tokens, users=self._clients, elapsed_s=elapsed_s
             )
 
     def _row_of(self, followed: FollowedRequest) -> Row | None:

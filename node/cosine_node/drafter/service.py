@@ -17,7 +17,7 @@ from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
-from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
+from cosine_node.passes.fair_places import IDLE_WANTED_S, Holder, User, whom_to_evict
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_p2p.storage.memory import Remembered
@@ -316,10 +316,10 @@ class DrafterService:
             return True
         followed, now_s = list(self._followed.values()), asyncio.get_running_loop().time()
         holders = [
-            Holder(one.request.client, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
+            Holder(User(one.request.client), one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
             for one in followed
         ]
-        if (index := whom_to_evict(client, holders)) is None:
+        if (index := whom_to_evict(User(client), holders)) is None:
             return False
         self._leave(followed[index])
         return True

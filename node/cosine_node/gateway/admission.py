@@ -4,19 +4,25 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 
 from cosine_node.gateway.api_errors import unavailable
+from cosine_node.passes.fair_places import Turns, User
 
-Slots = Callable[[], AbstractAsyncContextManager[None]]
+Spend = Callable[[int], None]
+"""Counts tokens that a generation has read or written, as they come."""
+
+Slots = Callable[[], AbstractAsyncContextManager[Spend]]
 """Gives each generation of a request a slot to run in, once one is free."""
 
 
 class Admission:
     """`max_running` generations run at a time; `max_waiting` more are kept, and at least `max_running` of each key.
 
-    Of those that wait, one of the key with the fewest running comes next. With several keys none has all slots: it
-    leaves a quarter of them to the others. A request of several choices comes in whole, even where that makes more
-    wait than may.
+    Of those that wait, one of the key comes next that was given the fewest tokens. With several keys none has all
+    slots: it leaves a quarter of them to the others. A key of which nothing runs never waits for the texts of
+    others: so at most as many more run as there are keys. A request of several choices comes in whole, even where
+    that makes more wait than may.
     """
 
     def __init__(self, *, max_running: int, max_waiting: int, keys: int = 1) -> None:
@@ -25,6 +31,7 @@ class Admission:
         self._max_admitted_each = max(max_running, (max_running + max_waiting) // max(1, keys))
         self._admitted: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
+        self._turns = Turns()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -47,7 +54,7 @@ class Admission:
         not_begun = count
 
         @asynccontextmanager
-        async def slot() -> AsyncIterator[None]:
+        async def slot() -> AsyncIterator[Spend]:
             nonlocal not_begun
             free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(key, deque()).append(free)
@@ -56,7 +63,7 @@ class Admission:
                 await free
                 not_begun -= 1
                 try:
-                    yield
+                    yield partial(self._spend, key)
                 finally:
                     self._admitted[key] -= 1
             finally:
@@ -70,17 +77,22 @@ class Admission:
         finally:
             self._admitted[key] -= not_begun
 
+    def _spend(self, key: str, tokens: int) -> None:
+        self._turns.note(User(key), tokens, present=map(User, self._admitted))
+
     def _fill_slots(self) -> None:
-        while self.running < self._max_running:
+        while True:
             for key, line in list(self._waiting.items()):
                 while line and line[0].done():
                     line.popleft()
                 if not line:
                     del self._waiting[key]
-            able = [key for key in self._waiting if self._running[key] < self._max_running_each]
+            is_full = self.running >= self._max_running
+            most = 1 if is_full else self._max_running_each
+            able = [key for key in self._waiting if self._running[key] < most]
             if not able:
                 return
-            key = min(able, key=self._running.__getitem__)
+            key = min(able, key=lambda key: (self._turns.of(User(key)), self._running[key]))
             self._waiting[key].popleft().set_result(None)
             # Of keys that are alike, the one served last comes last.
             self._waiting.move_to_end(key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cosine_node.gateway.admission import Slots
+from cosine_node.gateway.admission import Slots, Spend
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
 from cosine_node.gateway.tokens import text_of_tokens
 from cosine_p2p.replies.parts import Content, Part
@@ -72,7 +72,10 @@ async def generated(
     events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
 
     async def run(choice: RequestedChoice) -> None:
-        async with slots(), aclosing(_events_of(wanted, choice, client, observer, cache_scope)) as own:
+        async with (
+            slots() as spend,
+            aclosing(_events_of(wanted, choice, client, observer, spend, cache_scope)) as own,
+        ):
             async for event in own:
                 events.put_nowait(event)
 
@@ -99,6 +102,7 @@ async def _events_of(
     choice: RequestedChoice,
     client: "AsyncClient",
     observer: Observer,
+    spend: Spend,
     cache_scope: bytes | None,
 ) -> AsyncGenerator[ChoiceEvent, None]:
     """The events of one choice. Raises as the client."""
@@ -117,6 +121,7 @@ async def _events_of(
         # Whoever is asked how likely a prompt is writes one token more, which is not told.
         options |= {"max_new_tokens": 1, "min_tokens": None}
     run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
+    spend(len(run.request.prompt))
     yield ChoiceStarted(choice, run.request)
     if echo and not tells_prompt:
         yield ChoicePart(choice, Content(echo))
@@ -124,6 +129,7 @@ async def _events_of(
     try:
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
+                spend(len(chunk.token_ids))
                 if tells_prompt and not is_told:
                     is_told = True
                     yield ChoicePart(choice, Content(echo), run.prompt_logprobs)

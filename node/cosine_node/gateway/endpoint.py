@@ -29,7 +29,7 @@ from cosine_p2p.request.results import Observer
 from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
-from cosine_protocol.limits import CACHE_SCOPE_BYTES
+from cosine_protocol.limits import CACHE_SCOPE_BYTES, USER_BYTES
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -118,10 +118,7 @@ class Endpoint:
         service = self._service
         request_names: list[str] = []
         log_fields["requests"] = request_names
-        # A scope of its own for the prefixes of a key's prompts, so that no other key's times tell of them; and for
-        # those of a salt, for who shares a key with others.
-        owner = key + wanted.cache_salt.encode()
-        scope = blake2b(owner, key=service.secret, digest_size=CACHE_SCOPE_BYTES).digest() if owner else None
+        scope = cache_scope_of(key, wanted.cache_salt.encode(), secret=service.secret)
 
         async def generate() -> None:
             choices = wanted.choices(writer.seed)
@@ -151,6 +148,20 @@ class Endpoint:
                 log_fields["error"] = "the client hung up"
             case Ending.CLOSING:
                 raise unavailable("The gateway is shutting down.", code="shutting_down")
+
+
+def cache_scope_of(key: bytes, salt: bytes, *, secret: bytes) -> bytes | None:
+    """A scope for the prefixes of a key's prompts, so that no other key's times tell of them; None without a key.
+
+    Those of a salt are apart, for who shares a key with others. It begins with the name of the key as a user: to a
+    verifier one of many salts is no more than another.
+    """
+    if not (key or salt):
+        return None
+    user = blake2b(key, key=secret, digest_size=USER_BYTES).digest()
+    return (
+        user + blake2b(key + salt, key=secret, digest_size=CACHE_SCOPE_BYTES - USER_BYTES, person=b"salt").digest()
+    )
 
 
 def no_such_model(name: str, names: Sequence[str]) -> ApiError:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.fair_places import FairQueue
+from cosine_node.passes.fair_places import FairQueue, User
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import SCORED_TOKENS, KvState, RequestStage, ServedRequest
@@ -259,7 +259,7 @@ class AuditService:
     def _wait(self, channel: Channel, claim: m.AskAudit) -> None:
         """Let a claim wait for a place. Raises `PeerError` where too many do."""
         line = self._about_known if self._knows(claim.author) else self._about_others
-        if not line.put(channel.peer_id, (channel, claim), until_s=_now_s() + MAX_WAIT_S):
+        if not line.put(User(channel.peer_id), (channel, claim), until_s=_now_s() + MAX_WAIT_S):
             raise _no_time(RETRY_AFTER_S)
         self._tick_soon()
 
@@ -308,7 +308,7 @@ class AuditService:
         # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
         self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
         for line in self._lines:
-            line.note_given(peer_id, tokens)
+            line.note_given(User(peer_id), tokens)
         audited = AuditedStream(
             channel,
             claim.number,

@@ -7,6 +7,7 @@ from typing import Final
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
+from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
@@ -105,7 +106,8 @@ class PassRows:
     """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
 
     Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `slowness` is
-    how much longer passes take than the device's curve says, `debt` what requests beyond their clients' shares owe.
+    how much longer passes take than the device's curve says, `debt` what requests beyond their users' shares owe,
+    and of those the next are of who was given the fewest tokens, by `turns`.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class PassRows:
         self._is_ordered = is_ordered
         self._fail = fail
         self.debt = CrowdDebt(curve)
+        self.turns = Turns()
         self.slowness = 1.0
 
     def note_pass(self, ended: PassUnderWay, *, forward_s: float, ended_s: float) -> None:
@@ -135,6 +138,9 @@ class PassRows:
         expected_s = self._curve.seconds(ended.tokens)
         ratio = min(forward_s / expected_s, MAX_SLOWNESS)
         self.slowness = moving_average(self.slowness, ratio, weight=SLOWNESS_WEIGHT)
+        present = {request.user for request in self._requests}
+        for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True):
+            self.turns.note(request.user, len(row.tokens) - nodes, present=present)
         if not any(request.has_crowd for request, _ in ended.rows):
             return
         self.debt.note_pass(
@@ -143,7 +149,7 @@ class PassRows:
                 len(row.tokens) if request.is_crowd else nodes * request.has_crowd
                 for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True)
             ),
-            clients=len({request.client for request, _ in ended.rows}),
+            users=max(1, len({request.user for request, _ in ended.rows if not request.is_crowd})),
             elapsed_s=expected_s if self._is_ordered else ended_s - ended.begun_s,
         )
 
@@ -157,9 +163,9 @@ class PassRows:
         return self._choose_rows(with_crowd=False) or self._choose_rows(with_crowd=True)
 
     def _choose_rows(self, *, with_crowd: bool) -> Rows:
-        """The rows of the next pass, with or without what is beyond their clients' shares.
+        """The rows of the next pass, with or without what is beyond their users' shares.
 
-        Drafts of a client that asks for more than its share are.
+        Drafts of a user who asks for more than its share are.
         """
         active = self._requests.active
         for request in active:
@@ -167,12 +173,16 @@ class PassRows:
         waiting = [request for request in active if not request.is_pending_fed]
         active = waiting + [request for request in active if request.is_pending_fed]
         schedule = schedule_pass(
-            waiting, curve=self._curve, budget_tokens=self._budget_tokens, with_crowd=with_crowd
+            waiting,
+            curve=self._curve,
+            budget_tokens=self._budget_tokens,
+            with_crowd=with_crowd,
+            turns=self.turns,
         )
-        crowded = {waiting[index].client for index in schedule.crowd}
+        crowded = {waiting[index].user for index in schedule.crowd}
         for index, request in enumerate(waiting):
             request.is_crowd = index in schedule.crowd
-            request.has_crowd = request.client in crowded
+            request.has_crowd = request.user in crowded
         chosen = self._select(active, schedule, waiting=len(waiting), with_crowd=with_crowd)
         rows: Rows = []
         for index, request in enumerate(active):

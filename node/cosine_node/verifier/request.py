@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
 from cosine_node.engine.ngram import FollowerIndex
+from cosine_node.passes.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
@@ -328,8 +329,9 @@ class ServedRequest(ABC):
 
     `output` are its output tokens as far as they are known here. `admission` is its place in the order in which
     requests came, `near_tie` the margin below which rounding may decide, `waited_passes` the passes in a row in
-    which it had no place. A client that `has_crowd` asks for more than its share of a pass; what `is_crowd` is
-    beyond it. While it `awaits_prefill`, the last of its known tokens, or some that are compared, are under way.
+    which it had no place. A user who `has_crowd` asks for more than its share of a pass; what `is_crowd` is
+    beyond it; `user_name` tells those apart who share a client. While it `awaits_prefill`, the last of its known
+    tokens, or some that are compared, are under way.
     """
 
     channel: ClientChannel
@@ -345,12 +347,15 @@ class ServedRequest(ABC):
     is_crowd: bool = False
     has_crowd: bool = False
     awaits_prefill: bool = False
+    user_name: bytes = b""
+    user: User = field(init=False)
     d_0: bytes = field(init=False)
 
     gives_way: ClassVar[bool] = False
     """True for a kind that gets what prompts leave of a pass, and whose place others may take."""
 
     def __post_init__(self) -> None:
+        self.user = User(self.client, self.user_name)
         self.d_0 = request_digest(self.request)
 
     @abstractmethod

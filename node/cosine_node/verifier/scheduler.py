@@ -11,6 +11,7 @@ from typing import Final
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
+from cosine_node.passes.fair_places import Turns
 from cosine_node.verifier.request import ServedRequest
 
 # The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
@@ -34,7 +35,7 @@ MAX_WAIT_PASSES: Final = 64
 class PassSchedule:
     """The requests of a pass by their index: those that decode, and the prompt tokens of those that prefill.
 
-    `crowd` are all requests, in the pass or not, that are beyond their clients' shares of it.
+    `crowd` are all requests, in the pass or not, that are beyond their users' shares of it.
     """
 
     decoding: tuple[int, ...] = ()
@@ -61,15 +62,21 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
 
 
 def schedule_pass(
-    requests: Sequence[ServedRequest], *, curve: CostCurve, budget_tokens: int, with_crowd: bool = True
+    requests: Sequence[ServedRequest],
+    *,
+    curve: CostCurve,
+    budget_tokens: int,
+    with_crowd: bool = True,
+    turns: Turns,
 ) -> PassSchedule:
     """The schedule of the next pass; `requests` are those that could use it, in order of admission.
 
-    Each client's share is as many requests as the client with the fewest has, those first that decode. What is
-    beyond joins `with_crowd`, of those that decode as many as make the pass `CROWD` times as long as one client's
-    share does.
+    A client's users whose turn it is, by `turns`, have a share each (`Shares`), which requests take first that
+    decode. What is beyond joins `with_crowd`, of those that decode as many as make the pass `CROWD` times as long
+    as one client's share does.
 
-    If more requests decode than the budget has tokens, or their clients shares, those go that have waited longest.
+    If more requests decode than the budget has tokens, or their users shares, those of the user go who was given
+    least, and of one user's those that have waited longest.
     Half of the room for prompts goes to the one admitted first, which bounds the time to its first token, the rest
     to those with the least left, which finish soonest; but one that has waited `MAX_WAIT_PASSES` gets
     `MIN_CHUNK_TOKENS` before. So of n requests none waits longer than that many passes and n / (`budget_tokens` /
@@ -77,10 +84,16 @@ def schedule_pass(
     """
     order = sorted(
         range(len(requests)),
-        key=lambda index: (requests[index].unfed_tokens > 0, -requests[index].waited_passes, index),
+        key=lambda index: (
+            requests[index].unfed_tokens > 0,
+            turns.of(requests[index].user),
+            -requests[index].waited_passes,
+            index,
+        ),
     )
-    shares = Shares(request.client for request in requests)
-    crowd = frozenset(index for index in order if not shares.take(requests[index].client))
+    first = turns.first(request.user for request in requests)
+    shares = Shares(request.user for request in requests if request.user in first)
+    crowd = frozenset(index for index in order if not shares.take(requests[index].user))
     ready = [index for index in order if not requests[index].unfed_tokens]
     decoding = [index for index in ready if index not in crowd]
     if with_crowd:

@@ -12,7 +12,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.fair_places import FairQueue, Holder, whom_to_evict
+from cosine_node.passes.fair_places import FairQueue, Holder, User, whom_to_evict
 from cosine_node.passes.feed_pace import FeedChain
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
@@ -44,7 +44,7 @@ from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NAMED_STAGES
+from cosine_protocol.limits import MAX_NAMED_STAGES, USER_BYTES
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
 
@@ -222,6 +222,7 @@ class VerifierService:
 
     def _open(self, channel: Channel, message: m.Open) -> None:
         """Give a request a place, let it wait for one or for its constraint, or refuse it."""
+        user = _user_of(channel, message)
         try:
             asked = self._checked(channel, message)
             grammars, constraint = self._engine.grammars, asked.sampling.constraint
@@ -229,19 +230,21 @@ class VerifierService:
                 then = partial(self._open_prepared, channel, message)
                 self._preparations.begin(channel, message.number, grammars, constraint, then)
                 return
-            self._make_room(channel.peer_id)
+            self._make_room(user)
         except PeerError as refusal:
             self._refuse(channel, message.number, refusal)
             return
         if len(self._requests) < self._config.max_requests:
             self._begin(channel, message, asked)
             return
-        # A client that has fewer places than its share may wait for one.
-        client, held = channel.peer_id, [request.client for request in self._requests]
+        # A client that has fewer places than its share may wait for one, and so may a user of the client's.
+        held = [request.user for request in self._requests]
+        clients, users = [one.client for one in held], [one for one in held if one.client == user.client]
         until_s = asyncio.get_running_loop().time() + RETRY_AFTER_S
-        if held.count(client) < self._config.max_requests / len({client, *held}) and self._queue.put(
-            client, (channel, message), until_s=until_s
-        ):
+        lacks_places = len(users) < self._config.max_requests / len({user.client, *clients}) or users.count(
+            user
+        ) < len(users) / len({user, *users})
+        if lacks_places and self._queue.put(user, (channel, message), until_s=until_s):
             self._tick_soon()
         else:
             self._refuse(channel, message.number, self._taken())
@@ -277,13 +280,13 @@ class VerifierService:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         return asked
 
-    def _make_room(self, client: str) -> None:
-        """Where all places are taken, take one from an audit, or from a client that has more than this one."""
+    def _make_room(self, user: User) -> None:
+        """Where all places are taken, take one from an audit, or from who has more than this user."""
         served = list(self._requests)
         if not served or len(served) < self._config.max_requests:
             return
-        holders = [Holder(request.client, request.admission, is_idle=request.gives_way) for request in served]
-        if (index := whom_to_evict(client, holders)) is not None:
+        holders = [Holder(request.user, request.admission, is_idle=request.gives_way) for request in served]
+        if (index := whom_to_evict(user, holders)) is not None:
             self._loop.fail(served[index], self._taken())
 
     def _serve_waiting(self) -> None:
@@ -312,7 +315,7 @@ class VerifierService:
         """Serve a request from now on."""
         request = self.request_of(channel, message, asked)
         self._requests.add(request)
-        self._queue.note_given(channel.peer_id, len(asked.prompt) + asked.max_new_tokens)
+        self._queue.note_given(request.user, len(asked.prompt) + asked.max_new_tokens)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
         channel.post(self._opened(message.number))
@@ -353,6 +356,7 @@ class VerifierService:
             admission=next(self._admissions),
             near_tie=rounding_of(self._engine.numerics).near_tie,
             drafters=message.authors,
+            user_name=_user_of(channel, message).name,
             lookup=lookup,
             guide=guide,
             prediction=prediction,
@@ -408,6 +412,11 @@ class VerifierService:
             self.counts.received_nodes += len(message.nodes)
             request.is_drafted_for = True
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
+
+
+def _user_of(channel: Channel, message: m.Open) -> User:
+    """Who asks through a client, as far as it says so."""
+    return User(channel.peer_id, (message.cache_scope or b"")[:USER_BYTES])
 
 
 def _shutting_down() -> PeerError:

@@ -4,8 +4,9 @@ import asyncio
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway import replies
 from cosine_node.gateway.admission import Admission, Slots
 from cosine_node.gateway.api_errors import ApiError, internal
@@ -323,6 +325,76 @@ def test_eighty_requests_of_one_key_do_not_keep_another_out() -> None:
     took_s, statuses = with_gateway(use, api_keys=("one", "two"), curve=SLOW)
     assert took_s < 3 * tokens * 2 * SLOW.seconds(1)
     assert statuses.count(200) == 40 and statuses.count(503) == 40
+
+
+@pytest.mark.parametrize("places", [4, 32])
+def test_sixteen_long_texts_of_one_key_leave_anothers_first_tokens_time_and_a_place(places: int) -> None:
+    """Each row of a pass costs as much as the first, so that a share of a pass alone would be half of the speed."""
+    tokens = 16
+
+    async def use(running: Gateway) -> tuple[float, float]:
+        async def ask() -> float:
+            began_s = asyncio.get_running_loop().time()
+            reply = await running.complete(max_tokens=tokens, headers=by_key("two"), temperature=0)
+            assert reply.json["choices"][0]["text"] == GREEDY[:tokens]
+            return asyncio.get_running_loop().time() - began_s
+
+        quiet_s = await ask()
+        long = [
+            asyncio.ensure_future(running.complete(max_tokens=900, headers=by_key("one"), hang_up=hang_up))
+            for hang_up in [asyncio.Event()] * 16
+        ]
+        # Long enough that the places are taken, and what is short of one has asked for it again.
+        await asyncio.sleep(5.0)
+        beside_s = max([await ask() for _ in range(5)])
+        for asking in long:
+            asking.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        return quiet_s, beside_s
+
+    by_the_row = CostCurve(((1, 0.03), (64, 64 * 0.03)))
+    quiet_s, beside_s = with_gateway(
+        use, api_keys=("one", "two"), curve=by_the_row, verifier={"max_requests": places}
+    )
+    assert beside_s < 2 * quiet_s
+
+
+def test_a_keys_first_generation_waits_for_no_other_keys() -> None:
+    async def run() -> None:
+        admission = Admission(max_running=4, max_waiting=60, keys=3)
+        order: list[str] = []
+        names = ("first", "second", "third")
+        with ExitStack() as stack:
+            slots = {name: stack.enter_context(admission.admitted(4, key=name)) for name in names}
+            asking = []
+            for name in names:
+                asking += [asyncio.ensure_future(hold(slots[name], name, order)) for _ in range(4)]
+                await asyncio.sleep(0.1)
+            assert Counter(order) == {"first": 3, "second": 1, "third": 1}
+            await asyncio.gather(*asking)
+        assert counts(admission) == (0, 0)
+
+    run_virtual(run())
+
+
+def test_the_next_slot_is_the_keys_that_was_given_the_fewest_tokens() -> None:
+    async def run() -> None:
+        admission = Admission(max_running=2, max_waiting=60, keys=2)
+        order: list[str] = []
+
+        async def spend(slots: Slots, name: str, tokens: int) -> None:
+            async with slots() as spent:
+                order.append(name)
+                await asyncio.sleep(1)
+                spent(tokens)
+
+        with admission.admitted(12, key="long") as long, admission.admitted(12, key="short") as short:
+            asking = [spend(long, "long", 300) for _ in range(12)] + [spend(short, "short", 100) for _ in range(12)]
+            await asyncio.gather(*asking)
+        # As many tokens of both, but for one text of each: the short ones are done first.
+        assert 2 <= order[: order.index("short") + 14].count("long") <= 6
+
+    run_virtual(run())
 
 
 def finished(index: int = 0, number: int = 0, **changes: Any) -> ChoiceFinished:

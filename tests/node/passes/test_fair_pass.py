@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD, MAX_JOINED, MAX_OWED, CrowdDebt, Shares
+from cosine_node.passes.fair_places import User
 
 CURVE = CostCurve(((1, 0.005), (64, 0.020)))
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 FLAT = CostCurve(((1, 0.06), (64, 0.06)))
 
 
-@given(st.lists(st.sampled_from("abcd"), min_size=1))
-def test_each_client_has_as_many_requests_in_a_pass_as_the_one_with_the_fewest(present: list[str]) -> None:
+@given(st.lists(st.sampled_from([*map(User, "abcd")]), min_size=1))
+def test_each_client_has_as_many_requests_in_a_pass_as_the_one_with_the_fewest(present: list[User]) -> None:
     shares = Shares(present)
     assert all(shares.has(client) for client in present)
     taken = Counter(client for client in present if shares.take(client))
@@ -26,8 +27,22 @@ def test_each_client_has_as_many_requests_in_a_pass_as_the_one_with_the_fewest(p
 
 
 def test_one_client_alone_is_no_crowd() -> None:
-    shares = Shares(["a"] * 16)
-    assert all(shares.take("a") for _ in range(16))
+    shares = Shares([User("a")] * 16)
+    assert all(shares.take(User("a")) for _ in range(16))
+
+
+def test_users_of_one_client_have_shares_of_what_is_the_clients() -> None:
+    modest, greedy, other = User("gateway", b"modest"), User("gateway", b"greedy"), User("other")
+
+    def taken(*present: User) -> Counter[User]:
+        shares = Shares(present)
+        return Counter(user for user in present if shares.take(user))
+
+    assert taken(modest, *[greedy] * 12) == {modest: 1, greedy: 1}
+    assert taken(*[modest] * 2, *[greedy] * 12, *[other] * 16) == {modest: 2, greedy: 2, other: 4}
+    # Names bring a client no more than another has.
+    names = [User("gateway", bytes([number])) for number in range(12)]
+    assert taken(other, *names) == {other: 1, names[0]: 1}
 
 
 @given(
@@ -50,13 +65,13 @@ def test_a_crowd_makes_passes_last_so_much_longer_and_no_more(
         return slowness * random.uniform(0.95, 1.05) * (curve.seconds(tokens) + dearness * joining_s)
 
     for _ in range(40):
-        debt.note_pass(tokens=own, crowd_tokens=0, clients=1, elapsed_s=seconds(own, 0))
+        debt.note_pass(tokens=own, crowd_tokens=0, users=1, elapsed_s=seconds(own, 0))
     elapsed_s, joined, passes = 0.0, 0, 400
     for _ in range(passes):
         crowd_tokens = crowd if debt.may_join else 0
         joined += crowd_tokens > 0
         last_s = seconds(own, crowd_tokens)
-        debt.note_pass(tokens=own + crowd_tokens, crowd_tokens=crowd_tokens, clients=1, elapsed_s=last_s)
+        debt.note_pass(tokens=own + crowd_tokens, crowd_tokens=crowd_tokens, users=1, elapsed_s=last_s)
         elapsed_s += last_s
     alone_s = slowness * curve.seconds(own)
     longest_s = slowness * dearness * curve.seconds(own + crowd)
@@ -76,16 +91,16 @@ def test_where_the_shares_of_others_take_as_long_a_crowd_stays_out(clients: int)
         crowd_tokens = 2 if debt.may_join else 0
         joined += crowd_tokens > 0
         tokens = clients + crowd_tokens
-        debt.note_pass(tokens=tokens, crowd_tokens=crowd_tokens, clients=clients, elapsed_s=LINEAR.seconds(tokens))
+        debt.note_pass(tokens=tokens, crowd_tokens=crowd_tokens, users=clients, elapsed_s=LINEAR.seconds(tokens))
     assert joined == 1
 
 
 def test_a_crowd_is_let_in_again_after_a_pass_that_stood_still() -> None:
     debt = CrowdDebt(CURVE)
-    debt.note_pass(tokens=9, crowd_tokens=8, clients=2, elapsed_s=3600.0)
+    debt.note_pass(tokens=9, crowd_tokens=8, users=2, elapsed_s=3600.0)
     passes = 0
     while not debt.may_join:
-        debt.note_pass(tokens=1, crowd_tokens=0, clients=1, elapsed_s=CURVE.seconds(1))
+        debt.note_pass(tokens=1, crowd_tokens=0, users=1, elapsed_s=CURVE.seconds(1))
         passes += 1
     assert 1 < passes <= MAX_OWED * CROWD / (CROWD - 1) + 1
 
@@ -95,7 +110,7 @@ def test_a_pass_without_the_crowd_tells_how_long_those_take_now() -> None:
     debt = CrowdDebt(FLAT)
     for _ in range(MAX_JOINED):
         assert debt.may_join
-        debt.note_pass(tokens=9, crowd_tokens=8, clients=2, elapsed_s=FLAT.seconds(9))
+        debt.note_pass(tokens=9, crowd_tokens=8, users=2, elapsed_s=FLAT.seconds(9))
     assert not debt.may_join
-    debt.note_pass(tokens=1, crowd_tokens=0, clients=1, elapsed_s=FLAT.seconds(1))
+    debt.note_pass(tokens=1, crowd_tokens=0, users=1, elapsed_s=FLAT.seconds(1))
     assert debt.may_join

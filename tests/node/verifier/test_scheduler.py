@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostCurve, rising
 from cosine_node.engine.pool_size import PASS_TOKENS
 from cosine_node.passes.fair_pass import CROWD
+from cosine_node.passes.fair_places import Turns, User
 from cosine_node.verifier.scheduler import (
     MAX_BUDGET_TOKENS,
     MAX_CHUNK_TOKENS,
@@ -40,10 +41,14 @@ class Ready:
     client: str = ""
     gives_way: bool = False
 
+    @property
+    def user(self) -> User:
+        return User(self.client)
+
 
 def scheduled(requests: Sequence[Ready], curve: CostCurve, *, budget_tokens: int = 64) -> PassSchedule:
     ready: Any = requests
-    return schedule_pass(ready, curve=curve, budget_tokens=budget_tokens)
+    return schedule_pass(ready, curve=curve, budget_tokens=budget_tokens, turns=Turns())
 
 
 waitings = st.lists(
