@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
@@ -14,6 +15,7 @@ from cosine_p2p.request.results import AuditReport
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
 from cosine_p2p.session.upstream import Tokens
+from cosine_p2p.transport.addresses import claimed_range, range_of
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links, check_knows
 from cosine_p2p.trust.audit_rule import AuditState, accuses, is_decided, state_of
@@ -21,7 +23,7 @@ from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_p2p.trust.standing import Standings
-from cosine_p2p.trust.voices import Opinion, Poll, voices
+from cosine_p2p.trust.voices import Opinion, Poll, in_turns, voices
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import (
     CosineError,
@@ -55,15 +57,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A verifier that may judge others, by its record: its numerics, and who computes for it."""
+    """A verifier that may judge others, by its record: its numerics, who computes for it, and its address range."""
 
     numerics: str
     stages: frozenset[str] = frozenset()
+    place: str = ""
 
     @classmethod
     def of(cls, record: NodeRecord) -> "Judge":
         """A verifier as it announces itself."""
-        return cls(record.numerics, frozenset(record.stages or ()))
+        return cls(record.numerics, frozenset(record.stages or ()), claimed_range(record.addresses))
 
 
 @dataclass(slots=True)
@@ -89,11 +92,11 @@ class Auditing:
 
     `standings` is told what they find; `failures` of auditors that break the protocol.
 
-    Who judges: any verifier of the target that the user allows, in an order drawn by lot. The first that finds
-    nothing ends an audit: asking a second one each time would cost as much as auditing twice as many texts, which
-    finds more. The first that accuses makes it a poll, in which all are asked until the rest cannot change what
-    most of them say, by voices (`cosine_p2p.trust.voices`). So a lone voice demotes nobody but itself, and where
-    most voices are honest no number of liars convicts an honest one.
+    Who judges: any verifier of the target that the user allows, in an order drawn by lot in which address ranges
+    take turns. The first that finds nothing ends an audit: asking a second one each time would cost as much as
+    auditing twice as many texts, which finds more. The first that accuses makes it a poll, in which all are asked
+    until the rest cannot change what most of them say, by voices (`cosine_p2p.trust.voices`). So a lone voice
+    demotes nobody but itself, and where most voices are honest no number of liars convicts an honest one.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Auditing:
         self.standings = standings
         self._file = file
         self._chance = chance
+        self._transport: Transport | None = None
         self._links: Links | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +124,7 @@ class Auditing:
 
     def join(self, transport: Transport) -> None:
         """Audit over this transport from now on."""
+        self._transport = transport
         self._links = Links(transport)
 
     async def close(self) -> None:
@@ -170,22 +175,28 @@ class Auditing:
         fit = [peer for peer in judges if peer != claim.author and peer not in self.convicted]
         known = judges.get(claim.author)
         author = {claim.author} | (known.stages if known is not None else frozenset())
+        places = {peer: judge.place for peer, judge in judges.items()}
+        # Where all are in one range, as those of one institute, it tells nobody apart.
+        has_ranges = len({*places.values()}) > 1
 
-        def rank(peer: str) -> tuple[bool, bool, float]:
+        def rank(peer: str) -> tuple[bool, bool, bool]:
             # Those that failed lately may not answer; what they say counts like any other's word.
-            return not author.isdisjoint(judges[peer].stages | {peer}), peer in avoided, self._chance()
+            is_beside = has_ranges and known is not None and known.place == places[peer] != ""
+            return not author.isdisjoint(judges[peer].stages | {peer}), is_beside, peer in avoided
 
-        waiting = sorted(fit, key=rank)[:MAX_ASKED]
+        drawn = in_turns(sorted(fit, key=lambda _: self._chance()), places)
+        waiting = sorted(drawn, key=rank)[:MAX_ASKED]
         opinions: list[Opinion] = []
         for left, judge in zip(range(len(waiting) - 1, -1, -1), waiting, strict=True):
             answered = await self._ask(judge, claim)
             if answered is not None:
                 answer, verdict = answered
                 numerics = judges[judge].numerics
+                place = await self._place(judge, judges[judge].place) if has_ranges else ""
                 if numerics == claim.request.numerics:
-                    audit.evidence[index] = audit.evidence[index].stated(judge, answer)
+                    audit.evidence[index] = audit.evidence[index].stated(judge, answer, place=place)
                 is_accusation = accuses(verdict, claim.request, numerics=numerics)
-                opinions.append(Opinion(judge, is_accusation, frozenset(verdict.stages or ())))
+                opinions.append(Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place))
             if is_decided(Poll.of(opinions, author=author), left=left):
                 break
         state = state_of(Poll.of(opinions, author=author)) if waiting else AuditState.NO_AUDITOR
@@ -217,6 +228,14 @@ class Auditing:
             await audit.wait(wait_s)
             found += audit.evidence
         return tuple(found)
+
+    async def _place(self, judge: str, claimed: str) -> str:
+        """The address range where a judge was seen, or that it claims where nobody has seen it."""
+        assert self._transport is not None
+        with suppress(PeerLost):
+            if seen := await self._transport.address_of(judge):
+                return range_of(seen)
+        return claimed
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
         """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""

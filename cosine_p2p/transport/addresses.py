@@ -243,3 +243,8 @@ def range_of(maddr: str) -> str:
     if address.host_kind not in PREFIX_BITS or reach_of(address.host) is not Reach.PUBLIC:
         return ""
     return str(ip_network(f"{address.host}/{PREFIX_BITS[address.host_kind]}", strict=False))
+
+
+def claimed_range(maddrs: Iterable[str]) -> str:
+    """The network of the first public address among those that somebody names, "" where there is none."""
+    return next(filter(None, map(range_of, maddrs)), "")

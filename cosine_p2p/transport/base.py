@@ -40,6 +40,10 @@ class Transport(Protocol):
         """Open a stream. Raises `PeerLost` with the reason."""
         ...
 
+    async def address_of(self, peer_id: str) -> str:
+        """The multiaddr at the other end of the connection to a peer, as seen here; "" where none is known."""
+        ...
+
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Run `handler` for every stream a peer opens on `protocol`."""
         ...

@@ -79,6 +79,9 @@ class DelayedTransport:
         await asyncio.sleep(2 * self._one_way_s)
         return DelayedStream(await self._transport.dial(peer_id, protocol), self._one_way_s)
 
+    async def address_of(self, peer_id: str) -> str:
+        return await self._transport.address_of(peer_id)
+
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s))
 

@@ -22,10 +22,14 @@ MAX_FILE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An auditor's signed answer, an `Audited` message in base64."""
+    """An auditor's signed answer, an `Audited` message in base64.
+
+    `place` is the address range where whoever asked it has seen it, if that tells auditors apart.
+    """
 
     auditor: str
     answer: str
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,9 @@ class Evidence:
         """A claim that nobody has audited yet."""
         return cls(_written(claim))
 
-    def stated(self, auditor: str, answer: Audited) -> "Evidence":
+    def stated(self, auditor: str, answer: Audited, *, place: str = "") -> "Evidence":
         """The same with one more statement."""
-        return replace(self, statements=(*self.statements, Statement(auditor, _written(answer))))
+        return replace(self, statements=(*self.statements, Statement(auditor, _written(answer), place)))
 
     def open(self) -> OpenedEvidence:
         """Check each signature, and that each is another peer's. Raises `RemoteProtocolError`."""
@@ -70,7 +74,12 @@ class Evidence:
             verdicts.append(open_verdict(answer, auditor=statement.auditor, claim=claim))
         poll = Poll.of(
             [
-                Opinion(statement.auditor, accuses(verdict, claim.request), frozenset(verdict.stages or ()))
+                Opinion(
+                    statement.auditor,
+                    accuses(verdict, claim.request),
+                    frozenset(verdict.stages or ()),
+                    statement.place,
+                )
                 for statement, verdict in zip(self.statements, verdicts, strict=True)
             ],
             author={claim.author},
@@ -96,7 +105,7 @@ def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
         match value:
             case {"claim": str(claim), "statements": list(statements)}:
                 said = [
-                    Statement(each["auditor"], each["answer"])
+                    Statement(each["auditor"], each["answer"], str(each.get("place", "")))
                     for each in statements
                     if isinstance(each, dict)
                     and isinstance(each.get("auditor"), str)

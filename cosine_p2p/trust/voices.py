@@ -9,24 +9,38 @@ make them one. Here it costs them nothing: at worst the liar's own word is the o
 
 The set is built greedily, from the words that share something with fewest others, since finding a largest one may
 take as long as strangers like. Honest words share little, so they come before whoever names much.
+
+A key costs nothing, an address in another range does: judges that are seen in one /24 or /48 have one voice too.
+Where a peer is seen is worth more than where its record says that it is, which is for it to say; but somebody with
+many machines is in many ranges, and behind one relay all are in that of the relay.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one judge says of a text, and what its word rests on: the `stages` that computed for it."""
+    """What one judge says of a text, and what its word rests on: the `stages` that computed for it.
+
+    `place` is the address range of the judge, "" where that is not told apart.
+    """
 
     judge: str
     is_accusation: bool
     stages: frozenset[str] = frozenset()
+    place: str = ""
+
+    @property
+    def computers(self) -> frozenset[str]:
+        """The peers whose word it is, the judge itself among them: it may be a stage of another."""
+        return self.stages | {self.judge}
 
     @property
     def grounds(self) -> frozenset[str]:
-        """All of it, the judge itself among them: it may be a stage of another."""
-        return self.stages | {self.judge}
+        """All that it may share with others."""
+        return self.computers | {self.place} if self.place else self.computers
 
 
 def voices(words: Sequence[Collection[str]]) -> int:
@@ -60,5 +74,19 @@ class Poll:
         both that lies says the same in both, so that another part of either is wrong.
         """
         accusing = [one.grounds for one in opinions if one.is_accusation]
-        clearing = [one.grounds for one in opinions if not one.is_accusation and one.grounds.isdisjoint(author)]
+        clearing = [one.grounds for one in opinions if not one.is_accusation and one.computers.isdisjoint(author)]
         return cls(voices(accusing), voices(clearing))
+
+
+def in_turns(peers: Iterable[str], places: Mapping[str, str]) -> list[str]:
+    """Peers in the order given, but that no place has a second turn before each had its first.
+
+    All whose place is not known share one, so that nobody gains by hiding it.
+    """
+    turns = Counter[str]()
+    numbered = []
+    for peer in peers:
+        place = places.get(peer, "")
+        numbered.append((turns[place], peer))
+        turns[place] += 1
+    return [peer for _, peer in sorted(numbered, key=lambda each: each[0])]

@@ -109,6 +109,14 @@ class HivemindTransport:
         reader, writer = await running.daemon.open(peer_id, protocol, self.config.dial_timeout_s)
         return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
+    async def address_of(self, peer_id: str) -> str:
+        """Of a peer that a relay joins to us the relay's; "" too where the daemon does not tell in time."""
+        try:
+            connected = await (await self._up(peer_id)).daemon.connected_maddrs()
+        except (OSError, EOFError, TimeoutError, PeerLost):
+            return ""
+        return next((maddr for maddr in connected if maddr.endswith(f"/p2p/{peer_id}")), "")
+
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
         await (await self._up(maddr)).daemon.connect(maddr, self.config.dial_timeout_s)

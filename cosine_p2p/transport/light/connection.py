@@ -57,9 +57,10 @@ class Muxer(Yamux):
 
 
 class Connection:
-    """A connection to one peer. It lives as long as `run`."""
+    """A connection to one peer, at `maddr` if that is known. It lives as long as `run`."""
 
     def __init__(self, muxer: Muxer) -> None:
+        self.maddr = ""
         self._muxer = muxer
         self._scope = trio.CancelScope()
 

@@ -102,6 +102,11 @@ class LightHost:
 
         return await self._in_time(peer_id, work)
 
+    def address_of(self, peer_id: str) -> str:
+        """Where the connection to a peer leads, of one over a relay to the relay; "" where there is none."""
+        connection = self._live(peer_id)
+        return connection.maddr if connection is not None else ""
+
     async def _in_time(self, peer_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
         try:
             with trio.move_on_after(self._dial_timeout_s):
@@ -193,13 +198,17 @@ class LightHost:
                 if address not in self._given:
                     host = await self._permitted(address)
                 stream = await trio.open_tcp_stream(host, address.port)
+            at, port = stream.socket.getpeername()[:2]
+            maddr = f"/{'ip6' if ':' in at else 'ip4'}/{at.partition('%')[0]}/tcp/{port}"
             raw, cut = RawConnection(TrioTCPStream(stream), True), stream.socket.close
         else:
             # What lies below is the relay's connection, which others may use.
             raw, cut = await self._over_relay(address, address.relay), lambda: None
+            maddr = self.address_of(address.relay)
         try:
             connection = await secure(raw, self._noise, address.peer_id, cut)
             self._policy.note_peer(host)
+            connection.maddr = maddr
             return connection
         except BaseException:
             cut()

@@ -105,6 +105,12 @@ class LightTransport:
         self._streams.add(stream)
         return await self._config.gate.enter(stream)
 
+    async def address_of(self, peer_id: str) -> str:
+        async def look() -> str:
+            return self._host.address_of(peer_id)
+
+        return await self._in_time(peer_id, self._thread.call(look))
+
     async def reserve(self, peer_id: str) -> int:
         """The bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
         work = partial(self._host.reserve, peer_id, self._addresses(peer_id))

@@ -172,6 +172,9 @@ class WatchedTransport:
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         return await self.inner.dial(peer_id, protocol)
 
+    async def address_of(self, peer_id: str) -> str:
+        return await self.inner.address_of(peer_id)
+
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         await self.inner.serve(protocol, self.wire.watched(handler))
 

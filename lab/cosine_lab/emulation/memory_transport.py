@@ -136,7 +136,7 @@ class MemoryNetwork:
     then takes the round trip of its first packet and fails after `dial_timeout_s` if that has not returned.
     What a route holds back is delivered when the route lets it pass: streams are never cut. `is_reachable`
     says whether the first peer can open streams to the second, as it cannot through most home routers. A write
-    waits while `window_bytes` or more of a stream are unread.
+    waits while `window_bytes` or more of a stream are unread. Peers are seen at their `addresses`.
     """
 
     def __init__(
@@ -151,6 +151,7 @@ class MemoryNetwork:
         self.one_way_s = one_way_s
         self.window_bytes = window_bytes
         self.transports: dict[str, MemoryTransport] = {}
+        self.addresses: dict[str, str] = {}
         self._routes = routes
         self._is_reachable = is_reachable
         self._dial_timeout_s = dial_timeout_s
@@ -213,6 +214,9 @@ class MemoryTransport:
         self._streams.append(ours)
         other._accept(protocol, MemoryStream(self.peer_id, there, back))
         return await self._gate.enter(ours)
+
+    async def address_of(self, peer_id: str) -> str:
+        return self._network.addresses.get(peer_id, "")
 
     async def close(self) -> None:
         self.vanish()

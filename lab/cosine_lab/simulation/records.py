@@ -37,6 +37,7 @@ def record_of(
     coordinate: NetworkCoordinate | None,
     learns: bool = False,
     stages: tuple[str, ...] = (),
+    addresses: tuple[str, ...] = (),
 ) -> NodeRecord:
     """The record of a node as it is now."""
     return replace(
@@ -57,6 +58,7 @@ def record_of(
         coordinate=coordinate,
         learns=learns or None,
         stages=stages or None,
+        addresses=addresses,
     )
 
 

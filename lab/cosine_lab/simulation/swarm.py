@@ -407,6 +407,7 @@ class SimulatedSwarm:
             coordinate=coordinate,
             learns=identity.peer_id in self._learners,
             stages=stages,
+            addresses=tuple(filter(None, [self.network.addresses.get(identity.peer_id)])),
         )
         await self._directory_of(identity).announce(record, [TARGET])
 

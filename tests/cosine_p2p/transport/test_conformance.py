@@ -30,12 +30,15 @@ NOBODY: Final = Identity.from_seed(b"\x09" * 32).peer_id
 class Joined:
     """Our transport, and a peer that serves the protocols above, `one_way_s` away at least.
 
+    It is seen at an address that begins with `address`.
+
     `is_bounded` where a slow peer holds us up, `frees_writers` where closing the stream lets go of who is held up.
     """
 
     ours: Transport
     peer_id: str
     one_way_s: float = 0.0
+    address: str = ""
     is_bounded: bool = True
     frees_writers: bool = True
 
@@ -64,7 +67,8 @@ async def memory() -> AsyncIterator[Joined]:
     ours, theirs = network.join(OURS.peer_id), network.join("peer")
     for protocol, handler in HANDLERS.items():
         await theirs.serve(protocol, handler)
-    yield Joined(ours, theirs.peer_id, frees_writers=False)
+    network.addresses["peer"] = "/ip4/192.0.2.1/tcp/4001"
+    yield Joined(ours, theirs.peer_id, address="/ip4/192.0.2.1", frees_writers=False)
     await ours.close()
     await theirs.close()
 
@@ -72,7 +76,8 @@ async def memory() -> AsyncIterator[Joined]:
 @asynccontextmanager
 async def delayed() -> AsyncIterator[Joined]:
     async with memory() as near:
-        yield Joined(DelayedTransport(near.ours, ONE_WAY_S), near.peer_id, ONE_WAY_S, is_bounded=False)
+        far = DelayedTransport(near.ours, ONE_WAY_S)
+        yield Joined(far, near.peer_id, ONE_WAY_S, address=near.address, is_bounded=False)
 
 
 @asynccontextmanager
@@ -81,7 +86,7 @@ async def full() -> AsyncIterator[Joined]:
         theirs = await made.node()
         for protocol, handler in HANDLERS.items():
             await theirs.serve(protocol, handler)
-        yield Joined(await made.node(client_mode=True), theirs.peer_id)
+        yield Joined(await made.node(client_mode=True), theirs.peer_id, address="/ip4/127.0.0.1/tcp/")
 
 
 @asynccontextmanager
@@ -92,7 +97,7 @@ async def light() -> AsyncIterator[Joined]:
     async with serving(b"\x02" * 32) as server:
         ours = await LightTransport.start(LightConfig(identity=OURS, initial_peers=(server.maddr,)))
         try:
-            yield Joined(ours, server.peer_id)
+            yield Joined(ours, server.peer_id, address="/ip4/127.0.0.1/tcp/")
         finally:
             await ours.close()
 
@@ -158,6 +163,16 @@ def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(p
         assert stream.peer_id == joined.peer_id
         assert await read_exactly(stream, len(joined.ours.peer_id)) == joined.ours.peer_id.encode()
         assert [await stream.read(), await stream.read()] == [b"", b""]
+
+    played(play)
+
+
+def test_where_a_peer_is_is_what_was_seen(played: Played) -> None:
+    async def play(joined: Joined) -> None:
+        stream = await joined.ours.dial(joined.peer_id, ECHO)
+        assert (await joined.ours.address_of(joined.peer_id)).startswith(joined.address)
+        assert await joined.ours.address_of(NOBODY) == ""
+        stream.close()
 
     played(play)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.trust.audit_rule import AuditState, is_decided, state_of
-from cosine_p2p.trust.voices import Opinion, Poll, voices
+from cosine_p2p.trust.voices import Opinion, Poll, in_turns, voices
 
 STAGES = [f"stage {number}" for number in range(6)]
 
@@ -73,6 +73,27 @@ def test_who_names_the_stages_of_all_honest_heads_does_not_make_them_one(heads: 
 def test_an_author_that_names_stages_of_others_silences_no_accuser(said: list[Opinion], named: set[str]) -> None:
     with_names, without = Poll.of(said, author={"author", *named}), Poll.of(said, author={"author"})
     assert with_names.accusing == without.accusing and with_names.clearing <= without.clearing
+
+
+def test_judges_of_one_address_range_have_one_voice() -> None:
+    many = [Opinion(f"judge {number}", True, place="203.0.113.0/24") for number in range(30)]
+    assert Poll.of(many).accusing == 1
+    # Where ranges do not tell them apart each has its own.
+    assert Poll.of([Opinion(one.judge, True) for one in many]).accusing == 30
+    # Somebody of the author's range may clear it: many have one provider.
+    assert Poll.of([Opinion("judge", False, place="203.0.113.0/24")], author={"author"}).clearing == 1
+
+
+@given(st.lists(st.integers(0, 4), max_size=30))
+def test_no_address_range_has_a_second_turn_before_each_had_its_first(ranges: list[int]) -> None:
+    places = {f"peer {number}": f"range {place}" if place else "" for number, place in enumerate(ranges)}
+    drawn = in_turns(places, places)
+    assert sorted(drawn) == sorted(places)
+    first = {places[peer] for peer in drawn[: len(set(ranges))]}
+    assert len(first) == len(set(ranges))
+    # Of one range those come first that were drawn first.
+    for place in first:
+        assert [peer for peer in drawn if places[peer] == place] == [p for p in places if places[p] == place]
 
 
 def test_one_stage_under_two_heads_convicts_nobody() -> None:
