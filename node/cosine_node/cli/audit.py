@@ -1,16 +1,17 @@
-"""`cosine-node audit`: have a stored text judged by other verifiers, or check stored evidence by its signatures."""
+"""`cosine-node audit`: have a stored text judged by other verifiers or by this machine, or check evidence."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_node.cli.options import DEFAULT_TARGET, ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
 from cosine_node.terminal.waiting import WaitingLine, telling_stages
@@ -18,7 +19,8 @@ from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
-from cosine_protocol.errors import RemoteProtocolError, UsageError
+from cosine_protocol.errors import CosineError, RemoteProtocolError, UsageError
+from cosine_protocol.messages import AuditVerdict
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Join, Swarm
@@ -37,25 +39,34 @@ WORDS: Final[Mapping[AuditState, str]] = {
     AuditState.CONVICTED: "most of its judges accuse",
 }
 """What signatures prove: who says what. Anybody may judge, and who is believed is for the reader to say."""
+OWN_WORDS: Final[Mapping[AuditState, str]] = {
+    AuditState.PASSED: "this machine would have written the same",
+    AuditState.CONVICTED: "this machine would have written something else",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPiece:
-    """One part of a text as a verifier signed it, and what others found; `problem` says why it proves nothing."""
+    """One part of a text as a verifier signed it, and what others found; `problem` says why it proves nothing.
+
+    Where it `is_own_word` this machine found it with the target's weights.
+    """
 
     author: str
     tokens: int
     state: str
     said: tuple[str, ...] = ()
     problem: str = ""
+    is_own_word: bool = False
 
     def sentence(self) -> str:
         """It for people."""
         if self.problem:
             return f"This proves nothing: {self.problem}."
         told = "".join(f"; {each}" for each in self.said)
+        words = OWN_WORDS if self.is_own_word else WORDS
         return (
-            f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {WORDS[AuditState(self.state)]}{told}."
+            f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {words[AuditState(self.state)]}{told}."
         )
 
 
@@ -72,14 +83,27 @@ def audit(
     offline: Annotated[
         bool, typer.Option("--offline", metavar="", help="Ask nobody: check signatures and what was found before.")
     ] = False,
+    local: Annotated[
+        bool,
+        typer.Option("--local", metavar="", help="Ask nobody: judge with the target's weights here."),
+    ] = False,
+    model: Annotated[
+        str,
+        typer.Option("--model", metavar="MODEL", help="The weights for `--local`, named as for `join`."),
+    ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Have a text judged by verifiers other than its own, or check the evidence against one."""
+    """Have a text judged by verifiers other than its own or by this machine, or check the evidence against one."""
+    if local and offline:
+        raise UsageError("--local judges the text anew and --offline does not: give one of them.")
     pieces = read_evidence(file)
-    if not offline:
-        join = joining_once(several(initial_peers), Access.of(options))
-        pieces = run_interruptibly(_judged(pieces, join, options["trust"]))
-    checked = [check(piece) for piece in pieces]
+    if local:
+        checked = run_interruptibly(_judged_here(pieces, model))
+    else:
+        if not offline:
+            join = joining_once(several(initial_peers), Access.of(options))
+            pieces = run_interruptibly(_judged(pieces, join, options["trust"]))
+        checked = [check(piece) for piece in pieces]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
         sys.stdout.write(json.dumps(written) + "\n")
@@ -123,11 +147,67 @@ def check(piece: Evidence) -> CheckedPiece:
         return CheckedPiece("", 0, AuditState.UNANSWERED, problem=str(error))
     said = [
         f"{short_peer_id(statement.auditor)} {'accuses' if accuses(verdict, opened.claim.request) else 'agrees'}: "
-        f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
-        + ("" if verdict.widest_gap is None else f", log-probabilities off by {verdict.widest_gap:.2g} at most")
+        f"{_counted(verdict)}"
         for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
     ]
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
+
+
+def _counted(verdict: AuditVerdict) -> str:
+    """What a verdict has counted, for people."""
+    counts = f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
+    if verdict.widest_gap is None:
+        return counts
+    return f"{counts}, log-probabilities off by {verdict.widest_gap:.2g} at most"
+
+
+async def _judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
+    """What this machine finds of each piece. Raises as `judged_here`."""
+    line = WaitingLine(sys.stderr)
+    try:
+        async with telling_stages(line, lambda: f"Reading the text with {model}"):
+            return await asyncio.to_thread(judged_here, pieces, model)
+    finally:
+        line.end()
+
+
+def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
+    """What the target's weights on this machine say of each piece, by the code by which verifiers audit. Blocks.
+
+    Raises `UsageError` where the model is not to be had, or another one than these texts are of.
+    """
+    from cosine_node.engine.constraints.grammars import Grammars
+    from cosine_node.engine.paged import PagedEngine
+    from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
+    from cosine_node.verifier.admission import VerifierConfig
+    from cosine_node.verifier.replay import verdict_on
+
+    checked = [check(piece) for piece in pieces]
+    claims = {index: piece.open().claim for index, piece in enumerate(pieces) if not checked[index].problem}
+    if not claims:
+        return checked
+    folder = fetch_folder(model)
+    facts = read_names(model, model, folder).facts
+    config = VerifierConfig(target_digest=facts.digest(), tokenizer_digest=facts.tokenizer_digest)
+    wanted = {claim.request.target_digest for claim in claims.values()}
+    if config.target_digest not in wanted:
+        raise UsageError(
+            f"{model} is not the target of this text, {wanted.pop().hex()}: name the target's weights with --model."
+        )
+    engine = load_weights(ModelSource(model=model, target=model), folder, folder)
+    if isinstance(engine, PagedEngine):
+        engine.grammars = Grammars.of(folder, waits=True)
+    for index, claim in claims.items():
+        try:
+            verdict = verdict_on(claim, engine, config)
+        except CosineError as error:
+            checked[index] = replace(checked[index], problem=f"this machine cannot judge it, {error}")
+            continue
+        is_wrong = accuses(verdict, claim.request, numerics=engine.numerics)
+        state = AuditState.CONVICTED if is_wrong else AuditState.PASSED
+        said = (f"{_counted(verdict)}, in {engine.numerics}",)
+        checked[index] = replace(checked[index], state=state, said=said, is_own_word=True)
+    return checked
 
 
 async def _judged(pieces: Sequence[Evidence], join: "Join", trust: Sequence[str]) -> tuple[Evidence, ...]:

@@ -143,8 +143,12 @@ class AuditedStream(ServedRequest):
 
     def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> m.Audited:
         """The signed verdict, with the peer ids of the stages that computed it, of a long chain the first."""
+        return sign_verdict(auditor, self.verdict(stages), number=self.number, d_0=self.d_0)
+
+    def verdict(self, stages: Sequence[str] = ()) -> m.AuditVerdict:
+        """What was found."""
         first_ones = (self.different + self.near_ties)[:MAX_AUDIT_FINDINGS]
-        verdict = m.AuditVerdict(
+        return m.AuditVerdict(
             author=self.claim.author,
             first=self.own_from,
             tokens=len(self.output),
@@ -157,7 +161,6 @@ class AuditedStream(ServedRequest):
             mean_gap=math.fsum(gap.of_token for gap in self.gaps) / len(self.gaps) if self.gaps else None,
             stages=tuple(stages[:MAX_NAMED_STAGES]) or None,
         )
-        return sign_verdict(auditor, verdict, number=self.number, d_0=self.d_0)
 
 
 def gap_of(choice: Choice, committed: int) -> float:

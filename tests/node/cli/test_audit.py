@@ -1,21 +1,30 @@
 """`cosine-node audit`: what it reads, what it tells of stored evidence, and whom it asks about a stored text."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.experiments.decoding import decoded
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_node import zoo
 from cosine_node.cli.audit import check, judged
+from cosine_node.models.model import read_names
 from cosine_node.terminal.printing import json_safe
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
+from cosine_protocol.request import Request, Sampling
+from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.node.cli.conftest import Run
+from tests.node.engine.staged import whole_engine
+from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 
@@ -45,6 +54,56 @@ def test_without_a_file_it_reads_what_is_kept_here(
     EvidenceFile().add(piece_of(3, 3))
     told = run("audit", "--offline")
     assert (told.code, "most of its judges accuse" in told.out) == (0, True)
+
+
+def signed_text(change: Callable[[list[int]], None] = lambda tokens: None, **fields: Any) -> Evidence:
+    """A text of the embedded target as a verifier signs it, with a change that its author made."""
+    folder = zoo.location("target")
+    facts = read_names("zoo:target", "zoo:target", folder).facts
+    engine = whole_engine(folder, pool_tokens=512)
+    asked = Request(
+        target_digest=facts.digest(),
+        tokenizer_digest=facts.tokenizer_digest,
+        numerics=engine.numerics,
+        prompt=(5, 6, 7, 8),
+        sampling=Sampling(temperature=1.0, seed=3),
+        eos=(),
+        client=identity_of(8).peer_id,
+        nonce=bytes(16),
+        max_new_tokens=24,
+    )
+    request = replace(asked, **fields)
+    [text] = decoded(engine, [asked.prompt], [24], at_once=1, samplings=[asked.sampling])
+    tokens = list(text.tokens)
+    change(tokens)
+    return Evidence.of(claim_of(request, tokens))
+
+
+def test_a_machine_with_the_weights_judges_by_itself(run: Run, tmp_path: Path) -> None:
+    told = run("audit", written(tmp_path, signed_text()), "--local")
+    assert (told.code, "this machine would have written the same; 24 equal" in told.out) == (0, True)
+
+    def lie(tokens: list[int]) -> None:
+        tokens[12] = (tokens[12] + 1) % 500
+
+    told = run("audit", written(tmp_path, signed_text(lie)), "--local", "--model", "zoo:target", "--json")
+    [checked] = json.loads(told.out)["checked"]
+    assert (told.code, checked["state"], checked["is_own_word"]) == (1, "convicted", True)
+
+
+def test_a_machine_without_the_weights_says_which_are_wanted(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path, signed_text(target_digest=bytes(32)))
+    told = run("audit", file, "--local")
+    assert (told.code, f"zoo:target is not the target of this text, {bytes(32).hex()}" in told.err) == (2, True)
+    told = run("audit", file, "--local", "--model", str(tmp_path / "nowhere"))
+    assert (told.code, "nowhere" in told.err) == (2, True)
+    told = run("audit", file, "--local", "--offline")
+    assert (told.code, "give one of them" in told.err) == (2, True)
+
+
+def test_what_is_forged_is_not_replayed(run: Run, tmp_path: Path) -> None:
+    told = run("audit", written(tmp_path, FORGERIES["about another text"]), "--local")
+    assert (told.code, "proves nothing" in told.out) == (1, True)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"text": "a"}', '{"audit": null}', '{"audit": {"evidence": [1]}}'])

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosine_node.engine.base import Engine
-from cosine_node.verifier.audits import AuditedStream
+from cosine_node.verifier import replay
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.request import KvState, VerifierRequest
-from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
 from cosine_protocol.request import Request
-from cosine_protocol.statements import open_verdict, sign_transcript
+from cosine_protocol.statements import sign_transcript
 from tests.node.peers import SERVER
 
 
@@ -48,37 +48,7 @@ def claim_of(
     return AskAudit(number, request, tuple(tokens), author.peer_id, sign_transcript(author, transcript, d_0=d_0))
 
 
-def audited_stream(engine: Engine, claim: AskAudit, *, first: int = 0) -> AuditedStream:
-    """A claim as a verifier begins to replay it."""
-    request = claim.request
-    sequence = engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-    return AuditedStream(
-        NoChannel(request.client),
-        claim.number,
-        request,
-        KvState(sequence),
-        list(claim.tokens),
-        near_tie=rounding_of(engine.numerics).near_tie,
-        claim=claim,
-        own_from=first,
-    )
-
-
-def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
-    """One pass over at most so many tokens."""
-    row = stream.prefill_row(tokens)
-    [result] = engine.forward([row])
-    assert result.error is None
-    engine.keep(row.sequence, row.nodes)
-    stream.compare(result.choices)
-    stream.note_fed(len(row.tokens))
-
-
 def verdict_on(engine: Engine, request: Request, tokens: Sequence[int]) -> AuditVerdict:
     """The verdict of a verifier with this engine about a stream."""
-    claim = claim_of(request, tokens)
-    stream = audited_stream(engine, claim)
-    while not stream.is_compared:
-        feed(engine, stream, 512)
-    engine.release(stream.kv.sequence)
-    return open_verdict(stream.answer(SERVER), auditor=SERVER.peer_id, claim=claim)
+    config = VerifierConfig(target_digest=request.target_digest, tokenizer_digest=request.tokenizer_digest)
+    return replay.verdict_on(claim_of(request, tokens), engine, config)

@@ -13,6 +13,7 @@ from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_places import MAX_WAITING
 from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S, gap_of
+from cosine_node.verifier.replay import feed, stream_of
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol import messages as m
@@ -23,7 +24,7 @@ from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request, Sampling
 from cosine_protocol.statements import open_verdict
 from tests.node.peers import FLAT, SERVER, Bench, Caller, expected_output, played, request_of
-from tests.node.verifier.replaying import audited_stream, claim_of, feed
+from tests.node.verifier.replaying import claim_of
 from tests.node.verifier.test_service import play, refusal
 
 TOKENS = 70
@@ -36,7 +37,7 @@ def replayed(
     """The verdict about a stream that `SERVER` signed, fed at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
     claim = claim_of(request, tokens, first=first)
-    stream = audited_stream(engine, claim, first=first)
+    stream = stream_of(engine, claim, first=first)
     while not stream.is_compared:
         before = engine.live_tokens
         feed(engine, stream, chunk)

@@ -1,0 +1,66 @@
+"""One stream replayed by whoever has the target's weights: the verdict of an auditor that asks nobody."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.engine.base import Engine
+from cosine_node.verifier.admission import VerifierConfig, check_claim
+from cosine_node.verifier.audits import AuditedStream
+from cosine_node.verifier.request import KvState
+from cosine_p2p.trust.audit_rule import rounding_of
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.messages import AskAudit, AuditVerdict, Message
+
+PASS_TOKENS: Final = 512
+"""A choice: so much of a prompt is fed in one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """The client of a replay, which is told nothing."""
+
+    peer_id: str
+
+    def post(self, message: Message) -> bool:
+        return False
+
+
+def stream_of(engine: Engine, claim: AskAudit, *, first: int) -> AuditedStream:
+    """A claim about the positions from `first` on, before its first pass."""
+    request = claim.request
+    return AuditedStream(
+        Nobody(request.client),
+        claim.number,
+        request,
+        KvState(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
+        list(claim.tokens),
+        near_tie=rounding_of(engine.numerics).near_tie,
+        claim=claim,
+        own_from=first,
+    )
+
+
+def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
+    """One pass over at most so many tokens of a stream. Raises the error of its row."""
+    row = stream.prefill_row(tokens)
+    [result] = engine.forward([row])
+    if result.error is not None:
+        raise result.error
+    engine.keep(row.sequence, row.nodes)
+    stream.compare(result.choices, result.likelihoods)
+    stream.note_fed(len(row.tokens))
+
+
+def verdict_on(claim: AskAudit, engine: Engine, config: VerifierConfig) -> AuditVerdict:
+    """The verdict on a claim. Raises `PeerError` where this engine cannot judge it, and the error of a pass."""
+    transcript = check_claim(claim, engine=engine, config=config)
+    needed, room = len(claim.request.prompt) + len(claim.tokens), engine.free_tokens
+    if needed > room:
+        raise PeerError(ErrorCode.OUT_OF_MEMORY, f"the text needs room for {needed} tokens, and there is {room}")
+    stream = stream_of(engine, claim, first=transcript.first)
+    try:
+        while not stream.is_compared:
+            feed(engine, stream, PASS_TOKENS)
+    finally:
+        engine.release(stream.kv.sequence)
+    return stream.verdict()
