@@ -17,9 +17,10 @@ LOG = logging.getLogger(__name__)
 REUSE_S: Final = 2.0
 """Short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
 as two passes of a small target (measured)."""
-KEEP_S: Final = 30.0
-"""So long a request begins with what an older look-up found, while the next one is under way. Where peers
-are 20 ms away a look-up takes 0.2 to 0.3 s, a fifth of a short answer of a small model (measured)."""
+KEEP_S: Final = 120.0
+"""So long a request begins with what an older look-up found, while the next one is under way: whoever reads an
+answer before the next question takes a minute or two, and records live for five. Where peers are 20 ms away a
+look-up takes 0.2 to 0.3 s, a fifth of a short answer of a small model (measured)."""
 PAUSES_S: Final = (0.5, 1.5)
 """A DHT may take a moment to show a node that has just joined."""
 MAX_FINDS: Final = 64
@@ -40,7 +41,8 @@ class RecentFinds:
     """Looks nodes up in a directory, unless that was done lately and no link was lost since.
 
     What is older than `reuse_s` but not than `KEEP_S` is used once more, and looked up again meanwhile; with a
-    `reuse_s` of 0 everything is looked up. `clock` gives seconds. What found nobody is not kept.
+    `reuse_s` of 0 everything is looked up. `clock` gives seconds. What found nobody is
+    kept of drafters alone: a request does without them, and waits for a verifier.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class RecentFinds:
         lost_links = self._links.lost_links
         records = await self._directory.find(role, target, wanted=wanted)
         self._finds.pop(key)
-        if records:
+        if records or role is Role.DRAFTER:
             now_s = self._clock()
             self._finds.note(key, _Find(records, now_s, lost_links), now_s)
         return records

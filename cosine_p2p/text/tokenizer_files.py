@@ -7,8 +7,11 @@ import os
 import re
 import secrets
 import shutil
+import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -40,6 +43,10 @@ MAX_TEMPLATES: Final = 16
 _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
 ANSWER_TIMEOUT_S: Final = 10.0
 """A piece is at most `MAX_CHUNK_BYTES`."""
+MAX_ASKED_PIECES: Final = 15
+"""Of the largest pieces 3.75 MiB, which a channel queues; asked for one by one each would take a round trip."""
+FORESEEN_OFFSETS: Final = (limits.MAX_CHUNK_BYTES, 2 * limits.MAX_CHUNK_BYTES)
+"""As many as are left of those that may be asked for at once, beside the first piece of each file."""
 FETCH_S: Final = 20.0
 """The time for all files, beside that for their bytes."""
 READ_FACTOR: Final = 16.0
@@ -210,45 +217,57 @@ async def fetch_tokenizer_files(
 
 
 class _Fetch:
-    """One fetch: asks for every known name, piece after piece, within one budget of bytes."""
+    """One fetch, within one budget of bytes: each piece is asked for as soon as it is known of."""
 
     def __init__(self, channel: Channel, digest: bytes) -> None:
         self._channel = channel
         self._digest = digest
-        self._number = 0
+        self._numbers = count(1)
         self._began_s = asyncio.get_running_loop().time()
         self._received_bytes = 0
         self._bytes_left = limits.MAX_FILE_BYTES
 
     async def all_files(self) -> TokenizerFiles:
-        files = {name: await self._file(name) for name in NAMES}
-        templates = (await self._file(TEMPLATE_FOLDER)).decode("ascii", "replace").splitlines()
+        files = await self._read([*NAMES, TEMPLATE_FOLDER])
+        templates = files.pop(TEMPLATE_FOLDER).decode("ascii", "replace").splitlines()
         if len(templates) > MAX_TEMPLATES or not all(map(_TEMPLATE.fullmatch, templates)):
             raise RemoteProtocolError(f"{self._channel.peer_id} sent names of chat templates that are none")
-        return TokenizerFiles(files | {name: await self._file(name) for name in templates})
+        return TokenizerFiles(files | await self._read(templates))
 
-    async def _file(self, name: str) -> bytes:
-        """A file's content, empty if the peer does not have it."""
-        data = bytearray()
-        total_bytes: int | None = None
-        while total_bytes is None or len(data) < total_bytes:
-            piece = await self._ask(name, len(data))
-            if total_bytes is None:
-                total_bytes = piece.total_bytes
-                self._bytes_left -= total_bytes
-            if self._bytes_left < 0:
-                raise RemoteProtocolError(f"{self._channel.peer_id} has more tokenizer files than allowed")
+    async def _read(self, names: Sequence[str]) -> dict[str, bytes]:
+        """The files' contents, empty if the peer does not have them."""
+        waiting = deque((name, 0) for name in names)
+        if TOKENIZER in names:
+            # Nearly always longer than one piece: further ones are asked for before it is known.
+            waiting.extend((TOKENIZER, offset) for offset in FORESEEN_OFFSETS)
+        asked: deque[tuple[int, str, int]] = deque()
+        files: dict[str, bytearray] = {name: bytearray() for name in names}
+        sizes_bytes: dict[str, int] = {}
+        while waiting or asked:
+            while waiting and len(asked) < MAX_ASKED_PIECES:
+                name, offset = waiting.popleft()
+                asked.append((next(self._numbers), name, offset))
+                self._channel.post(AskFile(asked[-1][0], self._digest, name, offset, compresses=True))
+            number, name, offset = asked.popleft()
+            piece = await self._receive(number)
+            if offset == 0:
+                sizes_bytes[name] = piece.total_bytes
+                self._bytes_left -= piece.total_bytes
+                if self._bytes_left < 0:
+                    raise RemoteProtocolError(f"{self._channel.peer_id} has more tokenizer files than allowed")
+                more = range(limits.MAX_CHUNK_BYTES, piece.total_bytes, limits.MAX_CHUNK_BYTES)
+                foreseen = FORESEEN_OFFSETS if name == TOKENIZER else ()
+                waiting.extend((name, later) for later in more if later not in foreseen)
             # Only the last piece may be short, else a peer could draw the fetch out for ever.
-            due_bytes = min(total_bytes - len(data), limits.MAX_CHUNK_BYTES)
-            if (piece.total_bytes, len(piece.data)) != (total_bytes, due_bytes):
+            due_bytes = max(0, min(sizes_bytes[name] - offset, limits.MAX_CHUNK_BYTES))
+            data = expanded(piece, most_bytes=due_bytes)
+            if piece.total_bytes != sizes_bytes[name] or data is None or len(data) != due_bytes:
                 raise RemoteProtocolError(f"{self._channel.peer_id} sent pieces of {name} that do not fit")
-            data += piece.data
+            files[name] += data
             self._received_bytes += len(piece.data)
-        return bytes(data)
+        return {name: bytes(data) for name, data in files.items()}
 
-    async def _ask(self, name: str, offset: int) -> FilePiece:
-        self._number += 1
-        self._channel.post(AskFile(self._number, self._digest, name, offset))
+    async def _receive(self, number: int) -> FilePiece:
         try:
             latest_s = self._began_s + FETCH_S + self._received_bytes / LEAST_BYTES_PER_S
             async with asyncio.timeout(min(ANSWER_TIMEOUT_S, latest_s - asyncio.get_running_loop().time())):
@@ -257,9 +276,21 @@ class _Fetch:
             raise PeerLost(self._channel.peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
         if isinstance(answer, m.Error):
             raise PeerError(answer.code, answer.message, answer.retry_after_s)
-        if not isinstance(answer, FilePiece) or answer.number != self._number:
+        if not isinstance(answer, FilePiece) or answer.number != number:
             raise RemoteProtocolError(f"{self._channel.peer_id} did not answer what was asked")
         return answer
+
+
+def expanded(piece: FilePiece, *, most_bytes: int) -> bytes | None:
+    """The bytes of a piece; None where they are more than so many, or damaged."""
+    if not piece.is_compressed:
+        return piece.data
+    expansion = zlib.decompressobj()
+    try:
+        data = expansion.decompress(piece.data, most_bytes + 1)
+    except zlib.error:
+        return None
+    return data if expansion.eof and not expansion.unused_data and len(data) <= most_bytes else None
 
 
 def parse_digest(text: str) -> bytes:

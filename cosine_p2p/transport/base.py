@@ -11,7 +11,10 @@ class Stream(Protocol):
     def peer_id(self) -> str: ...
 
     async def read(self) -> bytes:
-        """Some bytes, or `b""` once the peer has ended the stream or is gone."""
+        """Some bytes, or `b""` once the peer has ended the stream or is gone.
+
+        Raises `PeerLost` where only now is known that the peer does not serve the protocol.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
@@ -37,7 +40,7 @@ class Transport(Protocol):
     def peer_id(self) -> str: ...
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream. Raises `PeerLost` with the reason."""
+        """Open a stream. Raises `PeerLost` with the reason, if that is known without a round trip."""
         ...
 
     async def address_of(self, peer_id: str) -> str:

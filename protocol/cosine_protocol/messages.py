@@ -543,21 +543,26 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class AskFile:
-    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
+    """Discover: a piece of a tokenizer file of the target with this tokenizer digest. It may come compressed."""
 
     number: Number
     tokenizer_digest: ContentDigest
     name: Name
     offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+    compresses: Annotated[bool | None, Added(Flag())] = None
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
+    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there.
+
+    Those bytes may be compressed, as zlib does (RFC 1950); `total_bytes` counts what they stand for.
+    """
 
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
     data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
+    is_compressed: Annotated[bool | None, Added(Flag())] = None
 
 
 @dataclass(frozen=True, slots=True)

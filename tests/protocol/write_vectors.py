@@ -6,6 +6,7 @@ Run it only for a deliberate change of the protocol; `test_vectors` checks the f
 import hashlib
 import math
 import struct
+import zlib
 from dataclasses import replace
 from itertools import product
 from typing import Any, Final
@@ -219,7 +220,9 @@ def _other_messages() -> list[m.Message]:
         m.AskRecords(NUMBER, KEY),
         m.Records(NUMBER, (SEALED,)),
         m.AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
+        m.AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144, compresses=True),
         m.FilePiece(NUMBER, 262_150, b"ending"),
+        m.FilePiece(NUMBER, 262_150, zlib.compress(b"ending", 0), is_compressed=True),
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
         m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),

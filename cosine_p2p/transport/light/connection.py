@@ -13,14 +13,15 @@ from cosine_p2p.transport.light.library import (
     NoiseTransport,
     RawConnection,
     RawConnError,
+    Reader,
     Yamux,
-    YamuxStream,
     encode_delim,
     read_varint_prefixed_bytes_limited,
 )
 
 logger = logging.getLogger(__name__)
 
+_MULTISTREAM: Final = "/multistream/1.0.0"
 MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE
 """Bounds memory for all streams of a connection: two full windows of yamux."""
 WRITE_TIMEOUT_S: Final = 10.0
@@ -33,6 +34,72 @@ class Unreachable(Exception):
 
 class NotServed(Unreachable):
     """The peer answers, but does not speak the protocol."""
+
+
+FRESH_S: Final = 3.0
+"""A connection that was heard so lately is alive; on others a stream counts once the peer has answered. Peers send
+heartbeats more often."""
+
+WRITES_WITHIN_S: Final = 0.005
+"""Who opens a stream to write does so at once; the proposal of one who reads first leaves so much later."""
+
+
+class Proposed(Reader):
+    """A stream on which a protocol is proposed; what is written goes before the peer's answer.
+
+    multistream-select 1.0.0 asks for no more: who serves the protocol finds the bytes behind its name. So neither
+    connection nor stream takes a round trip for names. The proposal goes with what is written first, since a new
+    connection may send no more than ten packets before it hears of the first (RFC 6928). `heard_at_s` is when
+    something came last, in trio's time.
+    """
+
+    def __init__(self, below: Any, protocol: str) -> None:
+        self._below = below
+        self._protocol = protocol
+        self._has_begun = trio.Event()
+        self._is_agreed = False
+        self.heard_at_s = trio.current_time()
+
+    async def propose(self) -> None:
+        """Propose it now. Raises what py-libp2p raises for a broken stream."""
+        await self.write(b"")
+
+    async def agree(self) -> None:
+        """Wait for the answer, unless it has come. Raises `NotServed`, and what py-libp2p raises as above."""
+        if self._is_agreed:
+            return
+        with trio.move_on_after(WRITES_WITHIN_S):
+            await self._has_begun.wait()
+        if not self._has_begun.is_set():
+            await self.propose()
+        for line in (_MULTISTREAM, self._protocol):
+            try:
+                # The names of protocols are far shorter.
+                answer = await read_varint_prefixed_bytes_limited(self._below, 1024)
+            except ValueError:
+                answer = b""
+            if answer != f"{line}\n".encode():
+                raise NotServed(f"it does not serve {self._protocol}")
+        self._is_agreed = True
+
+    async def read(self, n: int | None = None) -> bytes:
+        """At most `n` bytes, as py-libp2p reads. Raises as `agree`."""
+        await self.agree()
+        data: bytes = await self._below.read(n)
+        self.heard_at_s = trio.current_time()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        if not self._has_begun.is_set():
+            self._has_begun.set()
+            data = b"".join(encode_delim(line.encode()) for line in (_MULTISTREAM, self._protocol)) + data
+        await self._below.write(data)
+
+    async def close(self) -> None:
+        await self._below.close()
+
+    async def reset(self) -> None:
+        await self._below.reset()
 
 
 class Muxer(Yamux):
@@ -59,9 +126,10 @@ class Muxer(Yamux):
 class Connection:
     """A connection to one peer, at `maddr` if that is known. It lives as long as `run`."""
 
-    def __init__(self, muxer: Muxer) -> None:
+    def __init__(self, muxer: Muxer, secured: Proposed) -> None:
         self.maddr = ""
         self._muxer = muxer
+        self._secured = secured
         self._scope = trio.CancelScope()
 
     @property
@@ -93,20 +161,26 @@ class Connection:
         self._muxer.cut()
         self._scope.cancel()
 
-    async def open(self, protocol: str) -> YamuxStream:
-        """A new stream. Raises `NotServed`, and `Unreachable` if the connection breaks."""
+    async def open(self, protocol: str) -> Proposed:
+        """A new stream, whose first read may raise `NotServed`; that is raised here where nothing was heard lately.
+
+        Raises `Unreachable` if the connection breaks.
+        """
         try:
             await self._muxer.event_started.wait()
             stream = await self._muxer.open_stream()
             try:
-                await negotiate(stream, protocol)
+                proposed = Proposed(stream, protocol)
+                if trio.current_time() - self._secured.heard_at_s > FRESH_S:
+                    await proposed.propose()
+                    await proposed.agree()
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await stream.reset()
                 raise
-        except (BaseLibp2pError, ValueError) as error:
+        except BaseLibp2pError as error:
             raise Unreachable(f"the connection broke ({type(error).__name__})") from error
-        return stream
+        return proposed
 
     async def _refuse_all(self) -> None:
         """Nobody opens streams to a client."""
@@ -117,29 +191,20 @@ class Connection:
             return
 
 
-async def secure(raw: RawConnection, noise: NoiseTransport, peer_id: str, cut: Callable[[], None]) -> Connection:
+async def secure(
+    raw: RawConnection | Proposed, noise: NoiseTransport, peer_id: str, cut: Callable[[], None]
+) -> Connection:
     """Shake hands; `cut` ends what lies below at once.
 
     Raises `Unreachable` if another peer answers, and whatever py-libp2p makes of a handshake that fails.
     """
     peer = ID.from_string(peer_id)
-    await negotiate(raw, "/noise")
-    secured = await noise.secure_outbound(raw, peer)
-    if secured.get_remote_peer() != peer:
+    # Of py-libp2p's kind of connection the handshake only reads and writes.
+    opened: Any = Proposed(raw, "/noise")
+    shaken = await noise.secure_outbound(opened, peer)
+    if shaken.get_remote_peer() != peer:
         raise Unreachable("another peer answers")
-    await negotiate(secured, "/yamux/1.0.0")
-    return Connection(Muxer(secured, peer, cut))
-
-
-async def negotiate(stream: Any, protocol: str) -> None:
-    """Agree on a protocol (multistream-select 1.0.0), in one round trip where py-libp2p takes two.
-
-    Raises `NotServed`, and what py-libp2p raises for a broken stream.
-    """
-    lines = ("/multistream/1.0.0", protocol)
-    await stream.write(b"".join(encode_delim(line.encode()) for line in lines))
-    for line in lines:
-        # The names of protocols are far shorter.
-        answer = await read_varint_prefixed_bytes_limited(stream, 1024)
-        if answer != f"{line}\n".encode():
-            raise NotServed(f"it does not serve {protocol}")
+    secured = Proposed(shaken, "/yamux/1.0.0")
+    # A peer waits for it, even where no stream follows.
+    await secured.propose()
+    return Connection(Muxer(secured, peer, cut), secured)

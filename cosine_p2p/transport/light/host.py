@@ -16,18 +16,16 @@ from weakref import WeakValueDictionary
 import trio
 
 from cosine_p2p.transport.addresses import Address, DialPolicy
-from cosine_p2p.transport.light.connection import Connection, NotServed, Unreachable, secure
+from cosine_p2p.transport.light.connection import Connection, NotServed, Proposed, Unreachable, secure
 from cosine_p2p.transport.light.library import (
     ID,
     Ed25519PrivateKey,
     HopMessage,
     KeyPair,
-    NetStream,
     NoiseTransport,
     RawConnection,
     Status,
     TrioTCPStream,
-    YamuxStream,
     encode_varint_prefixed,
     new_noise_keys,
     read_varint_prefixed_bytes_limited,
@@ -74,13 +72,13 @@ class LightHost:
         # A lock is gone with the last that waits for it.
         self._dialling = WeakValueDictionary[str, trio.Lock]()
 
-    async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> YamuxStream:
+    async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> Proposed:
         """A stream to a peer, over the connection there is or a new one.
 
         Raises `PeerLost` with the reason, at the latest after the dial timeout.
         """
 
-        async def work() -> YamuxStream:
+        async def work() -> Proposed:
             stream = await self._open_on_known(peer_id, protocol)
             return stream or await (await self._connected(peer_id, addresses)).open(protocol)
 
@@ -120,7 +118,7 @@ class LightHost:
         for connection in self._connections.values():
             connection.end()
 
-    async def _open_on_known(self, peer_id: str, protocol: str) -> YamuxStream | None:
+    async def _open_on_known(self, peer_id: str, protocol: str) -> Proposed | None:
         """None without a connection that works; one may have died unheard, as after a change of networks."""
         connection = self._live(peer_id)
         if connection is None:
@@ -200,10 +198,11 @@ class LightHost:
                 stream = await trio.open_tcp_stream(host, address.port)
             at, port = stream.socket.getpeername()[:2]
             maddr = f"/{'ip6' if ':' in at else 'ip4'}/{at.partition('%')[0]}/tcp/{port}"
-            raw, cut = RawConnection(TrioTCPStream(stream), True), stream.socket.close
+            raw: RawConnection | Proposed = RawConnection(TrioTCPStream(stream), True)
+            cut = stream.socket.close
         else:
             # What lies below is the relay's connection, which others may use.
-            raw, cut = await self._over_relay(address, address.relay), lambda: None
+            raw, cut = await self._over_relay(address, address.relay), _leave
             maddr = self.address_of(address.relay)
         try:
             connection = await secure(raw, self._noise, address.peer_id, cut)
@@ -226,17 +225,21 @@ class LightHost:
                 return host
         raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
 
-    async def _over_relay(self, address: Address, relay: str) -> RawConnection:
+    async def _over_relay(self, address: Address, relay: str) -> Proposed:
         """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
         connection = await self._connected(relay, [replace(address, layers=("p2p",), peer_ids=(relay,))])
         stream = await connection.open(_HOP)
         question = HopMessage(type=HopMessage.CONNECT)
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
         await _ask_relay(stream, question)
-        return RawConnection(NetStream(stream, None, None), True)
+        return stream
 
 
-async def _ask_relay(stream: YamuxStream, question: HopMessage) -> HopMessage:
+def _leave() -> None:
+    """Cut nothing."""
+
+
+async def _ask_relay(stream: Proposed, question: HopMessage) -> HopMessage:
     """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
     try:
         await stream.write(encode_varint_prefixed(question.SerializeToString()))

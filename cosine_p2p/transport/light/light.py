@@ -61,6 +61,7 @@ class LightTransport:
         self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
         self._streams: set[LightStream] = set()
         self._carriers: set[Carrier] = set()
+        self._joining: list[asyncio.Task[str | None]] = []
 
     @classmethod
     async def start(cls, config: LightConfig) -> "LightTransport":
@@ -121,6 +122,9 @@ class LightTransport:
 
     async def close(self) -> None:
         """End every stream and leave, once what was written last has had a moment to go."""
+        for attempt in self._joining:
+            attempt.cancel()
+        await asyncio.gather(*self._joining, return_exceptions=True)
         for stream in list(self._streams):
             stream.close()
 
@@ -142,24 +146,26 @@ class LightTransport:
         return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
-        """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""
+        """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does.
 
-        async def connect(peer_id: str) -> None:
+        The other dials go on, since a directory asks several of these peers.
+        """
+
+        async def failure(peer_id: str) -> str | None:
             work = partial(self._host.connect, peer_id, self._addresses(peer_id))
-            await self._in_time(peer_id, self._thread.call(work))
+            try:
+                await self._in_time(peer_id, self._thread.call(work))
+            except PeerLost as lost:
+                return lost.reason
+            return None
 
-        attempts = [asyncio.ensure_future(connect(peer_id)) for peer_id in self.initial_peers]
+        self._joining = [asyncio.ensure_future(failure(peer_id)) for peer_id in self.initial_peers]
         reasons = []
-        try:
-            for attempt in asyncio.as_completed(attempts):
-                try:
-                    return await attempt
-                except PeerLost as lost:
-                    reasons.append(lost.reason)
-        finally:
-            for task in attempts:
-                task.cancel()
-            await asyncio.gather(*attempts, return_exceptions=True)
+        for attempt in asyncio.as_completed(self._joining):
+            reason = await attempt
+            if reason is None:
+                return
+            reasons.append(reason)
         raise PeerLost(", ".join(self._config.initial_peers), "; ".join(dict.fromkeys(reasons)))
 
     async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:

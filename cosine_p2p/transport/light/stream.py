@@ -8,7 +8,8 @@ from typing import Final
 
 import trio
 
-from cosine_p2p.transport.light.library import BaseLibp2pError, YamuxStream
+from cosine_p2p.transport.light.connection import NotServed, Proposed
+from cosine_p2p.transport.light.library import BaseLibp2pError
 from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_protocol.errors import PeerLost
 
@@ -53,6 +54,7 @@ class LightStream:
         self._unsent_bytes = 0
         self._changed = asyncio.Event()
         self._lost = ""
+        self._is_refused = False
         self._is_closed = False
         thread.post(carrier.start, self)
 
@@ -60,7 +62,10 @@ class LightStream:
         while not (self._chunks or self._lost):
             await self._change()
         if not self._chunks:
+            was_refused, reason = self._is_refused, self._lost
             self.close()
+            if was_refused:
+                raise PeerLost(self.peer_id, reason)
             return b""
         data = self._chunks.popleft()
         if due_bytes := self._consumed.due_bytes(len(data)):
@@ -105,6 +110,11 @@ class LightStream:
         self._lost = self._lost or reason
         self._changed.set()
 
+    def refuse(self, reason: str) -> None:
+        """The peer does not serve the protocol."""
+        self._is_refused = not self._lost
+        self.lose(reason)
+
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
@@ -116,7 +126,7 @@ class Carrier:
     `sent` is set once nothing more will leave; `on_end` is called when all is over.
     """
 
-    def __init__(self, muxed: YamuxStream, thread: TrioThread, on_end: Callable[["Carrier"], object]) -> None:
+    def __init__(self, muxed: Proposed, thread: TrioThread, on_end: Callable[["Carrier"], object]) -> None:
         self.sent = trio.Event()
         self._on_end = on_end
         self._muxed = muxed
@@ -193,6 +203,8 @@ class Carrier:
                 self._unread_bytes += len(data)
                 while self._unread_bytes > MAX_BETWEEN_BYTES and not self._is_ending:
                     await self._has_changed.park()
+        except NotServed as refused:
+            self._thread.post_back(stream.refuse, str(refused))
         except BaseLibp2pError:
             logger.debug("a stream of %s ended", stream.peer_id, exc_info=True)
         self._received_all.set()

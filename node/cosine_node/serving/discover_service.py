@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -29,10 +30,12 @@ QUESTION_BURST: Final = 1024.0
 """Twice the cells that one reading of a whole directory is bounded to."""
 MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
 """A frame holds this much beside the array around it."""
+MAX_COMING: Final = 16
+"""A client reads up to sixteen cells together."""
 
 
 class DiscoverService:
-    """Answers one question after the other on each stream.
+    """Answers the questions of each stream in order; the next ones are read up meanwhile.
 
     `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
     """
@@ -51,34 +54,49 @@ class DiscoverService:
         self._reads = serving_budget()
         self._files = files
         self._digest = files.digest if files is not None else None
+        self._compressed: dict[tuple[str, int], bytes] = {}
 
     async def handle(self, stream: Stream) -> None:
         """A `StreamHandler` for `DISCOVER`."""
         async with Channel(stream, DISCOVER, budget=self._reads) as channel:
+            coming: asyncio.Queue[asyncio.Task[m.Message]] = asyncio.Queue(MAX_COMING)
+            answering = asyncio.ensure_future(_post_all(channel, coming))
             try:
                 while True:
-                    channel.post(await self._answer(await channel.receive(), stream.peer_id))
+                    question = await channel.receive()
+                    if not isinstance(question, m.AskFile | m.AskRecords):
+                        raise RemoteProtocolError(f"{type(question).__name__} is no question")
+                    await coming.put(asyncio.ensure_future(self._answer(question, stream.peer_id)))
             except PeerLost:
                 return
             except RemoteProtocolError as error:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
+            finally:
+                answering.cancel()
+                while not coming.empty():
+                    coming.get_nowait().cancel()
 
-    async def _answer(self, question: m.Message, peer_id: str) -> m.Message:
+    async def _answer(self, question: m.AskFile | m.AskRecords, peer_id: str) -> m.Message:
         match question:
             case m.AskFile():
-                return self._file_piece(question)
+                return await self._file_piece(question)
             case m.AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
                 return m.Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
-            case m.AskRecords():
-                return await self._records(question)
             case _:
-                raise RemoteProtocolError(f"{type(question).__name__} is no question")
+                return await self._records(question)
 
-    def _file_piece(self, question: m.AskFile) -> m.Message:
+    async def _file_piece(self, question: m.AskFile) -> m.Message:
         if self._files is None or question.tokenizer_digest != self._digest:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.answer(question.name)
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        # Each of few pieces is compressed once, whoever asks how often.
+        if piece and question.compresses and question.offset % limits.MAX_CHUNK_BYTES == 0:
+            place = (question.name, question.offset)
+            if place not in self._compressed:
+                self._compressed[place] = await asyncio.to_thread(zlib.compress, piece)
+            if len(self._compressed[place]) < len(piece):
+                return m.FilePiece(question.number, len(data), self._compressed[place], is_compressed=True)
         return m.FilePiece(question.number, len(data), piece)
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
@@ -102,3 +120,9 @@ class DiscoverService:
             if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
                 sent.append(record)
         return m.Records(question.number, tuple(sent))
+
+
+async def _post_all(channel: Channel, coming: "asyncio.Queue[asyncio.Task[m.Message]]") -> None:
+    """Post answers in the order of their questions."""
+    while True:
+        channel.post(await (await coming.get()))

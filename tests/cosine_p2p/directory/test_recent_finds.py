@@ -64,9 +64,9 @@ async def test_what_was_found_a_moment_ago_is_used_again() -> None:
 @in_virtual_time
 async def test_nobody_is_looked_for_again_also_where_the_clock_is_blamed() -> None:
     directory = DoubtedDirectory()
-    await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+    await directory.announce(record_of(identity_of(0), now_s=0.0, role=Role.VERIFIER), (TARGET,))
     finds, _ = finds_in(directory)
-    assert len(await finds.find_some(Role.DRAFTER, TARGET)) == 1
+    assert len(await finds.find_some(Role.VERIFIER, TARGET)) == 1
 
 
 @in_virtual_time
@@ -119,12 +119,19 @@ async def test_each_question_has_its_own_answer() -> None:
 
 
 @in_virtual_time
-async def test_nobody_is_looked_for_again_at_once() -> None:
+async def test_that_there_are_no_drafters_is_kept_like_other_answers_and_for_verifiers_one_looks_again() -> None:
     directory = await with_drafters(0)
     finds, _ = finds_in(directory)
-    assert await finds.find(Role.DRAFTER, TARGET) == []
+    for role in (Role.DRAFTER, Role.VERIFIER):
+        assert await finds.find(role, TARGET) == []
     await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+    await directory.announce(record_of(identity_of(1), now_s=0.0, role=Role.VERIFIER), (TARGET,))
+    assert len(await finds.find(Role.VERIFIER, TARGET)) == 1
+    await asyncio.sleep(REUSE_S)
+    assert await finds.find(Role.DRAFTER, TARGET) == []
+    await asyncio.sleep(0)
     assert len(await finds.find(Role.DRAFTER, TARGET)) == 1
+    await finds.close()
 
 
 @in_virtual_time

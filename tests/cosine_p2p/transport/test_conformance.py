@@ -253,9 +253,12 @@ async def test_streams_that_others_open_to_a_far_peer_are_delayed_too() -> None:
     assert delay.delayed(echo, one_way_s=0.0) is echo
 
 
-def test_a_dial_that_cannot_be_says_why(played: Played) -> None:
+def test_a_dial_that_cannot_be_says_why_at_the_first_read_at_the_latest(played: Played) -> None:
     async def play(joined: Joined) -> None:
-        refused = await lost(joined.ours.dial(joined.peer_id, "/no/such/protocol"))
+        async def read() -> bytes:
+            return await (await joined.ours.dial(joined.peer_id, "/no/such/protocol")).read()
+
+        refused = await lost(read())
         assert refused.peer_id == joined.peer_id and "/no/such/protocol" in refused.reason
         assert (await lost(joined.ours.dial(NOBODY, ECHO))).peer_id == NOBODY
 

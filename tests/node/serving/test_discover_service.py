@@ -15,7 +15,7 @@ from cosine_node.serving.discover_service import (
     REUSE_S,
     DiscoverService,
 )
-from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_p2p.text.tokenizer_files import TokenizerFiles, expanded
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import limits
 from cosine_protocol import messages as m
@@ -62,6 +62,21 @@ def test_pieces_are_bounded_and_absent_files_are_empty() -> None:
     ]
 
 
+def test_pieces_are_compressed_for_who_asks_so_where_that_makes_them_smaller() -> None:
+    files = TokenizerFiles({"tokenizer.json": b"abc" * 200_000, "vocab.txt": b"xy"})
+    starts = (0, limits.MAX_CHUNK_BYTES, 1)
+    asked = [m.AskFile(1, files.digest, "tokenizer.json", start, compresses=True) for start in starts]
+    asked.append(m.AskFile(1, files.digest, "vocab.txt", 0, compresses=True))
+    *compressed, odd, short = asyncio.run(ask(DiscoverService(no_records, files), *asked))
+    for start, piece in zip(starts, compressed, strict=False):
+        assert isinstance(piece, m.FilePiece) and piece.is_compressed and piece.total_bytes == 600_000
+        expected = files.files["tokenizer.json"][start : start + limits.MAX_CHUNK_BYTES]
+        assert expanded(piece, most_bytes=limits.MAX_CHUNK_BYTES) == expected
+    # Others could have any of a million pieces compressed, one after the other.
+    assert isinstance(odd, m.FilePiece) and not odd.is_compressed
+    assert short == m.FilePiece(1, 2, b"xy")
+
+
 def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
     async def read(key: str) -> Sequence[bytes]:
         return [*records, key.encode()]
@@ -76,6 +91,24 @@ def test_records_come_verbatim_and_no_more_than_allowed() -> None:
     (answer,) = asyncio.run(ask(service, m.AskRecords(7, "cell")))
     assert isinstance(answer, m.Records)
     assert len(answer.records) == limits.MAX_CELL_OWNERS - 1
+
+
+def test_cells_that_are_asked_for_together_are_read_together_and_answered_in_order() -> None:
+    async def read(key: str) -> Sequence[bytes]:
+        await asyncio.sleep(1.0 if key == "first" else 0.5)
+        return [key.encode()]
+
+    async def run() -> float:
+        network = MemoryNetwork()
+        await network.join("server").serve(DISCOVER, DiscoverService(read).handle)
+        async with Channel(await network.join("client").dial("server", DISCOVER), DISCOVER) as channel:
+            for number, cell in enumerate(("first", "second")):
+                channel.post(m.AskRecords(number, cell))
+            assert await channel.receive() == m.Records(0, (b"first",))
+            assert await channel.receive() == m.Records(1, (b"second",))
+            return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) < 1.1
 
 
 async def fail(key: str) -> Sequence[bytes]:
