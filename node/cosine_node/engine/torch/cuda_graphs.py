@@ -3,9 +3,15 @@
 A pass over a few tokens launches hundreds of small kernels, which takes longer than they run; a replayed graph is
 one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into those of its
 bucket. Without CUDA the same tensors are computed with directly, which tests use.
+
+Padding and the copies cost time too, and of 64 tokens a captured pass took longer than one that was not: so the
+first passes of each bucket take turns, and the cheaper way stays.
 """
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +27,59 @@ from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48
 """Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
+MAX_TRIALS: Final = 1024
+"""Bounds memory: more than there are buckets up to contexts of a million tokens."""
+
+
+TRIED_PASSES: Final = 2
+"""A choice: timed passes of each way after one that warms it up. So a cost curve, which feeds each of its lengths
+six times, has the times of both."""
+
+
+@dataclass(slots=True)
+class CaptureTrial:
+    """Finds out whether passes of one shape bucket are sooner over when captured, by the least time of each way.
+
+    What else a machine does only adds to a time.
+    """
+
+    _passes: int = 0
+    _least_s: dict[bool, float] = field(default_factory=lambda: {True: math.inf, False: math.inf})
+
+    @property
+    def is_over(self) -> bool:
+        return self._passes >= 2 * (1 + TRIED_PASSES)
+
+    @property
+    def is_captured(self) -> bool:
+        """True if the next pass shall be the captured one."""
+        return self._least_s[True] <= self._least_s[False] if self.is_over else self._passes % 2 == 0
+
+    def note(self, seconds: float) -> None:
+        """Take in how long the next pass took; the first one of each way only warms it up."""
+        if self._passes >= 2:
+            way = self.is_captured
+            self._least_s[way] = min(self._least_s[way], seconds)
+        self._passes += 1
 
 
 class CudaGraphs:
-    """The captured shape buckets of one decoder."""
+    """The captured shape buckets of one decoder.
 
-    def __init__(self, decoder: FlatDecoder, store: KvStore, features: PassFeatures, device: torch.device) -> None:
+    `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        decoder: FlatDecoder,
+        store: KvStore,
+        features: PassFeatures,
+        device: torch.device,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
+        self._trials = Remembered[BatchShape, CaptureTrial](MAX_TRIALS)
         self._decoder = decoder
         self._store = store
         self._features = features
@@ -35,11 +88,33 @@ class CudaGraphs:
         # Passes run one after the other and their logits are copied out: they can share memory.
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor | None:
-        """Logits [wanted, vocab] at these positions of a pass; None where it has no shape bucket."""
+    def logits(self, plan: PassPlan, wanted: Sequence[int], *, uncaptured: Callable[[], Tensor]) -> Tensor:
+        """Logits [wanted, vocab] at these positions of a pass.
+
+        They are `uncaptured` where it has no shape bucket, or is sooner over so.
+        """
         bucket = bucket_of(BatchShape.around(plan.masks))
         if bucket is None:
-            return None
+            return uncaptured()
+        trial = self._trials.get(bucket) or CaptureTrial()
+        self._trials.note(bucket, trial)
+        if trial.is_over:
+            return self._captured(bucket, plan, wanted) if trial.is_captured else uncaptured()
+        self._wait_for_device()
+        began_s = self._clock()
+        logits = self._captured(bucket, plan, wanted) if trial.is_captured else uncaptured()
+        self._wait_for_device()
+        trial.note(self._clock() - began_s)
+        if trial.is_over and not trial.is_captured:
+            self._passes.pop(bucket)
+        return logits
+
+    def _wait_for_device(self) -> None:
+        """A pass has only been launched when its logits are returned."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _captured(self, bucket: BatchShape, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
         found = self._passes.get(bucket) or BucketPass(
             self._decoder, self._store, self._features, bucket, self._device, memory=self._memory
         )

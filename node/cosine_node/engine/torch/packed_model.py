@@ -98,13 +98,16 @@ class PackedModel(PassModel):
                 pads_rows=self._pads_rows,
                 is_abandoned=self._abandoned.is_set,
             )
-            logits = None if self._graphs is None else self._graphs.logits(plan, wanted)
-            if logits is not None:
+
+            def uncaptured() -> Tensor:
+                # The output projection is a large share of a small model: it is computed where it is wanted only.
+                logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
+                self._features.keep(plan.slots)
                 return logits
-            # The output projection is a large share of a small model: it is computed where it is wanted only.
-            logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
-            self._features.keep(plan.slots)
-            return logits
+
+            return (
+                uncaptured() if self._graphs is None else self._graphs.logits(plan, wanted, uncaptured=uncaptured)
+            )
 
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
         stale = stale_slots(feeds)

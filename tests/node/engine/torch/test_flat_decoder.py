@@ -8,7 +8,7 @@ import transformers as tf
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.torch import cuda_graphs
-from cosine_node.engine.torch.cuda_graphs import BucketPass
+from cosine_node.engine.torch.cuda_graphs import TRIED_PASSES, BucketPass, CaptureTrial
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.packed_model import PackedModel
@@ -136,6 +136,62 @@ def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
     return packed.logits(feeds, wanted=[len(contexts) - 1])
 
 
+def trial_of(*, captured_s: float, uncaptured_s: float) -> CaptureTrial:
+    """A trial that is over: passes took so long, and the first of each way, which warms it up, longer."""
+    trial = CaptureTrial()
+    for passes in range(2 * (1 + TRIED_PASSES)):
+        assert not trial.is_over
+        seconds = captured_s if trial.is_captured else uncaptured_s
+        trial.note(seconds if passes >= 2 else 10.0 * seconds)
+    assert trial.is_over
+    return trial
+
+
+@pytest.mark.parametrize(("captured_s", "uncaptured_s"), [(1.0, 2.0), (2.0, 1.0), (0.2, 1.0), (5.0, 1.0)])
+def test_of_captured_passes_and_others_those_stay_that_are_sooner_over(
+    captured_s: float, uncaptured_s: float
+) -> None:
+    trial = trial_of(captured_s=captured_s, uncaptured_s=uncaptured_s)
+    assert trial.is_captured is (captured_s < uncaptured_s)
+
+
+def test_one_pass_that_was_disturbed_decides_nothing() -> None:
+    trial = CaptureTrial()
+    for _ in range(2 * (1 + TRIED_PASSES) - 2):
+        trial.note(1.0 if trial.is_captured else 2.0)
+    assert trial.is_captured
+    trial.note(50.0)
+    trial.note(2.0)
+    assert trial.is_over and trial.is_captured
+
+
+@pytest.mark.parametrize("longer_s", [-0.5, 0.5])
+def test_a_shape_whose_captured_passes_take_longer_holds_no_memory(
+    longer_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    decode = BucketPass._decode
+
+    def slow(one: BucketPass) -> torch.Tensor:
+        nonlocal now_s
+        now_s += longer_s
+        return decode(one)
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 1.0
+        return now_s
+
+    monkeypatch.setattr(BucketPass, "_decode", slow)
+    monkeypatch.setattr(cuda_graphs.CudaGraphs.__init__, "__kwdefaults__", {"clock": clock})
+    packed, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
+    for _ in range(2 * (1 + TRIED_PASSES) + 2):
+        torch.testing.assert_close(_pass(packed, [20, 20]), _pass(in_place, [20, 20]))
+    assert packed._graphs is not None
+    held = {shape.sequences for shape, _ in packed._graphs._passes.items()}
+    assert (2 in held) is (longer_s < 0.0)
+
+
 def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
     padded, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
     for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):
@@ -166,6 +222,7 @@ def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
     monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
+    monkeypatch.setattr(cuda_graphs, "CaptureTrial", lambda: trial_of(captured_s=1.0, uncaptured_s=2.0))
     packed = PackedModel(tiny_llama(), slots=400, pads_rows=True)
     made.clear()
     for contexts in ([20], [20, 20], [20], [20, 20, 20], [20], [20, 20]):
