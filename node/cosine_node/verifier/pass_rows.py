@@ -9,7 +9,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.runner import Pass, count_tokens
-from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest
+from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
 from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.moving_average import moving_average
@@ -260,18 +260,21 @@ class PassRows:
     ) -> list[CandidateNode]:
         """Those of a request's candidates that its account allows in a pass over so many tokens without them.
 
-        What the verifier's own drafter drafts for was planned by what it brought before.
+        What the verifier's own drafter has drafted was planned by what that brought before.
         """
-        if request.account is None or self._is_ordered or request.has_home_drafts:
+        if request.account is None or self._is_ordered:
             return list(own) if request.may_speculate else []
-        base_s = self._curve.seconds(fed_tokens)
         ranked = most_probable_first(own)[: max(0, self._budget_tokens - fed_tokens)]
+        planned = [one for one in ranked if request.has_home_drafts and is_planned(one.node)]
+        others = [one for one in ranked if not (request.has_home_drafts and is_planned(one.node))]
+        base_tokens = fed_tokens + len(planned)
+        base_s = self._curve.seconds(base_tokens)
         most = request.account.most_nodes(
-            (candidate.node for candidate in ranked),
-            lambda nodes: self.slowness * (self._curve.seconds(fed_tokens + nodes) - base_s),
-            plain_pass_s=self.slowness * base_s,
+            (candidate.node for candidate in others),
+            lambda nodes: self.slowness * (self._curve.seconds(base_tokens + nodes) - base_s),
+            plain_pass_s=self.slowness * self._curve.seconds(fed_tokens),
         )
-        return ranked[:most]
+        return planned + others[:most]
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
         """The nodes of the request with this index that may enter the next pass."""

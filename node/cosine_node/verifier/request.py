@@ -48,9 +48,14 @@ class DraftRates:
         self._right = [0.0] * CLASSES
 
     def learn(self, tree: LiveTree, tokens: Sequence[int]) -> None:
-        """Compare what was drafted with tokens about to be committed; call before `tree.advance`."""
+        """Compare what was drafted with tokens about to be committed; call before `tree.advance`.
+
+        What the verifier's own drafter drafted as well says nothing of what comes beside that.
+        """
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
             for child in parent.children.values():
+                if is_planned(child):
+                    continue
                 like = _class_of(child.draft_probability)
                 keep = 1.0 - 1.0 / LIKE_DRAFTS
                 self._judged[like] = keep * self._judged[like] + 1.0
@@ -114,13 +119,21 @@ class SpeculationAccount:
     ) -> int:
         """How many of these nodes may be fed, the first ones, of which parents come before their children.
 
-        `longer_s` is how much so many of them lengthen a pass.
+        `longer_s` is how much so many of them lengthen a pass. Those that are not among them are planned, and taken
+        at their word.
         """
-        least: dict[TreeNode | None, float] = {}
+        least: dict[TreeNode, float] = {}
         affordable = certain = 0
         surely = most_won_s = 0.0
+
+        def least_of(node: TreeNode | None) -> float:
+            if node is None or node.parent is None:
+                return 1.0
+            known = least.get(node)
+            return least_of(node.parent) * node.draft_probability if known is None else known
+
         for count, node in enumerate(nodes, 1):
-            least[node] = least.get(node.parent, 1.0) * self.rates.least(node.draft_probability)
+            least[node] = least_of(node.parent) * self.rates.least(node.draft_probability)
             surely += least[node]
             cost_s = longer_s(count)
             if self._debt_s + cost_s <= self._most_debt_s(plain_pass_s):
@@ -259,6 +272,11 @@ quarter of what a token tree may have."""
 def is_drafter(author: int) -> bool:
     """True for an author that is a peer, and not the verifier itself."""
     return author not in (TARGET_AUTHOR, HOME_AUTHOR, FORCED_AUTHOR)
+
+
+def is_planned(node: TreeNode) -> bool:
+    """True for a node that the verifier's own drafter drafted, whoever else did: those are planned."""
+    return HOME_AUTHOR in node.draft_probabilities
 
 
 class ClientChannel(Protocol):
@@ -419,7 +437,8 @@ class VerifierRequest(ServedRequest):
 
     `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `guide`
     says what its constraint forces, `prediction` is what its client expects, `trial` finds which drafts of the
-    verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass, `observer` gives a message as
+    verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass, and `beside_home` is how many
+    nodes of others that pass feeds. `observer` gives a message as
     it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed` gives the names, in its sequence,
     of the pending token (the tree's root) and of live nodes that were fed, whether a pass is still under way with
     them or the target's choice after them is among `choices`; `named` names were given so far. `likelihoods` are
@@ -438,6 +457,7 @@ class VerifierRequest(ServedRequest):
     observer: Callable[[Message], Message] | None = None
     is_drafted_for: bool = False
     has_home_drafts: bool = False
+    beside_home: int = 0
     committed_s: float | None = None
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
@@ -539,6 +559,7 @@ class VerifierRequest(ServedRequest):
         first = self.named
         self.named += len(nodes)
         self.fed |= {node: name for name, node in enumerate(nodes, first)}
+        self.beside_home = sum(not is_planned(node) for node in chosen) if self.has_home_drafts else 0
         asked = self.request.logprobs
         return Row(
             self.kv.sequence,
@@ -598,15 +619,23 @@ class VerifierRequest(ServedRequest):
             len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish, tuple(told)
         )
 
-    def charge(self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float) -> None:
+    def charge(
+        self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float, beside_home_s: float = 0.0
+    ) -> None:
         """Charge a pass with so many drafted nodes against a plain one at the same load.
 
         A pass without drafts is what plain decoding costs, however long it took. One that the verifier's own
-        drafter drafted for is no fault of the client's: that is planned by what it brought before.
+        drafter drafted for is no fault of the client's, for that is planned by what it brought before: there only
+        nodes of others are charged, by which it took `beside_home_s` longer, for what they brought.
         """
-        if self.account is not None and not self.has_home_drafts:
-            plain_pass_s = plain_pass_s if nodes else spent_s
-            self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
+        if self.account is not None:
+            tokens = len(verdict.tokens)
+            if self.has_home_drafts:
+                brought = sum(not is_planned(node) for node in self.tree.follow(verdict.tokens[:-1]))
+                spent_s = beside_home_s + (tokens - brought) * plain_pass_s
+            elif not nodes:
+                plain_pass_s = spent_s
+            self.account.charge(spent_s=spent_s, tokens=tokens, plain_pass_s=plain_pass_s)
         self.has_home_drafts = False
 
     def note_pace(self, verdict: Verdict, *, nodes: int, now_s: float, load: float) -> None:

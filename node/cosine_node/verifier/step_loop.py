@@ -206,7 +206,6 @@ class StepLoop:
             and request.stage is RequestStage.DECODE
             and (self._rows.debt.may_join or not request.has_crowd)
             and request.own_drafts is OwnDrafts.ALL
-            and request.may_speculate
             and not request.is_cancelled
         ]
 
@@ -368,7 +367,11 @@ class StepLoop:
             if self._pace.is_ordered:
                 # Its nodes were charged when they were fed.
                 spent_s = plain_pass_s = self._curve.seconds(load) / load
-            request.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s)
+            without_s = self._curve.seconds(load + nodes - request.beside_home)
+            beside_home_s = self._rows.slowness * (self._curve.seconds(load + nodes) - without_s)
+            request.charge(
+                verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s, beside_home_s=beside_home_s
+            )
         alone_s = self._curve.seconds(1)
         request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
         dropped = request.commit(verdict)

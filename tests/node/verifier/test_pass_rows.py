@@ -24,6 +24,7 @@ from cosine_node.verifier.request import RequestStage, ServedRequest, Speculatio
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.nodes import BASE, Node
 from tests.node.peers import FLAT, request_of
 from tests.node.verifier.replaying import unfed
@@ -120,6 +121,19 @@ def test_a_request_is_fed_what_its_account_allows(curve: CostCurve, fed: list[in
     [request] = serving.decoding
     request.account = SpeculationAccount()
     assert sorted(serving.fed()[0]) == sorted(fed)
+
+
+def test_what_stands_beside_home_drafts_is_fed_as_far_as_the_account_allows() -> None:
+    """The verifier's own drafter has drafted 10 and 11; that was planned."""
+    fed = []
+    for home in (False, True):
+        serving = Serving(1, curve=HALF, is_ordered=False)
+        [request] = serving.decoding
+        request.account, request.has_home_drafts = SpeculationAccount(), home
+        request.tree.attach(request.tree.root.digest, request.tree.position, WIDE[:2], [HOME_AUTHOR] * 2)
+        fed.append(serving.fed())
+        assert request.beside_home == 0
+    assert fed == [[[9]], [[9, 10]]]
 
 
 def test_drafts_take_nobody_s_pages() -> None:

@@ -35,7 +35,7 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.limits import FORCED_AUTHOR, MAX_EARNINGS
+from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR, MAX_EARNINGS
 from cosine_protocol.messages import Earning, FinishReason, Open, Pacing, Transcript
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
@@ -568,3 +568,23 @@ def test_each_drafter_with_tokens_has_an_earning_and_of_many_those_with_the_most
     assert [open_earning(each, verifier=verifier.peer_id, d_0=made.d_0) for each in signed or ()] == [
         Earning(TARGET, "c", made.drafters[author - 1], accepted[author], 8, 1e9) for author in most
     ]
+
+
+def test_of_a_pass_with_home_drafts_a_client_owes_what_its_own_nodes_cost_and_did_not_bring() -> None:
+    state = state_of(request_of("c"))
+    state.account, state.has_home_drafts = SpeculationAccount(), True
+    nodes = [Node(BASE, 1, 0.9), Node(0, 2, 0.9)]
+    state.tree.attach(state.tree.root.digest, state.tree.position, nodes[:1], [HOME_AUTHOR])
+    state.tree.attach(state.tree.root.digest, state.tree.position, nodes, [1, 1])
+
+    def charge(*tokens: int, beside_home_s: float) -> bool:
+        state.has_home_drafts = True
+        given = Verdict(0, tokens, bytes(len(tokens)), (0,), 0, None)
+        state.charge(given, nodes=2, spent_s=9.0, plain_pass_s=0.1, beside_home_s=beside_home_s)
+        return state.may_speculate
+
+    # Whatever its own drafter cost the verifier.
+    assert charge(1, 7, beside_home_s=0.0)
+    # Token 1 is of both, 2 of the client alone.
+    assert charge(1, 2, 7, beside_home_s=0.1)
+    assert not charge(1, 7, beside_home_s=0.1)
