@@ -174,7 +174,9 @@ class Delegation:
         """True once a verifier has been asked to coordinate."""
         return self._drafts is not None
 
-    def offer(self, upstream: Upstream, *, drafters_pay: bool, now_s: float, left_s: float) -> m.Delegate | None:
+    def offer(
+        self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
+    ) -> m.Delegate | None:
         """Decide at a verifier that was asked to serve the request; the mandate to send it, if it is to coordinate.
 
         Waits for `Opened` where the verifier's features or its distance are not known yet.
@@ -193,7 +195,7 @@ class Delegation:
             self._keep("the verifier knows no windows of prompts")
         elif link.peer_id in mandates.failures.avoided(now_s):
             self._keep("the verifier made poor use of a mandate lately")
-        elif not drafters_pay:
+        elif not drafters_may_pay:
             self._keep("drafters do not pay at this verifier")
         elif not is_forced and _is_near(link.rtt_s, pass_s=pass_s):
             self._keep(f"the verifier is near: {delay}")

@@ -67,7 +67,7 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
     WakeAt,
 )
-from cosine_p2p.strategy.speed_trial import DEAR_BREAK_EVEN, TrialPath
+from cosine_p2p.strategy.speed_trial import TrialPath
 from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
@@ -303,8 +303,7 @@ class Session:
             return
         path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature, upstream.link.rtt_s)
         trials = self.job.trials
-        is_dear = break_even is not None and break_even > DEAR_BREAK_EVEN
-        trial = trials.find(path, is_dear=is_dear) if upstream.is_opened else trials.known(path)
+        trial = trials.find(path, break_even=break_even) if upstream.is_opened else trials.known(path)
         if trial is not None:
             self._knows_path = True
             self._count = DrafterCount(trial, left_tokens=self.job.request.max_new_tokens - len(self.output))
@@ -315,7 +314,7 @@ class Session:
             return
         mandate = self.delegation.offer(
             upstream,
-            drafters_pay=self._count.allowed != 0,
+            drafters_may_pay=self._count.may_pay,
             now_s=_now_s(),
             left_s=max(0.0, self.job.deadline_s - _now_s()),
         )

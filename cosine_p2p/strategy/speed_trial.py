@@ -95,6 +95,9 @@ the prompts of `cosine-node bench rtt` took 16 % longer at 50 ms, after one look
 WORST_GAIN: Final = -1.0
 """A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
 had been that fast; else minutes would pass."""
+DOUBTFUL_GAIN: Final = -0.3
+"""What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
+(docs/benchmarks/here_cores.json)."""
 CHANGED: Final = 0.3
 """A choice: a speed so far from that at the last look, or from that of the quickest pass, is news."""
 # Times between looks, in stretches of the present way. Choices.
@@ -184,6 +187,7 @@ class SpeedTrial:
         self._total_s = 0.0
         self._spent_s = 0.0
         self._is_looking = False
+        self.is_untried = False
 
     def similar(self) -> "SpeedTrial":
         """A trial for a harder path: it begins by the same way.
@@ -195,12 +199,17 @@ class SpeedTrial:
         if not self.way:
             new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
         new._expected = dict(self._expected)
+        new.is_untried = self.is_untried
         return new
 
-    def begin_without(self) -> None:
-        """Go on without drafts, of which a look is feared to be as slow as any: nothing was measured yet."""
-        self._gains = {way: Gain(mean=WORST_GAIN) for way in (self.way, *self._gains) if way}
+    def begin_without(self, feared: float = WORST_GAIN) -> None:
+        """Go on without drafts, of which a look is feared to gain so little: nothing was measured yet.
+
+        It `is_untried` until one was.
+        """
+        self._gains = {way: Gain(mean=feared) for way in (self.way, *self._gains) if way}
         self.way = 0
+        self.is_untried = True
 
     def state(self) -> dict[str, Any]:
         """All that is worth keeping for another process, as values of JSON."""
@@ -210,6 +219,7 @@ class SpeedTrial:
             "spent_s": self._spent_s,
             "stretches": self._stretches,
             "pause": self._pause,
+            "is_untried": self.is_untried,
             "gains": {str(way): [gain.looks, gain.mean, gain.square] for way, gain in self._gains.items()},
         }
 
@@ -225,6 +235,7 @@ class SpeedTrial:
             trial._gains = gains
             trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
             trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
+            trial.is_untried = bool(state.get("is_untried", False))
         except (TypeError, KeyError, AttributeError, OverflowError):
             raise ValueError("no trial") from None
         numbers = [trial._total_s, trial._spent_s, *(n for g in gains.values() for n in (g.looks, g.square))]
@@ -372,6 +383,7 @@ class SpeedTrial:
         """Take in how much faster a look was, and take the fastest way."""
         way, gain = look.way, self._gains[look.way]
         gain.add(self._gain_of(look))
+        self.is_untried = False
         self._stretches = 0
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
@@ -417,9 +429,20 @@ MAX_TRIALS: Final = 64
 """Bounds memory: kinds of requests at verifiers that a client remembers."""
 
 
+USUAL_RIGHT: Final = 450
 DEAR_BREAK_EVEN: Final = 700
-"""A choice: small models of one family are right at 400 to 800 of a thousand positions. Where more are needed
-hardly any of them pays, and a new client begins without drafters."""
+"""Of a thousand positions of general questions a general drafter is right at 410 to 490 (`cosine-node bench
+agreement`). Where more are needed, of the curve or beside a verifier's own drafts, few drafters pay; where so many
+are, hardly any: a new client begins without."""
+
+
+def feared_gain(break_even: int | None) -> float | None:
+    """What drafters may do at a verifier where so many of a thousand drafts must come true; None: no harm."""
+    if break_even is None or break_even <= USUAL_RIGHT:
+        return None
+    return WORST_GAIN if break_even > DEAR_BREAK_EVEN else DOUBTFUL_GAIN
+
+
 NEAR_S: Final = 0.01
 FAR_TIMES: Final = 4.0
 """Choices: round-trip times up to the first are alike, and such as differ by less than the second."""
@@ -460,11 +483,11 @@ class SpeedTrials:
         """The trial of a path on which something was measured."""
         return self._trials.get(path)
 
-    def find(self, path: TrialPath, *, is_dear: bool = False) -> SpeedTrial | None:
+    def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial | None:
         """The trial of a path; None where there are no ways to compare.
 
-        A new one begins like the nearest of those that are no harder. Where there is none and drafts are dear, so
-        that only such as are nearly certain would pay, it begins without.
+        A new one begins like the nearest of those that are no harder. Where so many of a thousand drafts must come
+        true that few drafters pay, it begins without, whatever was found where drafts are easier.
         """
         if not self.ways:
             return None
@@ -475,8 +498,8 @@ class SpeedTrials:
                 trial = max(easier, key=lambda pair: (pair[0].distance, pair[0].temperature))[1].similar()
             else:
                 trial = SpeedTrial(self.ways, knows_fed=self._knows_fed)
-                if is_dear:
-                    trial.begin_without()
+            if trial.way and (feared := feared_gain(break_even)) is not None:
+                trial.begin_without(feared)
         self._trials.note(path, trial)
         return trial
 

@@ -138,6 +138,11 @@ class DrafterCount:
     def allowed(self) -> int | None:
         return None if self._run is None else self._run.way
 
+    @property
+    def may_pay(self) -> bool:
+        """True unless drafters were found not to pay; whoever coordinates may try them."""
+        return self._run is None or self._run.way != 0 or self._run.trial.is_untried
+
     def note_pass(self, pass_s: float) -> None:
         """Take in how long a pass took, or takes by the verifier's word; a plain one takes no longer than any."""
         if self._run is not None and 0.0 < pass_s < self._least_pass_s:

@@ -312,7 +312,8 @@ class Open:
 class Opened:
     """The verifier took the request. `pass_us` is its measured time of a one-token pass.
 
-    Drafts that are right less often than `break_even` cannot pay on its measured curve, in thousandths.
+    Drafts that are right less often than `break_even` cannot pay on its measured curve, nor beside what it drafts
+    itself, in thousandths.
     """
 
     number: Number

@@ -75,12 +75,15 @@ BREAK_EVEN_STEPS: Final = 10
 """Halvings: to a thousandth."""
 
 
-def break_even(curve: CostCurve) -> float:
-    """The rate at which drafts have to come true for a pass over a chain of some to pay, at most 1."""
+def break_even(curve: CostCurve, *, beside: float = 1.0) -> float:
+    """The rate at which drafts have to come true for a pass over a chain of some to pay, at most 1.
+
+    They pay if they bring more tokens a second than plain decoding, or than `beside` times as many.
+    """
 
     def pays(rate: float) -> bool:
         chain = accumulate(rate**depth for depth in range(LONGEST_CHAIN + 1))
-        worth_s = (tokens * curve.seconds(1) for tokens in chain)
+        worth_s = (tokens * curve.seconds(1) / beside for tokens in chain)
         return any(worth > curve.seconds(tokens) for tokens, worth in enumerate(worth_s, 1) if tokens > 1)
 
     least, most = 0.0, 1.0

@@ -83,8 +83,10 @@ class VerifierService:
         self._chain = chain
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
+        self._curve = curve
+        self._home = home
         # Where passes follow each other through stages, drafts may stretch none by much anyway.
-        self.break_even = round(1000 * break_even(curve)) if chain is None else None
+        self._tells_break_even = chain is None
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._reads = serving_budget(places=config.max_requests)
@@ -322,6 +324,14 @@ class VerifierService:
 
     def _opened(self, number: int) -> m.Opened:
         return m.Opened(number, round(1e6 * self.pass_s), self.break_even)
+
+    @property
+    def break_even(self) -> int | None:
+        """How many of a thousand drafts of others must come true to pay, also beside what is drafted here."""
+        if not self._tells_break_even:
+            return None
+        beside = 1.0 if self._home is None else self._home.speedup(self._curve)
+        return round(1000 * break_even(self._curve, beside=beside))
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""

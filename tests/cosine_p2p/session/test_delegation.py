@@ -82,12 +82,14 @@ class Scene:
         features: frozenset[str] | None = frozenset({MANDATES}),
         is_opened: bool = True,
         pass_s: float = 0.0,
-        drafters_pay: bool = True,
+        drafters_may_pay: bool = True,
     ) -> m.Delegate | None:
         link = SimpleNamespace(peer_id=VERIFIER.peer_id, features=features, rtt_s=rtt_s)
         watch = SimpleNamespace(announced_pass_s=pass_s)
         upstream = SimpleNamespace(link=link, watch=watch, number=7, is_opened=is_opened)
-        return self.delegation.offer(cast(Upstream, upstream), drafters_pay=drafters_pay, now_s=NOW_S, left_s=60.0)
+        return self.delegation.offer(
+            cast(Upstream, upstream), drafters_may_pay=drafters_may_pay, now_s=NOW_S, left_s=60.0
+        )
 
 
 def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> m.Credit:
@@ -157,7 +159,7 @@ def test_a_mandate_says_that_drafters_may_keep_the_text_and_who_only_learns(
         ({"rtt_s": 0.01}, "the verifier is near: it is 10 ms away, a pass takes 100 ms"),
         ({"rtt_s": 0.05, "pass_s": 0.5}, "the verifier is near: it is 50 ms away, a pass takes 500 ms"),
         ({"features": frozenset()}, "the verifier knows no mandates"),
-        ({"drafters_pay": False}, "drafters do not pay at this verifier"),
+        ({"drafters_may_pay": False}, "drafters do not pay at this verifier"),
     ],
 )
 def test_else_the_client_keeps_it_and_says_why(options: dict[str, Any], reason: str) -> None:

@@ -342,7 +342,7 @@ def test_drafters_that_were_given_up_on_one_path_are_so_on_harder_ones_alone(pat
 def test_where_only_drafts_that_are_nearly_certain_would_pay_drafters_are_looked_at_once_that_can_be_paid() -> None:
     """Whatever they do: with drafters a commit takes 2.7 times as long here."""
     trials = SpeedTrials((3, 1, 0))
-    trial = trials.find(AT_HAND, is_dear=True)
+    trial = trials.find(AT_HAND, break_even=900)
     assert trial is not None
     world, slow = World(random.Random(1), trial=trial), {3: 0.37, 1: 0.37, 0: 1.0}
     world.ask(slow, requests=20, tokens=64)
@@ -352,8 +352,47 @@ def test_where_only_drafts_that_are_nearly_certain_would_pay_drafters_are_looked
     assert world.speed > 0.98
 
 
+@pytest.mark.parametrize("speed", [0.7, 0.95])
+def test_beside_good_drafts_of_the_verifiers_own_a_new_client_is_never_a_percent_slower(speed: float) -> None:
+    trial = SpeedTrials((3, 1, 0)).find(AT_HAND, break_even=550)
+    assert trial is not None
+    world = World(random.Random(1), trial=trial)
+    slow = {3: speed, 1: speed, 0: 1.0}
+    world.ask(slow, requests=3, tokens=64)
+    assert set(world.tokens) == {0}
+    world.ask(slow, requests=200, tokens=64)
+    assert trial.way == 0 and world.speed > 0.98
+
+
+def test_drafters_that_bring_more_than_the_verifiers_own_drafts_are_found_within_some_thousand_tokens() -> None:
+    trial = SpeedTrials((3, 1, 0)).find(AT_HAND, break_even=550)
+    assert trial is not None
+    world = World(random.Random(1), trial=trial)
+    world.ask({3: 1.3, 1: 1.3, 0: 1.0}, requests=60, tokens=64)
+    assert trial.way != 0
+
+
+def test_what_drafters_are_worth_to_easier_texts_does_not_let_them_try_harder_ones_beside_good_drafts() -> None:
+    trials = SpeedTrials((3, 1, 0))
+    assert trials.find(TrialPath.of("verifier", 0.0, 0.02)) is not None
+    trial = trials.find(AT_HAND, break_even=550)
+    assert trial is not None and trial.way == 0
+
+
+def test_until_drafters_were_tried_whoever_coordinates_may_try_them() -> None:
+    trial = SpeedTrials((3, 0)).find(AT_HAND, break_even=550)
+    assert trial is not None
+    count = DrafterCount(trial, left_tokens=64)
+    assert count.allowed == 0 and count.may_pay
+    assert SpeedTrial.of_state(trial.state(), (3, 0)).is_untried
+    trial.end_stretch(10.0, worth=1.0)
+    trial.end_look(3, 5.0, worth=1.0)
+    trial.end_stretch(10.0, worth=1.0)
+    assert not count.may_pay
+
+
 def test_drafters_that_pay_though_drafts_are_dear_are_found() -> None:
-    trial = SpeedTrials((3, 1, 0)).find(AT_HAND, is_dear=True)
+    trial = SpeedTrials((3, 1, 0)).find(AT_HAND, break_even=900)
     assert trial is not None
     world = World(random.Random(1), trial=trial)
     world.ask({3: 2.0, 1: 2.0, 0: 1.0}, requests=60)

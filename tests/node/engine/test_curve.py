@@ -164,6 +164,14 @@ def test_drafts_have_to_come_true_as_often_as_a_chain_of_them_costs(
     assert break_even(CostCurve(points)) == pytest.approx(least, abs=0.02)
 
 
+def test_beside_other_drafts_those_of_a_chain_have_to_bring_more_tokens_a_second() -> None:
+    flat = CostCurve(((1, 1.0), (16, 1.0)))
+    rate = break_even(flat, beside=2.0)
+    # As many as bring twice the tokens of plain decoding: 1 + r + r^2 + ... = 2.
+    assert rate == pytest.approx(0.5, abs=0.02)
+    assert break_even(flat, beside=3.0) > rate
+
+
 @given(st.floats(0, 2), st.integers(0, 300))
 def test_the_most_tokens_within_a_time_are_the_last_count_that_fits(within_s: float, limit: int) -> None:
     curve = CostCurve(((1, 0.1), (32, 0.1), (64, 0.2)))

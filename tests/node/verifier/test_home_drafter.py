@@ -80,6 +80,27 @@ def test_a_home_drafter_that_is_always_wrong_costs_little() -> None:
     assert helped.seconds < 1.1 * plain.seconds
 
 
+def told_break_even(home: ScriptedEngine | None) -> list[int | None]:
+    """What a verifier tells of others' drafts before and after a request that its own drafter drafted for."""
+
+    async def run() -> list[int | None]:
+        async with SimulatedSwarm() as swarm:
+            member = await swarm.verifier(home_engine=home)
+            assert isinstance(member.service, VerifierService)
+            told = [member.service.break_even]
+            await (await swarm.client()).generate("hello", max_new_tokens=TOKENS)
+            return [*told, member.service.break_even]
+
+    return run_virtual(run())
+
+
+def test_a_verifier_tells_that_drafts_of_others_must_be_better_than_its_own() -> None:
+    good = ScriptedEngine(fidelity=0.9, drafter_seed=1)
+    (alone, _), (before, after) = told_break_even(None), told_break_even(good)
+    assert alone is not None and before is not None and after is not None
+    assert alone < before < after
+
+
 def test_a_plain_request_gets_none() -> None:
     (done,) = generate(ScriptedEngine(fidelity=0.8, drafter_seed=1), strategy="plain")
     assert done.home_tokens == 0
