@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `explore`
-# the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
+# `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `lab` nodes
+# behind home routers, in network namespaces of this machine (Linux, as root), `explore` the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
-.PHONY: demo smol gemma test explore soak fuzz check lint docs install clean
+.PHONY: demo smol gemma test explore soak lab fuzz check lint docs install clean
 SECONDS ?= 60
 TARGETS ?=
 
@@ -32,7 +32,7 @@ gemma: $(STAMP)
 		$(VENV)/share/gemma-3-270m-q4_k_m.gguf
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak' --hypothesis-profile=quick
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak and not lab' --hypothesis-profile=quick
 
 explore: $(STAMP)
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
@@ -46,10 +46,13 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not lab'
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist load -m soak --timeout=3600
+
+lab: $(STAMP)
+	$(BIN)/python -m pytest -q tests/network --timeout=600
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
