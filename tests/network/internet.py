@@ -88,8 +88,8 @@ class Internet:
                     continue
             wait_s = max(0.0, self._under_way[0][0] - now_s) if self._under_way else None
             devices = {host.device: host for host in self._hosts.values()}
-            for ready in select.select([self._control, *devices], (), (), wait_s)[0]:
-                if ready is self._control:
+            for ready in select.select([self._control.fileno(), *devices], (), (), wait_s)[0]:
+                if ready == self._control.fileno():
                     if not self._obey():
                         return
                     continue

@@ -15,7 +15,7 @@ OTHER = (socket.inet_aton("198.51.100.2"), 2000)
 
 
 def _checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
+    total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
