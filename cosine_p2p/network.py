@@ -143,7 +143,12 @@ async def _enter_full(
     transport = await HivemindTransport.start(config)
     stack.push_async_callback(transport.close)
     directory = DhtDirectory(
-        transport, identity, network=access.network, opener=transport.opener, membership=gate.membership
+        transport,
+        identity,
+        network=access.network,
+        opener=transport.opener,
+        membership=gate.membership,
+        note_addresses=transport.note_addresses,
     )
     return transport, directory, identity
 

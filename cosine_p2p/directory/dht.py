@@ -48,6 +48,9 @@ class Placement:
         return self.holders >= self.needed
 
 
+NoteAddresses = Callable[[str, Sequence[str]], object]
+
+
 class Cells(Protocol):
     """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
 
@@ -112,7 +115,8 @@ class MemoryCells:
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
-    `dropped` counts refused records, `holders` are the other nodes that held our record when it was announced last.
+    `note_addresses` is told where nodes that were found may be dialled. `dropped` counts refused records, `holders`
+    are the other nodes that held our record when it was announced last.
     """
 
     def __init__(
@@ -124,8 +128,10 @@ class DhtDirectory:
         clock: Callable[[], float] = time.time,
         opener: RecordOpener | None = None,
         membership: Membership | None = None,
+        note_addresses: NoteAddresses = lambda peer_id, maddrs: None,
     ) -> None:
         self.dropped = 0
+        self._note_addresses = note_addresses
         self.holders = 0
         self._membership = membership
         self._look_ups = 0
@@ -176,6 +182,8 @@ class DhtDirectory:
             for cell, records in (await self._cells.read(list(names))).items():
                 walk.note(names[cell], self._opened(cell, records))
         found = walk.found()
+        for record in found:
+            self._note_addresses(record.peer_id, record.addresses)
         clocks, now_s = self._opener.clocks, self._clock()
         if not found and (problem := clocks.problem(now_s)):
             raise ClockOff(f"nobody was found, and {problem}")

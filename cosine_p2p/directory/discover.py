@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
-from cosine_p2p.directory.dht import Placement
+from cosine_p2p.directory.dht import NoteAddresses, Placement
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
@@ -41,7 +41,6 @@ MIN_PATIENCE_S: Final = 1.0
 KEEP_LINKS_S: Final = 15.0
 """Above the pause between look-ups that belong together."""
 
-NoteAddresses = Callable[[str, Sequence[str]], object]
 Answer = Mapping[str, Sequence[bytes]]
 
 

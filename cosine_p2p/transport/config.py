@@ -13,8 +13,14 @@ from cosine_protocol.errors import UsageError
 
 DEFAULT_NETWORK: Final = "main"
 """Networks are told apart by name; this one is everybody's."""
-DEFAULT_HOST_MADDRS: Final = ("/ip4/0.0.0.0/tcp/0",)
-"""Every interface, any free port."""
+DEFAULT_HOST_MADDRS: Final = (
+    "/ip4/0.0.0.0/tcp/0",
+    "/ip6/::/tcp/0",
+    "/ip4/0.0.0.0/udp/0/quic-v1",
+    "/ip6/::/udp/0/quic-v1",
+)
+"""Every interface, any free ports."""
+_ANYWHERE: Final = ("0.0.0.0", "::")
 _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 
 
@@ -22,8 +28,9 @@ _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 class TransportConfig:
     """Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
 
-    `relays` makes a node behind NAT reachable through those peers, `is_relay` offers that to others. A node in
-    `client_mode` dials only: it listens on no port and stores nothing for others. `gate` decides who is talked to.
+    A node that others cannot dial is reached through `relays`, and through initial peers that relay; `is_relay`
+    offers that to others. One in `client_mode` dials only, and stores nothing for others: it listens on no port
+    unless it `listens` to take part in hole punching. `gate` decides who is talked to.
     """
 
     identity_file: Path
@@ -34,6 +41,7 @@ class TransportConfig:
     relays: tuple[str, ...] = ()
     is_relay: bool = False
     client_mode: bool = False
+    listens: bool = False
     start_timeout_s: float = 20.0
     dial_timeout_s: float = 10.0
     gate: PeerGate = field(default_factory=PeerGate)
@@ -42,6 +50,11 @@ class TransportConfig:
     def is_loopback(self) -> bool:
         """True if the node can only be reached from its own machine; then no router is asked for a port."""
         return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)
+
+    @property
+    def has_ports(self) -> bool:
+        """True if the node listens."""
+        return self.listens or not self.client_mode
 
     def check(self) -> None:
         """Raises `UsageError` naming the first address that is malformed, or lacks the peer id it needs."""
@@ -82,6 +95,9 @@ def check_ports_free(host_maddrs: Sequence[str]) -> None:
         address = _parsed(maddr)
         if address is None or address.host_kind not in ("ip4", "ip6"):
             continue
+        if not address.port and address.host in _ANYWHERE:
+            # A machine without one version of IP listens on the other.
+            continue
         family = socket.AF_INET if address.host_kind == "ip4" else socket.AF_INET6
         kind = socket.SOCK_STREAM if address.port_kind == "tcp" else socket.SOCK_DGRAM
         with socket.socket(family, kind) as probe:
@@ -105,7 +121,7 @@ def with_ports(host_maddrs: Sequence[str], visible: Sequence[str]) -> tuple[str,
         wanted = _parsed(maddr)
         if wanted is not None and wanted.port == 0:
             for address in given:
-                is_same_host = wanted.host in ("0.0.0.0", "::", address.host)
+                is_same_host = wanted.host in (*_ANYWHERE, address.host)
                 if is_same_host and (address.host_kind, address.port_kind) == (wanted.host_kind, wanted.port_kind):
                     maddr = maddr.replace(f"/{wanted.port_kind}/0", f"/{wanted.port_kind}/{address.port}", 1)
                     break

@@ -9,12 +9,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from multiaddr import Multiaddr
 
-from cosine_p2p.transport.config import TransportConfig, check_ports_free, peer_of
+from cosine_p2p.transport.config import TransportConfig, check_ports_free
 from cosine_p2p.transport.full.library import P2P, P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe, write_pbmsg
 from cosine_p2p.transport.full.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
 from cosine_p2p.transport.full.sockets import make_socket_folder
@@ -53,10 +54,8 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
 
         @staticmethod
         def _make_process_args(*args: Any, **flags: Any) -> list[str]:
-            # With relay discovery on, p2pd waits three minutes before it uses a relay it was given.
-            extra = ["-relayDiscovery=0"] if flags.get("autoRelay") else []
             is_relay = flags.get("forceReachabilityPublic")
-            extra += RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
+            extra = RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
             detach = LAUNCH if is_relay else _DETACH
             return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
 
@@ -86,7 +85,9 @@ def mend_calls(control: Any) -> None:
     control._handler_tasks = _HandlerTasks(control._handler_tasks)
 
 
-def _options(config: TransportConfig, host_maddrs: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
+def _options(
+    config: TransportConfig, host_maddrs: Sequence[str], peers: Sequence[str], *, is_private: bool
+) -> dict[str, Any]:
     options: dict[str, Any] = {
         "initial_peers": list(peers) or None,
         "identity_path": str(config.identity_file),
@@ -95,18 +96,14 @@ def _options(config: TransportConfig, host_maddrs: Sequence[str], peers: Sequenc
         "auto_nat": not config.is_loopback,
         "nat_port_map": not config.is_loopback and not config.client_mode,
         "announce_maddrs": list(config.announce_maddrs) or None,
-        "force_reachability": "public" if config.is_relay else None,
+        # Else p2pd takes half a minute to find out that it has holes to punch.
+        "force_reachability": "public" if config.is_relay else "private" if is_private else None,
+        "host_maddrs": list(host_maddrs),
     }
     if config.client_mode:
-        options |= {"no_listen": True, "host_maddrs": None, "dht_mode": "client"}
-    else:
-        options["host_maddrs"] = list(host_maddrs)
-    if config.relays:
-        options |= {
-            "use_auto_relay": True,
-            "force_reachability": "private",
-            "trusted_relays": list(config.relays),
-        }
+        options["dht_mode"] = "client"
+    if not config.has_ports:
+        options |= {"no_listen": True, "host_maddrs": None}
     return options
 
 
@@ -146,15 +143,21 @@ class Daemon:
         )
         return await self._call(request, peer_id, timeout_s)
 
-    async def connect(self, maddr: str, timeout_s: float) -> None:
-        """Connect to a peer at its full address. Raises `PeerLost`."""
-        address = Multiaddr(maddr.rsplit("/p2p/", 1)[0]).to_bytes()
+    async def connect(self, peer_id: str, maddrs: Sequence[str], timeout_s: float) -> None:
+        """Connect to a peer at the best of its addresses. Raises `PeerLost`."""
+        addresses = [Multiaddr(maddr.removesuffix(f"/p2p/{peer_id}")).to_bytes() for maddr in maddrs]
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
-            connect=p2pd_pb2.ConnectRequest(peer=_peer_bytes(peer_of(maddr)), addrs=[address]),
+            connect=p2pd_pb2.ConnectRequest(peer=_peer_bytes(peer_id), addrs=addresses),
         )
-        _, writer = await self._call(request, peer_of(maddr), timeout_s)
+        _, writer = await self._call(request, peer_id, timeout_s)
         writer.close()
+
+    async def disconnect(self, peer_id: str) -> None:
+        """Cut all connections to a peer. Never raises."""
+        with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                await self._control.disconnect(PeerID.from_base58(peer_id))
 
     async def visible_maddrs(self) -> tuple[str, ...]:
         """Our own addresses, as p2pd announces them. Raises `OSError`, `EOFError` or `TimeoutError`."""
@@ -162,11 +165,15 @@ class Daemon:
             _, maddrs = await self._control.identify()
         return tuple(f"{maddr}/p2p/{self.peer_id}" for maddr in maddrs)
 
-    async def connected_maddrs(self) -> tuple[str, ...]:
-        """One address of each peer we are connected to; raises as `visible_maddrs` does."""
+    async def ways(self) -> dict[str, tuple[str, ...]]:
+        """The addresses at the other ends of the connections to each peer; raises as `visible_maddrs` does."""
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             peers = await self._control.list_peers()
-        return tuple(f"{peer.addrs[0]}/p2p/{peer.peer_id.to_base58()}" for peer in peers if peer.addrs)
+        ways: dict[str, tuple[str, ...]] = {}
+        for peer in peers:
+            peer_id = peer.peer_id.to_base58()
+            ways[peer_id] = (*ways.get(peer_id, ()), *map(str, peer.addrs))
+        return ways
 
     async def close(self) -> None:
         """End the process and our connections to it; returns once both are gone."""
@@ -199,17 +206,21 @@ class Daemon:
         return reader, writer
 
 
-async def start_daemon(config: TransportConfig, *, host_maddrs: Sequence[str], peers: Sequence[str]) -> Daemon:
-    """Start p2pd and connect to `peers`, at least one of which must answer.
+async def start_daemon(
+    config: TransportConfig, *, host_maddrs: Sequence[str], peers: Sequence[str], is_private: bool = False
+) -> Daemon:
+    """Start p2pd and connect to `peers`, at least one of which must answer; `is_private` where they cannot dial it.
 
     Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers.
     """
-    if not config.client_mode:
+    if config.has_ports:
         check_ports_free(host_maddrs)
     folder = make_socket_folder()
     created: list[Any] = []
     try:
-        p2p = await _p2p_class(folder, created).create(**_options(config, host_maddrs, peers))
+        p2p = await _p2p_class(folder, created).create(
+            **_options(config, host_maddrs, peers, is_private=is_private)
+        )
         await _listen(p2p)
         return Daemon(p2p, folder)
     except BaseException as error:

@@ -5,18 +5,25 @@ Importing this module does not import hivemind; starting a transport does.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
+from cosine_p2p.transport.full.questions import ask_identity
+from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
+from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
+from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
+from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -25,8 +32,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CIRCUIT_WAIT_S: Final = 5.0
-"""Time for a relay to answer, before a warning is due."""
+SILENT_S: Final = 3.0
+"""Every peer of ours says something each second; of one that was silent for so long the connection is dialled
+again, for p2pd would believe in it for 40 s."""
+PUNCH_LOOK_S: Final = 0.05
+PUNCH_LOOKS: Final = 20
+"""A second: peers that meet through a relay and can come to a direct way have it after 0.3 s at a round trip of
+40 ms."""
+QUESTION_S: Final = 2.0
+"""For a connected peer to say who it is."""
 MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
 MAX_STREAMS_EACH: Final = 64
@@ -63,10 +77,15 @@ class HivemindTransport:
         self._host_maddrs: tuple[str, ...] = config.host_maddrs
         self._maddrs: tuple[str, ...] = ()
         self._known: dict[str, None] = dict.fromkeys(config.initial_peers)
+        self._book = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
+        self._policy = DialPolicy(())
+        self._is_private = False
+        self._reachability: Reachability | None = None
+        self._silent: set[str] = set()
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[SocketStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_restart: list[Callable[[], Awaitable[None]]] = []
+        self._on_change: list[Callable[[], Awaitable[None]]] = []
         self._is_up = asyncio.Event()
         self._running: _Running | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -80,6 +99,11 @@ class HivemindTransport:
         config.check()
         sweep_socket_folders()
         transport = cls(config)
+        anchors = (*config.relays, *config.initial_peers)
+        hosts = await hosts_of([address for maddr in anchors if (address := parsed(maddr)) is not None])
+        transport._policy = DialPolicy(hosts)
+        is_open = config.is_relay or bool(config.announce_maddrs)
+        transport._is_private = not is_open and is_behind_nat(local_hosts(hosts), hosts)
         try:
             await transport._build(config.initial_peers)
         except PeerLost as lost:
@@ -89,23 +113,47 @@ class HivemindTransport:
             await asyncio.sleep(JOIN_AGAIN_S)
             await transport._build(config.initial_peers)
         transport._supervisor = asyncio.create_task(transport.supervise())
-        if config.relays:
-            await transport._await_circuit()
+        if not config.client_mode and (config.relays or not config.is_loopback):
+            transport._reachability = Reachability(
+                peer_id=transport.peer_id,
+                daemon=transport._daemon,
+                dial=transport._ask_to,
+                anchors=anchors,
+                hosts=hosts,
+                asks_relays=not config.is_relay,
+                insists=bool(config.relays),
+                is_named=bool(config.announce_maddrs),
+                on_change=transport._changed,
+            )
+            await transport._reachability.first()
+            transport._run(transport._reachability.run())
         return transport
+
+    @property
+    def reach(self) -> Reachable:
+        """How others reach this node."""
+        if self._reachability is not None:
+            return self._reachability.reach
+        return Reachable(kind=ReachKind.LOCAL, addresses=self._maddrs)
 
     @property
     def open_streams(self) -> int:
         """Streams open now, dialled and accepted."""
         return len(self._streams)
 
-    def on_restart(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await `callback` each time the daemon is back."""
-        self._on_restart.append(callback)
+    def on_change(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await `callback` each time the daemon is back, or others reach us at other addresses."""
+        self._on_change.append(callback)
+
+    def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
+        """Remember where a peer says that it can be reached."""
+        self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
+        await self._approach(running.daemon, peer_id)
         reader, writer = await running.daemon.open(peer_id, protocol, self.config.dial_timeout_s)
         return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
@@ -119,7 +167,8 @@ class HivemindTransport:
 
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
-        await (await self._up(maddr)).daemon.connect(maddr, self.config.dial_timeout_s)
+        daemon = (await self._up(maddr)).daemon
+        await daemon.connect(peer_of(maddr), (maddr,), self.config.dial_timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
@@ -171,6 +220,81 @@ class HivemindTransport:
             finally:
                 ended.cancel()
 
+    async def _approach(self, daemon: "Daemon", peer_id: str) -> None:
+        """Have a connection to a peer whose addresses are known. Raises `PeerLost`."""
+        if peer_id in self._silent:
+            self._silent.discard(peer_id)
+            await daemon.disconnect(peer_id)
+        maddrs = self._permitted(peer_id)
+        if not maddrs or await self._ways_to(daemon, peer_id):
+            return
+        hosts = {address.host for address in map(parsed, maddrs) if address is not None}
+        for host in hosts:
+            self._policy.note_try(host, now_s=asyncio.get_running_loop().time())
+        await daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
+        for host in hosts:
+            self._policy.note_peer(host)
+        if self._is_private and self.config.has_ports:
+            await self._await_direct(daemon, peer_id)
+
+    async def _await_direct(self, daemon: "Daemon", peer_id: str) -> None:
+        """Wait a moment where a way through a relay may become a direct one: streams stay on that they began on."""
+        own = await self.visible_maddrs()
+        if not any(reach_at(maddr) is Reach.PUBLIC for maddr in own):
+            return
+        for _ in range(PUNCH_LOOKS):
+            if not all("/p2p-circuit" in way for way in await self._ways_to(daemon, peer_id)):
+                return
+            await asyncio.sleep(PUNCH_LOOK_S)
+
+    async def _ways_to(self, daemon: "Daemon", peer_id: str) -> tuple[str, ...]:
+        try:
+            return (await daemon.ways()).get(peer_id, ())
+        except (OSError, EOFError, TimeoutError):
+            return ()
+
+    def _permitted(self, peer_id: str) -> list[str]:
+        """The addresses of a peer that may be dialled: anybody may announce anybody's."""
+        now_s = asyncio.get_running_loop().time()
+        found = []
+        for maddr in self._book.get(peer_id) or ():
+            address = parsed(maddr)
+            if address is not None and address.port and self._policy.permits(address.host, now_s=now_s):
+                found.append(maddr if maddr.endswith(f"/p2p/{peer_id}") else f"{maddr}/p2p/{peer_id}")
+        return found
+
+    async def _ask_to(self, peer_id: str, protocol: str) -> Stream:
+        """A stream of libp2p's own protocols, which go past the gate."""
+        daemon = await self._daemon()
+        return SocketStream(
+            peer_id, *await daemon.open(peer_id, protocol, self.config.dial_timeout_s), lambda _: None
+        )
+
+    async def _daemon(self) -> "Daemon":
+        return (await self._up(self.peer_id)).daemon
+
+    async def _changed(self) -> None:
+        for callback in self._on_change:
+            await callback()
+
+    async def _see_alike(self, daemon: "Daemon") -> None:
+        """Meet public peers over QUIC, where they have it: p2pd punches only where enough see us at one port."""
+
+        async def meet(peer_id: str, maddrs: Sequence[str]) -> None:
+            async def ask(peer_id: str, protocol: str) -> Stream:
+                return SocketStream(peer_id, *await daemon.open(peer_id, protocol, QUESTION_S), lambda _: None)
+
+            with suppress(PeerLost):
+                named = (await ask_identity(ask, peer_id, timeout_s=QUESTION_S)).maddrs
+                quic = [maddr for maddr in named if "/quic-v1" in maddr and reach_at(maddr) is Reach.PUBLIC]
+                if not quic or any("/quic-v1" in maddr for maddr in maddrs):
+                    return
+                await daemon.disconnect(peer_id)
+                await daemon.connect(peer_id, (*quic, *maddrs), self.config.dial_timeout_s)
+
+        with suppress(OSError, EOFError, TimeoutError):
+            await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
+
     async def _up(self, peer_id: str) -> _Running:
         """Raises `PeerLost` where the daemon does not come back in the time that a dial may take."""
         try:
@@ -201,15 +325,20 @@ class HivemindTransport:
 
         self._is_up.clear()
         self._running = None
-        daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
+        daemon = await start_daemon(
+            self.config, host_maddrs=self._host_maddrs, peers=peers, is_private=self._is_private
+        )
         try:
+            if self._is_private and self.config.has_ports:
+                await self._see_alike(daemon)
             async with asyncio.timeout(self.config.start_timeout_s):
                 dht = await start_dht(
                     daemon.p2p,
                     peers=peers,
                     checker=self._checker,
                     store=self._store,
-                    client_mode=self.config.client_mode,
+                    # Who cannot be dialled keeps nothing for others.
+                    client_mode=self.config.client_mode or self._is_private,
                     gate=self.config.gate,
                 )
                 maddrs = await daemon.visible_maddrs()
@@ -225,7 +354,7 @@ class HivemindTransport:
         anchors = [PeerID.from_base58(peer_of(maddr)) for maddr in self.config.initial_peers]
         cells = DhtCells(dht, checker=self._checker, store=self._store, anchors=anchors)
         self._running = _Running(daemon, dht, cells)
-        if not self.config.client_mode:
+        if self.config.has_ports:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
         self._is_up.set()
         return daemon
@@ -246,16 +375,18 @@ class HivemindTransport:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
         self.restarts += 1
-        for callback in self._on_restart:
-            self._run(callback())
+        if self._reachability is not None:
+            self._reachability.restarted()
+        self._run(self._changed())
 
     async def _note_connected_peers(self) -> None:
         """Remember some connected peers for a restart; connect to the known ones again if none is left."""
         assert self._running is not None
         try:
-            connected = await self._running.daemon.connected_maddrs()
+            ways = await self._running.daemon.ways()
         except (OSError, EOFError, TimeoutError):
             return
+        connected = [f"{maddrs[0]}/p2p/{peer_id}" for peer_id, maddrs in ways.items() if maddrs]
         self.connected_peers = len(connected)
         if connected:
             self._known = dict.fromkeys([*self.config.initial_peers, *connected[:8]])
@@ -268,19 +399,16 @@ class HivemindTransport:
         await self.connect(maddr)
         await (await self._up(maddr)).dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
 
-    async def _await_circuit(self) -> None:
-        """A node behind NAT is reachable only once a relay has given it an address."""
-        deadline_s = time.monotonic() + CIRCUIT_WAIT_S
-        while not any("/p2p-circuit" in maddr for maddr in await self.visible_maddrs()):
-            if time.monotonic() > deadline_s:
-                logger.warning("no relay has given us an address yet; peers may not reach this node")
-                return
-            await asyncio.sleep(0.1)
-
     def _tracked(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> SocketStream:
-        stream = SocketStream(peer_id, reader, writer, self._streams.discard)
+        stream = SocketStream(peer_id, reader, writer, self._closed)
         self._streams.add(stream)
         return stream
+
+    def _closed(self, stream: SocketStream) -> None:
+        self._streams.discard(stream)
+        others = [other for other in self._streams if other.peer_id == stream.peer_id]
+        if stream.silent_s > SILENT_S and all(other.silent_s > SILENT_S for other in others):
+            self._silent.add(stream.peer_id)
 
     def _accept(
         self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -73,6 +73,12 @@ class SocketStream:
         self._writer = writer
         self._on_close = on_close
         self._is_closed = False
+        self._heard_at_s = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """The time since the peer said something, or the stream was opened."""
+        return time.monotonic() - self._heard_at_s
 
     async def read(self) -> bytes:
         try:
@@ -81,6 +87,8 @@ class SocketStream:
             data = b""
         if not data:
             self.close()
+        else:
+            self._heard_at_s = time.monotonic()
         return data
 
     async def write(self, data: bytes) -> None:

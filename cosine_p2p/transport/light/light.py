@@ -11,6 +11,7 @@ import trio
 
 from cosine_p2p.transport.addresses import Address, AddressBook, DialPolicy, parse_initial_peers
 from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
 from cosine_p2p.transport.light.stream import Carrier, LightStream
 from cosine_p2p.transport.light.trio_thread import TrioThread
@@ -70,7 +71,7 @@ class LightTransport:
         Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
         """
         given = parse_initial_peers(config.initial_peers)
-        policy = DialPolicy(await _hosts_of(given))
+        policy = DialPolicy(await hosts_of(given))
         transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy)
         try:
             await transport._connect_to_one()
@@ -177,19 +178,3 @@ class LightTransport:
             raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
         except trio.RunFinishedError:
             raise PeerLost(peer_id, "we have left the network") from None
-
-
-async def _hosts_of(given: Sequence[Address]) -> list[str]:
-    """The IP addresses of the peers a user named; names that mean nothing now are left out."""
-    loop = asyncio.get_running_loop()
-
-    async def resolved(address: Address) -> list[str]:
-        try:
-            # A name server that takes longer tells nothing of the network; the dial itself asks it again.
-            async with asyncio.timeout(2.0):
-                found = await loop.getaddrinfo(address.host, address.port)
-        except (OSError, TimeoutError):
-            return []
-        return [str(place[0]) for *_, place in found]
-
-    return [host for hosts in await asyncio.gather(*map(resolved, given)) for host in hosts]

@@ -28,6 +28,8 @@ from cosine_p2p.transport.channel import AGENT, StepCounts
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.transport.reach import Reachable, ReachKind
+from cosine_protocol import limits
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DISCOVER, STATUS
@@ -82,6 +84,7 @@ class JoinedNetwork:
             network=self.network.access.network,
             opener=self.transport.opener,
             membership=self.transport.config.gate.membership,
+            note_addresses=self.transport.note_addresses,
         )
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
@@ -89,9 +92,15 @@ class JoinedNetwork:
         return list((await self.transport.read([cell])).get(cell, {}).values())
 
     async def ready_fields(self, role: str) -> dict[str, object]:
-        """The fields of the event of a node that can be reached."""
-        maddrs = list(await self.transport.visible_maddrs())
-        return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs}
+        """The fields of the event of a node that serves: how it is reached, the addresses for others in front."""
+        reach = self.transport.reach
+        maddrs = list(dict.fromkeys((*reach.addresses, *await self.transport.visible_maddrs())))
+        return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs, **reach_fields(reach)}
+
+
+def reach_fields(reach: Reachable) -> dict[str, object]:
+    """How a node is reached, as an event has it."""
+    return {"reach": reach.kind, "relays": list(reach.relays), "said": f"{str(reach)[:1].upper()}{str(reach)[1:]}."}
 
 
 async def join(
@@ -134,15 +143,16 @@ class AnnouncedNode(ABC):
         self._facts = facts
         self._tokenizer_folder = tokenizer_folder
         self._speed = speed
-        self._addresses: tuple[str, ...] = ()
         self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
             joined.transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
         )
         names = tuple(dict.fromkeys((target_name, facts.digest().hex())))
-        self._announcer = Announcer(self._directory, joined.identity, self._describe, names)
-        joined.transport.on_restart(self._announcer.restarted)
+        self._announcer = Announcer(
+            self._directory, joined.identity, self._describe, names, is_reachable=self._is_reachable
+        )
+        joined.transport.on_change(self._announcer.restarted)
 
     @property
     def coordinate(self) -> NetworkCoordinate:
@@ -190,7 +200,6 @@ class AnnouncedNode(ABC):
         }
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s()))
-        self._addresses = await self._transport.visible_maddrs()
         # A record that nobody took is offered again later.
         await self._announcer.announce()
         emit("announced", self._announced_fields())
@@ -258,16 +267,22 @@ class AnnouncedNode(ABC):
     async def _watch(self, emit: Emit) -> None:
         """Announce a changed load, address or speed soon, and tell when the node is found or not found any more."""
         told = self._announced_fields()
+        told_reach = self._transport.reach
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
+            if (reach := self._transport.reach) != told_reach:
+                told_reach = reach
+                emit("reached", {"peer_id": self._transport.peer_id, **reach_fields(reach)})
             if self._announced_fields() != told:
                 told = self._announced_fields()
                 emit("announced", told)
             if self._speed.refresh(time.monotonic()):
                 LOG.info("a pass over one token takes %.1f ms now", 1e3 * self._speed.pass_s)
                 self.service.pass_s = self._speed.pass_s
-            self._addresses = await self._transport.visible_maddrs()
             self._announcer.changed()
+
+    def _is_reachable(self) -> bool:
+        return self._transport.reach.kind is not ReachKind.NOBODY
 
     def _describe(self) -> NodeRecord:
         described: dict[str, Any] = {
@@ -283,7 +298,7 @@ class AnnouncedNode(ABC):
             "load_requests": self.service.requests,
             "pass_us": round(1e6 * self._speed.pass_s),
             "eos": self._facts.eos,
-            "addresses": self._addresses[:16],
+            "addresses": self._transport.reach.addresses[: limits.MAX_ADDRESSES],
             "software": AGENT,
             "emulated": "",
             "sequence": 0,

@@ -33,7 +33,8 @@ class Announcer:
     """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
 
     `clock` gives Unix seconds. Run it with `run`; call `changed` when load or addresses change, or the transport is
-    back; end with `stop`. `is_stored` tells how the last announcement went.
+    back; end with `stop`. `is_stored` tells how the last announcement went. A node that nobody can reach, as
+    `is_reachable` says, is not announced, and what it has announced lapses at once.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Announcer:
         describe: Callable[[], NodeRecord],
         names: Sequence[str],
         *,
+        is_reachable: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.latest: bytes | None = None
@@ -51,6 +53,7 @@ class Announcer:
         self._identity = identity
         self._describe = describe
         self._names = tuple(names)
+        self._is_reachable = is_reachable
         self._clock = clock
         self._sequence = 0
         self._has_changed = asyncio.Event()
@@ -61,17 +64,23 @@ class Announcer:
         self._has_changed.set()
 
     async def restarted(self) -> None:
-        """Announce again once the transport is back, also where nothing has changed."""
+        """Announce again once the transport is back or elsewhere, also where nothing in the record has changed."""
         self._announced = None
         self._has_changed.set()
 
     async def announce(self, *, lifetime_s: float = LIFETIME_S) -> bool:
-        """Announce now; False, with a log line, if nobody took the record."""
+        """Announce now; False, with a log line, if nobody took the record or could reach the node."""
+        is_reachable = self._is_reachable()
+        if not is_reachable:
+            lifetime_s = GOODBYE_LIFETIME_S
         now_s = self._clock()
         self._sequence = max(self._sequence + 1, int(now_s * 1000))
         record = replace(self._describe(), sequence=self._sequence, issued_at_s=float(now_s), lifetime_s=lifetime_s)
         self.latest = seal_record(record, self._identity, key=STATUS_KEY)
         self._announced = record
+        if not is_reachable and not self.is_stored:
+            self.is_stored = False
+            return False
         try:
             await self._directory.announce(record, self._names)
         except CosineError as error:
@@ -82,8 +91,8 @@ class Announcer:
             return False
         if self.is_stored is False:
             LOG.info("this node can be found again")
-        self.is_stored = True
-        return True
+        self.is_stored = is_reachable
+        return is_reachable
 
     async def run(self) -> None:
         """Announce until cancelled."""

@@ -102,6 +102,7 @@ class StageNode(AnnouncedNode):
             target_digest=names.facts.digest(),
             offload=self.threads,
             pass_s=speed.pass_s,
+            note_addresses=joined.transport.note_addresses,
             note_pass=lambda tokens, elapsed_s: speed.note(tokens=tokens, elapsed_s=elapsed_s),
         )
 

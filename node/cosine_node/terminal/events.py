@@ -29,11 +29,12 @@ SENTENCES: Final[Mapping[str, str]] = {
     "measuring": "Measuring {model} on this machine ...",
     "took": "{said} took {seconds:.1f} s.",
     "waiting": "Waiting for stages. {said}",
-    "ready": "Ready as {role} {peer_id}, reachable at:",
+    "ready": "Ready as {role} {peer_id}. {said} Its addresses:",
     "alone": (
         "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
         "--initial-peers and an address from above."
     ),
+    "reached": "{said}",
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",
     "switched": "{model} serves from now on: it is what was learned.",

@@ -89,7 +89,10 @@ class FirstTransport:
     opener = RecordOpener()
     config = TransportConfig(identity_file=Path())
 
-    def on_restart(self, callback: object) -> None:
+    def on_change(self, callback: object) -> None:
+        return
+
+    def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
         return
 
     async def visible_maddrs(self) -> tuple[str, ...]:

@@ -132,7 +132,15 @@ START: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("joining", {"network": "main", "initial_peers": []}),
     ("announcing", {"target": "zoo:target"}),
     ("announced", {"target": "zoo:target", "stored": True}),
-    ("ready", {"role": "drafter", "peer_id": "12D3", "maddrs": ["/ip4/192.0.2.1/tcp/1"]}),
+    (
+        "ready",
+        {
+            "role": "drafter",
+            "peer_id": "12D3",
+            "said": "Others reach this node directly.",
+            "maddrs": ["/ip4/192.0.2.1/tcp/1"],
+        },
+    ),
     ("worked", {"model": "org/model", "said": "drafted 12 tokens"}),
     ("stopped", {"passes": 3, "model": "org/model", "said": "drafted 20 tokens"}),
 )
@@ -190,7 +198,7 @@ def told(
 def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = told(monkeypatch, Terminal(), "pretty")
     assert out.splitlines() == [
-        "Ready as drafter 12D3, reachable at:",
+        "Ready as drafter 12D3. Others reach this node directly. Its addresses:",
         "  /ip4/192.0.2.1/tcp/1",
         "Stopped after 3 passes. org/model drafted 20 tokens.",
     ]

@@ -172,7 +172,7 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
     async def is_back() -> None:
         back.set()
 
-    a.on_restart(is_back)
+    a.on_change(is_back)
     stream = await b.dial(a.peer_id, ECHO)
     os.kill(pid_of(a), signal.SIGKILL)
     async with asyncio.timeout(BACK_S):

@@ -284,14 +284,7 @@ async def sent_through_a_relay(
         await transport.close()
 
 
-@pytest.fixture
-def no_wait_for_a_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node on loopback gets its reservation, but does not show the address that comes with it."""
-    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.CIRCUIT_WAIT_S", 1.0)
-
-
 @needs_hivemind
-@pytest.mark.usefixtures("no_wait_for_a_circuit")
 @in_swarm
 async def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_default(made: Swarm) -> None:
     assert len(await sent_through_a_relay(made, lambda _: PeerGate(), PeerGate())) == MUCH_BYTES
@@ -299,7 +292,6 @@ async def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relay
 
 @pytest.mark.thorough
 @needs_hivemind
-@pytest.mark.usefixtures("no_wait_for_a_circuit")
 @pytest.mark.parametrize("is_member", [True, False], ids=["member", "stranger"])
 @in_swarm
 async def test_a_peer_of_a_private_swarm_behind_a_relay_sends_members_all_and_strangers_one_error(

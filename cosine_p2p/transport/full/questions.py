@@ -1,0 +1,188 @@
+"""Questions that libp2p peers answer over streams of their own: relay for us, dial us back, say how you see us.
+
+p2pd asks them too, but tells nothing of the answers, and after a relay was gone for a moment it does not ask again
+for an hour. Protocols: circuit relay v2 (RESERVE), AutoNAT v1 (DIAL), identify.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from multiaddr import Multiaddr
+
+from cosine_p2p.transport.base import Stream
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.identity import public_key_of
+
+HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
+AUTONAT: Final = "/libp2p/autonat/1.0.0"
+IDENTIFY: Final = "/ipfs/id/1.0.0"
+MAX_ANSWER_BYTES: Final = 16 << 10
+"""An identify message holds some dozen protocols and addresses."""
+_RESERVE: Final = b"\x08\x00"  # type: RESERVE
+_OK: Final = 100
+_DIALLED: Final = 0
+
+Dial = Callable[[str, str], Awaitable[Stream]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """What a peer says of itself: the address at which it sees us, where it listens, and what it speaks."""
+
+    seen_at: str
+    maddrs: tuple[str, ...]
+    protocols: tuple[str, ...]
+
+
+def varint(value: int) -> bytes:
+    data = b""
+    while value > 127:
+        data += bytes((value & 127 | 128,))
+        value >>= 7
+    return data + bytes((value,))
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The value that begins at `at`, and where it ends. Raises `ValueError`."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        value |= (data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            return value, at
+    raise ValueError("a number has no end")
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A field of protobuf that holds bytes."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message that are numbers or bytes. Raises `ValueError`."""
+    at = 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        value, at = read_varint(data, at)
+        if key & 7 == 0:
+            yield key >> 3, value
+        elif key & 7 == 2:
+            if at + value > len(data):
+                raise ValueError("a field has no end")
+            yield key >> 3, data[at : at + value]
+            at += value
+        else:
+            raise ValueError("a field of an unknown kind")
+
+
+def maddr_of(value: int | bytes) -> str:
+    """A multiaddr from its bytes. Raises `ValueError`."""
+    try:
+        return str(Multiaddr(value))
+    except Exception as error:
+        # Of this library each kind of address has errors of its own.
+        raise ValueError("no multiaddr") from error
+
+
+def maddrs_in(data: bytes, number: int) -> tuple[str, ...]:
+    """The multiaddrs in a repeated field; those of unknown kinds are left out."""
+    found = []
+    for key, value in fields(data):
+        if key == number and isinstance(value, bytes):
+            try:
+                found.append(maddr_of(value))
+            except ValueError:
+                continue
+    return tuple(found)
+
+
+def peer_bytes(peer_id: str) -> bytes:
+    """A peer id as its multihash: an Ed25519 key lies in it as it is."""
+    return b"\x00\x24\x08\x01\x12\x20" + public_key_of(peer_id)
+
+
+async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> tuple[str, ...]:
+    """Let a peer relay to us for an hour; its own addresses, as it names them.
+
+    Raises `PeerLost`, also for one that cuts a circuit before it has carried `least_bytes` each way.
+    """
+    answer = await _ask(dial, peer_id, HOP, _RESERVE, timeout_s)
+    try:
+        by_number = dict(fields(answer))
+        if (status := by_number.get(5)) != _OK:
+            raise PeerLost(peer_id, f"it does not relay for us (status {status!r})")
+        limit = by_number.get(4, b"")
+        granted = dict(fields(limit)).get(2, 0) if isinstance(limit, bytes) else 0
+        # Without a limit it says 0.
+        if isinstance(granted, int) and 0 < granted < least_bytes:
+            raise PeerLost(peer_id, f"it does not relay more than {granted} bytes")
+        reservation = by_number.get(3, b"")
+        return maddrs_in(reservation, 2) if isinstance(reservation, bytes) else ()
+    except ValueError as error:
+        raise PeerLost(peer_id, f"its answer about relaying is malformed: {error}") from None
+
+
+async def ask_dial_back(
+    dial: Dial, peer_id: str, own_id: str, maddrs: Sequence[str], *, timeout_s: float
+) -> str | None:
+    """The address at which a peer has just reached us, None if it could not. Raises `PeerLost` if it did not try.
+
+    It tries our ports at the IP address at which it sees us.
+    """
+    plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
+    info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
+    answer = await _ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s)
+    try:
+        response = dict(fields(answer)).get(3, b"")
+        told = dict(fields(response)) if isinstance(response, bytes) else {}
+        status = told.get(1, _DIALLED)
+        if status == _DIALLED and 3 in told:
+            return maddr_of(told[3])
+    except ValueError as error:
+        raise PeerLost(peer_id, f"its answer about dialling is malformed: {error}") from None
+    # E_DIAL_ERROR
+    if status == 100:
+        return None
+    raise PeerLost(peer_id, f"it did not try to dial us (status {status!r})")
+
+
+async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identified:
+    """What a peer says of itself and us. Raises `PeerLost`."""
+    answer = await _ask(dial, peer_id, IDENTIFY, b"", timeout_s)
+    try:
+        seen_at, protocols = "", []
+        for number, value in fields(answer):
+            if number == 4:
+                seen_at = maddr_of(value)
+            if number == 3 and isinstance(value, bytes):
+                protocols.append(value.decode(errors="replace"))
+        return Identified(seen_at=seen_at, maddrs=maddrs_in(answer, 2), protocols=tuple(protocols))
+    except ValueError as error:
+        raise PeerLost(peer_id, f"what it says of itself is malformed: {error}") from None
+
+
+async def _ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            stream = await dial(peer_id, protocol)
+            try:
+                if question:
+                    await stream.write(varint(len(question)) + question)
+                data = b""
+                while len(data) <= MAX_ANSWER_BYTES and (more := await stream.read()):
+                    data += more
+                    try:
+                        length, at = read_varint(data, 0)
+                    except ValueError:
+                        continue
+                    if len(data) >= at + length:
+                        return data[at : at + length]
+            finally:
+                stream.close()
+    except TimeoutError:
+        raise PeerLost(peer_id, f"no answer within {timeout_s:g} s") from None
+    raise PeerLost(peer_id, "it did not answer")

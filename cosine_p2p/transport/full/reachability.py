@@ -1,0 +1,306 @@
+"""Keeps a node reachable: asks peers to dial it back and to relay, watches that they still do, and tells how it is.
+
+A look every two seconds: has this machine another address? Do the relays answer? A relay is asked for its
+reservation again each time, which also shows within seconds that it, or the way to it, is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.config import peer_of
+from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
+from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
+from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.reach import Findings, Reachable, ReachKind, judge_reach, parsed, reach_at
+from cosine_protocol.errors import PeerLost
+
+if TYPE_CHECKING:
+    from cosine_p2p.transport.full.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0
+"""Five looks fit into the 10 s in which a node that has lost its relay or network is to be reachable again."""
+ANSWER_S: Final = 2.0
+"""For a peer to answer a question over a connection that there is: six round trips of 300 ms."""
+CONNECT_S: Final = 4.0
+"""As clients wait for a peer."""
+RELAYS_KEPT: Final = 2
+"""With one, its end is the node's too."""
+ASK_AGAIN_S: Final = 60.0
+"""Between questions to a peer that did not help; a dial back is answered three times a minute."""
+DIAL_BACK_S: Final = 18.0
+"""A peer that cannot reach us says so after 15 s (measured)."""
+FIRST_VERDICT_S: Final = 3.0
+"""A peer that can reach us says so within two round trips; longer nobody waits for `ready`."""
+MAX_SEEN: Final = 8
+"""Bounds the peers that are asked how they see us."""
+MAX_PLACES: Final = 3
+"""Bounds the addresses of a relay in a record, which has room for sixteen in all."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is known of peers on the present network; all of it ends with that."""
+
+    circuits: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    seen_at: dict[str, str] = field(default_factory=dict)
+    dialled_back: tuple[str, ...] = ()
+    asked_back: int = 0
+    tried_at_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def is_due(self, question: str, peer_id: str, now_s: float) -> bool:
+        """True, and noted, if a peer was not asked this lately."""
+        if now_s - self.tried_at_s.get((question, peer_id), -ASK_AGAIN_S) < ASK_AGAIN_S:
+            return False
+        self.tried_at_s[question, peer_id] = now_s
+        return True
+
+
+class Reachability:
+    """Looks with `run` beside a node's transport; `reach` is the verdict.
+
+    `daemon` gives the running one, `dial` a stream to a connected peer past the gate. `anchors` are the initial
+    peers and relays that the user named, `hosts` their IP addresses. `on_change` is awaited after each change of
+    what is to be announced. A node that relays itself does not ask others to (`asks_relays`); one that `insists`
+    asks also where no peer is public. With `is_named` the user has named the addresses that lead here.
+    """
+
+    def __init__(
+        self,
+        *,
+        peer_id: str,
+        daemon: Callable[[], Awaitable["Daemon"]],
+        dial: Callable[[str, str], Awaitable[Stream]],
+        anchors: Sequence[str],
+        hosts: Sequence[str],
+        asks_relays: bool,
+        insists: bool,
+        is_named: bool,
+        on_change: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.reach = Reachable(kind=ReachKind.UNTESTED)
+        self._peer_id = peer_id
+        self._daemon = daemon
+        self._dial = dial
+        self._anchors = {peer_of(maddr): maddr for maddr in reversed(anchors)}
+        self._hosts = tuple(hosts)
+        # Public peers that are away for the moment are no network of one's own.
+        self._is_public = any(reach_of(host) is Reach.PUBLIC for host in hosts)
+        self._insists = insists
+        self._is_named = is_named
+        self._asks_relays = asks_relays
+        self._on_change = on_change
+        self._local = local_hosts(self._hosts)
+        # Who has a public address is perhaps reached at it: that is tried first.
+        self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in self._local)
+        self._asked = _Asked()
+        self._asking: set[asyncio.Future[None]] = set()
+        self._has_answer = asyncio.Event()
+
+    async def first(self) -> Reachable:
+        """The verdict as soon as it is a good one, or after a moment the one there is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_VERDICT_S):
+                while await self._look() and self.reach.kind in (ReachKind.UNTESTED, ReachKind.NOBODY):
+                    await self._has_answer.wait()
+        # A peer that could reach us would have said so by now.
+        self._is_hopeful = False
+        await self._look()
+        return self.reach
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._has_answer.wait()
+                await self._look()
+        finally:
+            for task in self._asking:
+                task.cancel()
+            await asyncio.gather(*self._asking, return_exceptions=True)
+
+    def restarted(self) -> None:
+        """The daemon was started again: nobody knows us any more."""
+        self._asked = _Asked()
+        self._has_answer.set()
+
+    async def _look(self) -> bool:
+        """One look; False where there is no public peer to ask."""
+        self._has_answer.clear()
+        try:
+            local = local_hosts(self._hosts)
+            has_moved, self._local = local != self._local, local
+            if has_moved:
+                logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
+                await self._begin_again()
+            daemon = await self._daemon()
+            ways, own = await daemon.ways(), await daemon.visible_maddrs()
+            peers = _public_peers(ways, self._anchors)
+            if peers or self._is_public or self._insists:
+                await self._ask(ways, peers, own)
+            await self._judge(ways, peers, own, has_moved)
+        except (PeerLost, OSError, EOFError, TimeoutError) as error:
+            logger.debug("the network could not be looked at: %s", error)
+            return False
+        return bool(peers)
+
+    async def _begin_again(self) -> None:
+        """No connection outlives the address that it was made from, but p2pd would believe in it for 40 s."""
+        self._asked = _Asked()
+        daemon = await self._daemon()
+        await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
+        await asyncio.gather(*map(self._connect, self._anchors.values()), return_exceptions=True)
+
+    async def _connect(self, maddr: str) -> None:
+        await (await self._daemon()).connect(peer_of(maddr), (maddr,), CONNECT_S)
+
+    async def _ask(self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str]) -> None:
+        """Ask what is to be asked now; a dial back may take long, and its answer is taken in when it comes."""
+        now_s = asyncio.get_running_loop().time()
+        asked = self._asked
+        for peer_id in peers[:RELAYS_KEPT]:
+            if not asked.dialled_back and asked.is_due("dial back", peer_id, now_s):
+                # A router may lead only one of them in, and light clients dial over TCP alone.
+                for kind in ("/tcp/", "/udp/"):
+                    mine = [maddr for maddr in own if kind in maddr and "/p2p-circuit" not in maddr]
+                    if mine:
+                        self._begin(self._dial_back(asked, peer_id, mine))
+        if not self._asks_relays or asked.dialled_back or self._is_hopeful:
+            return
+        strange = [peer_id for peer_id in peers[:MAX_SEEN] if asked.is_due("identity", peer_id, now_s)]
+        kept = list(asked.circuits)
+        await asyncio.gather(
+            *(self._identify(asked, peer_id) for peer_id in strange), *(self._renew(asked, relay) for relay in kept)
+        )
+        for peer_id in dict.fromkeys((*self._anchors, *peers)):
+            if len(asked.circuits) >= RELAYS_KEPT:
+                return
+            # One that was a relay a moment ago is tried at each look, others now and then.
+            if peer_id not in asked.circuits and (peer_id in kept or asked.is_due("relay", peer_id, now_s)):
+                await self._reserve(asked, peer_id, ways.get(peer_id, ()))
+
+    async def _identify(self, asked: _Asked, peer_id: str) -> None:
+        with suppress(PeerLost):
+            asked.seen_at[peer_id] = (await ask_identity(self._dial, peer_id, timeout_s=ANSWER_S)).seen_at
+
+    async def _renew(self, asked: _Asked, relay: str) -> None:
+        """Ask a relay again; one that is silent is dialled anew."""
+        try:
+            await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
+        except PeerLost as lost:
+            logger.info("the relay %s is lost: %s", relay, lost.reason)
+            asked.circuits.pop(relay, None)
+            asked.tried_at_s.pop(("relay", relay), None)
+            await (await self._daemon()).disconnect(relay)
+
+    async def _reserve(self, asked: _Asked, relay: str, ways: Sequence[str]) -> None:
+        given = self._anchors.get(relay)
+        try:
+            if given is not None and not ways:
+                if not await listens_at(given):
+                    # p2pd would dial ever more seldom, in the end every five minutes.
+                    asked.tried_at_s.pop(("relay", relay), None)
+                    return
+                await self._connect(given)
+            named = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
+        except PeerLost as lost:
+            logger.debug("%s does not relay: %s", relay, lost.reason)
+            if given is not None and not lost.reason.startswith("it does not"):
+                # It may be there at the next look.
+                asked.tried_at_s.pop(("relay", relay), None)
+            if lost.retry_after_s is not None and not asked.circuits:
+                # Somebody listens there again, and a new daemon does not wait with dialling.
+                logger.info("the network daemon does not dial the relay %s yet: it is started again", relay)
+                await (await self._daemon()).close()
+            return
+        # The address that is known to lead there, and those that it names: light clients need one over TCP.
+        public = [maddr for maddr in named if reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr]
+        places = dict.fromkeys(maddr.partition("/p2p/")[0] for maddr in (*([given] if given else ways), *public))
+        asked.circuits[relay] = tuple(
+            f"{place}/p2p/{relay}/p2p-circuit/p2p/{self._peer_id}" for place in list(places)[:MAX_PLACES]
+        )
+        logger.info("the relay %s leads to this node", relay)
+
+    async def _dial_back(self, asked: _Asked, peer_id: str, own: Sequence[str]) -> None:
+        try:
+            reached = await ask_dial_back(self._dial, peer_id, self._peer_id, own, timeout_s=DIAL_BACK_S)
+        except PeerLost as lost:
+            logger.debug("%s tells nothing about our door: %s", peer_id, lost.reason)
+            return
+        asked.asked_back += 1
+        if reached is not None and reach_at(reached) is Reach.PUBLIC:
+            whole = f"{reached.partition('/p2p/')[0]}/p2p/{self._peer_id}"
+            asked.dialled_back = tuple(dict.fromkeys((*asked.dialled_back, whole)))
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        async def asked() -> None:
+            try:
+                await work
+            except (OSError, EOFError):
+                logger.debug("a question was not answered", exc_info=True)
+            finally:
+                self._has_answer.set()
+
+        task = asyncio.ensure_future(asked())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _judge(
+        self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], has_moved: bool
+    ) -> None:
+        asked = self._asked
+        if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._local):
+            # What peers see is of the router, and leads in only where one has come in.
+            own = [maddr for maddr in own if reach_at(maddr) is not Reach.PUBLIC]
+        before, self.reach = (
+            self.reach,
+            judge_reach(
+                Findings(
+                    own=tuple(own),
+                    dialled_back=asked.dialled_back,
+                    circuits=tuple(maddr for maddrs in asked.circuits.values() for maddr in maddrs),
+                    seen_at={peer_id: at for peer_id, at in asked.seen_at.items() if peer_id in ways},
+                    asked_back=asked.asked_back + (not self._is_hopeful),
+                    public_peers=len(peers) or self._is_public,
+                    is_alone=not self._anchors,
+                    is_named=self._is_named,
+                )
+            ),
+        )
+        if before != self.reach:
+            logger.info("%s", self.reach)
+        if has_moved or before.addresses != self.reach.addresses:
+            await self._on_change()
+
+
+async def listens_at(maddr: str) -> bool:
+    """True if something takes a connection at a peer's address, or that cannot be told."""
+    address = parsed(maddr)
+    if address is None or not address.is_plain_tcp:
+        return True
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def _public_peers(ways: Mapping[str, Sequence[str]], first: Mapping[str, str]) -> list[str]:
+    """Connected peers with a public address of their own, those that the user named first."""
+    found = [
+        peer_id
+        for peer_id, maddrs in ways.items()
+        if any(reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr for maddr in maddrs)
+    ]
+    return sorted(found, key=lambda peer_id: peer_id not in first)

@@ -1,0 +1,46 @@
+"""IP addresses: those that the names in addresses mean now, and this machine's own on its ways to others."""
+
+import asyncio
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from cosine_p2p.transport.addresses import Address, Reach, reach_of
+
+RESOLVE_S: Final = 2.0
+"""A name server that takes longer tells nothing of the network; a dial asks it again."""
+# Addresses that nobody has (RFC 5737, RFC 3849): the way to them is the one to the internet.
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+
+
+async def hosts_of(given: Sequence[Address]) -> list[str]:
+    """The IP addresses of the peers a user named; names that mean nothing now are left out."""
+    loop = asyncio.get_running_loop()
+
+    async def resolved(address: Address) -> list[str]:
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                found = await loop.getaddrinfo(address.host, address.port)
+        except (OSError, TimeoutError):
+            return []
+        return [str(place[0]) for *_, place in found]
+
+    return [host for hosts in await asyncio.gather(*map(resolved, given)) for host in hosts]
+
+
+def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
+    """This machine's addresses on the ways to some others, and to the internet; nothing is sent."""
+    found = set()
+    for remote in (*remotes, *_ELSEWHERE):
+        family = socket.AF_INET6 if ":" in remote else socket.AF_INET
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((remote, 9))
+            found.add(str(probe.getsockname()[0]))
+    return frozenset(found)
+
+
+def is_behind_nat(local: Iterable[str], remotes: Iterable[str]) -> bool:
+    """True if peers are public and no address of this machine is."""
+    is_public = any(reach_of(host) is Reach.PUBLIC for host in local)
+    return not is_public and any(reach_of(host) is Reach.PUBLIC for host in remotes)

@@ -1,0 +1,147 @@
+"""How a node is reachable, judged by what it has found out: at which addresses, through whom, or why not. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
+
+OBSERVERS: Final = 4
+"""libp2p believes an address at which others see it once so many have seen the same; without, it does not punch
+(go-libp2p 0.32, `ActivationThresh`)."""
+
+
+class ReachKind(StrEnum):
+    """Ways to a node, the best first."""
+
+    DIRECT = "direct"
+    PUNCHED = "punched"
+    RELAYED = "relayed"
+    LOCAL = "local"
+    UNTESTED = "untested"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reachable:
+    """The verdict: `addresses` are those to announce, `relays` the peers that relay, `reason` a clause."""
+
+    kind: ReachKind
+    addresses: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __str__(self) -> str:
+        through = " and ".join(self.relays)
+        said = {
+            ReachKind.DIRECT: "others reach this node directly",
+            ReachKind.PUNCHED: f"others meet this node through {through} and then reach it directly",
+            ReachKind.RELAYED: f"others reach this node only through {through}",
+            ReachKind.LOCAL: "machines of its own network reach this node",
+            ReachKind.UNTESTED: "whether others reach this node is not known",
+            ReachKind.NOBODY: "nobody can reach this node",
+        }[self.kind]
+        return f"{said}: {self.reason}" if self.reason else said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a node has found out about itself.
+
+    `own` are the addresses that it listens at, `dialled_back` those at which a peer has reached it, `circuits`
+    those through relays, `seen_at` the addresses at which public peers see it, by peer. `asked_back` counts the
+    peers that have tried to reach it, `public_peers` those that it is connected to; `is_alone` where it was told of
+    none, `is_named` where the user has named the addresses that lead to it.
+    """
+
+    own: tuple[str, ...]
+    dialled_back: tuple[str, ...] = ()
+    circuits: tuple[str, ...] = ()
+    seen_at: Mapping[str, str] | None = None
+    asked_back: int = 0
+    public_peers: int = 0
+    is_alone: bool = False
+    is_named: bool = False
+
+
+def judge_reach(found: Findings) -> Reachable:
+    """Say how the node is reachable, and which addresses it is to announce."""
+    public = [maddr for maddr in found.own if reach_at(maddr) is Reach.PUBLIC]
+    only = "over IPv6 alone" if _is_v6_only(found.own) else ""
+    if found.dialled_back:
+        addresses = tuple(dict.fromkeys((*found.dialled_back, *public)))
+        return Reachable(kind=ReachKind.DIRECT, addresses=addresses, reason=only)
+    if found.circuits:
+        near = public if found.public_peers else _of_this_network(found.own)
+        relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
+        kind, reason = _judge_mapping(found.seen_at or {})
+        return Reachable(
+            kind=kind, addresses=tuple(dict.fromkeys((*near, *found.circuits))), relays=relays, reason=reason
+        )
+    if not found.public_peers:
+        addresses = _of_this_network(found.own)
+        if public or found.is_alone:
+            reason = "no public peer has tried"
+            return Reachable(kind=ReachKind.UNTESTED, addresses=addresses, reason=reason)
+        return Reachable(kind=ReachKind.LOCAL, addresses=addresses)
+    if found.is_named and found.asked_back:
+        reason = "the peers that tried to dial the address that it announces have not come through yet"
+        return Reachable(kind=ReachKind.UNTESTED, addresses=tuple(public), reason=reason)
+    if public and not found.asked_back:
+        # Nobody says otherwise.
+        addresses = tuple(public)
+        return Reachable(kind=ReachKind.UNTESTED, addresses=addresses, reason=only or "no peer has tried")
+    door = "a firewall" if public else "its router"
+    return Reachable(kind=ReachKind.NOBODY, reason=f"{door} lets nobody in, and no relay answers")
+
+
+def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
+    """Whether peers that meet through a relay can come to a direct way, and why not."""
+    ends: dict[tuple[str, str], dict[str, int]] = {}
+    for peer_id, maddr in seen_at.items():
+        if (address := parsed(maddr)) is not None:
+            ends.setdefault((address.host_kind, address.port_kind), {})[peer_id] = address.port
+    ports: dict[str, int] = max(ends.values(), key=len, default={})
+    if len(set(ports.values())) > 1:
+        return ReachKind.RELAYED, "symmetric NAT, its router shows each peer another port"
+    if len(ports) < OBSERVERS:
+        return ReachKind.RELAYED, f"too few public peers, {len(ports)} of {OBSERVERS} for a direct way"
+    return ReachKind.PUNCHED, ""
+
+
+def parsed(maddr: str) -> Address | None:
+    """None for what does not begin with a host and a port."""
+    try:
+        return parse_address(maddr)
+    except ValueError:
+        return None
+
+
+def reach_at(maddr: str) -> Reach:
+    """The machines that the IP address in a multiaddr can mean; of a relayed one that of the relay."""
+    address = parsed(maddr)
+    return reach_of(address.host) if address is not None else Reach.NOBODY
+
+
+def _relay_of(maddr: str) -> str | None:
+    address = parsed(maddr)
+    return address.peer_ids[0] if address is not None and "p2p-circuit" in address.layers else None
+
+
+def _of_this_network(own: Iterable[str]) -> tuple[str, ...]:
+    """The addresses that mean this machine to most others: no loopback beside others, no private beside public."""
+    by_reach: dict[Reach, list[str]] = {}
+    for maddr in own:
+        by_reach.setdefault(reach_at(maddr), []).append(maddr)
+    for reach in (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK):
+        if maddrs := by_reach.get(reach):
+            return tuple(maddrs)
+    return tuple(own)
+
+
+def _is_v6_only(own: Iterable[str]) -> bool:
+    kinds = {
+        address.host_kind for address in map(parsed, own) if address and reach_of(address.host) != Reach.LOOPBACK
+    }
+    return kinds == {"ip6"}

@@ -1,0 +1,110 @@
+"""Questions of libp2p's own protocols, answered by streams that say what they are given."""
+
+import asyncio
+
+import pytest
+from multiaddr import Multiaddr
+
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.full.questions import (
+    MAX_ANSWER_BYTES,
+    ask_dial_back,
+    ask_identity,
+    ask_reservation,
+    field,
+    fields,
+    varint,
+)
+from cosine_protocol.errors import PeerLost
+
+PEER = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+PLACE = "/ip4/203.0.114.1/tcp/4001"
+
+
+class Answering:
+    """A stream that answers with some pieces and ends."""
+
+    peer_id = PEER
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+        self.asked = b""
+
+    async def read(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+    async def write(self, data: bytes) -> None:
+        self.asked += data
+
+    def close(self) -> None:
+        return
+
+    def note_flood(self) -> None:
+        return
+
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        return self
+
+
+def answering(message: bytes) -> Answering:
+    """The message in two pieces, its length before it."""
+    whole = varint(len(message)) + message
+    return Answering(whole[:3], whole[3:])
+
+
+def number(key: int, value: int) -> bytes:
+    return varint(key << 3) + varint(value)
+
+
+def reserved(*, status: int = 100, limit: bytes = b"") -> bytes:
+    return number(1, 2) + field(3, number(1, 9) + field(2, Multiaddr(PLACE).to_bytes())) + limit + number(5, status)
+
+
+def test_a_relay_says_where_it_is() -> None:
+    peer = answering(reserved())
+    assert asyncio.run(ask_reservation(peer.dial, PEER, least_bytes=100, timeout_s=1.0)) == (PLACE,)
+    assert peer.asked == b"\x02\x08\x00"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (reserved(status=201), "it does not relay for us"),
+        (reserved(limit=field(4, number(2, 99))), "it does not relay more than 99 bytes"),
+        (b"\xff", "malformed"),
+        (b"", "it does not relay for us"),
+    ],
+)
+def test_one_that_refuses_or_cuts_circuits_soon_is_no_relay(message: bytes, reason: str) -> None:
+    with pytest.raises(PeerLost, match=reason):
+        asyncio.run(ask_reservation(answering(message).dial, PEER, least_bytes=100, timeout_s=1.0))
+
+
+def test_a_dial_back_says_where_it_came_in_or_that_it_did_not() -> None:
+    came_in = field(3, number(1, 0) + field(3, Multiaddr(PLACE).to_bytes()))
+    did_not, refused = (field(3, number(1, status)) for status in (100, 101))
+
+    def ask(message: bytes) -> str | None:
+        return asyncio.run(ask_dial_back(answering(message).dial, PEER, PEER, [PLACE], timeout_s=1.0))
+
+    assert (ask(came_in), ask(did_not)) == (PLACE, None)
+    with pytest.raises(PeerLost, match="did not try"):
+        ask(refused)
+
+
+def test_an_identity_tells_where_we_are_seen() -> None:
+    message = field(4, Multiaddr(PLACE).to_bytes()) + field(3, b"/a/1") + field(2, b"\xff\xff") + field(1, b"key")
+    told = asyncio.run(ask_identity(answering(message).dial, PEER, timeout_s=1.0))
+    assert (told.seen_at, told.protocols, told.maddrs) == (PLACE, ("/a/1",), ())
+
+
+def test_an_answer_without_end_is_given_up() -> None:
+    endless = Answering(varint(1 << 30), bytes(MAX_ANSWER_BYTES), bytes(MAX_ANSWER_BYTES))
+    with pytest.raises(PeerLost, match="did not answer"):
+        asyncio.run(ask_identity(endless.dial, PEER, timeout_s=1.0))
+
+
+@pytest.mark.parametrize("data", [b"\x80", b"\x0a\x05ab", b"\x0d\x01\x02\x03\x04", b"\x80" * 11])
+def test_what_is_no_protobuf_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"end|unknown"):
+        list(fields(data))

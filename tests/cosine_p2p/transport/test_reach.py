@@ -1,0 +1,81 @@
+"""The verdict about a node's ways in, from what was found out."""
+
+import pytest
+
+from cosine_p2p.transport.reach import OBSERVERS, Findings, ReachKind, judge_reach
+
+US = "/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+RELAY = "12D3KooWPuvHqAy3arfKQR9c1EPFWFYMW1CtXcrXT9R3kwTRFgpA"
+LOOPBACK, HOME, PUBLIC = (f"/ip4/{host}/tcp/4001{US}" for host in ("127.0.0.1", "192.168.1.2", "203.0.114.1"))
+CIRCUIT = f"/ip4/198.51.101.1/tcp/4001/p2p/{RELAY}/p2p-circuit{US}"
+
+
+def seen_at(*ports: int) -> dict[str, str]:
+    """What public peers see, each the next of these ports."""
+    return {str(peer): f"/ip4/203.0.114.9/udp/{port}/quic-v1" for peer, port in enumerate(ports)}
+
+
+def test_where_a_peer_has_come_in_others_do() -> None:
+    reach = judge_reach(Findings(own=(LOOPBACK, PUBLIC), dialled_back=(PUBLIC,), public_peers=1))
+    assert (reach.kind, reach.addresses) == (ReachKind.DIRECT, (PUBLIC,))
+
+
+def test_a_forwarded_port_is_announced_and_the_private_one_is_not() -> None:
+    reach = judge_reach(Findings(own=(LOOPBACK, HOME), dialled_back=(PUBLIC,), circuits=(CIRCUIT,), public_peers=1))
+    assert (reach.kind, reach.addresses) == (ReachKind.DIRECT, (PUBLIC,))
+
+
+@pytest.mark.parametrize(
+    ("own", "announced"), [((LOOPBACK, HOME), (HOME,)), ((LOOPBACK,), (LOOPBACK,)), ((HOME, PUBLIC), (PUBLIC,))]
+)
+def test_addresses_of_a_network_are_announced_only_where_nothing_better_is_there(
+    own: tuple[str, ...], announced: tuple[str, ...]
+) -> None:
+    assert judge_reach(Findings(own=own)).addresses == announced
+
+
+def test_behind_a_router_only_ways_through_relays_are_announced() -> None:
+    reach = judge_reach(Findings(own=(LOOPBACK, HOME), circuits=(CIRCUIT,), public_peers=2, seen_at=seen_at(1, 1)))
+    assert (reach.kind, reach.addresses, reach.relays) == (ReachKind.RELAYED, (CIRCUIT,), (RELAY,))
+
+
+@pytest.mark.parametrize(
+    ("ports", "kind", "reason"),
+    [
+        ((7,) * OBSERVERS, ReachKind.PUNCHED, ""),
+        ((7, 7), ReachKind.RELAYED, "too few public peers, 2 of 4"),
+        ((7, 8), ReachKind.RELAYED, "symmetric NAT"),
+        ((), ReachKind.RELAYED, "too few public peers, 0 of 4"),
+    ],
+)
+def test_a_direct_way_needs_enough_peers_that_see_one_port(
+    ports: tuple[int, ...], kind: ReachKind, reason: str
+) -> None:
+    found = Findings(own=(HOME,), circuits=(CIRCUIT,), public_peers=4, seen_at=seen_at(*ports))
+    assert judge_reach(found).kind is kind
+    assert reason in str(judge_reach(found))
+
+
+@pytest.mark.parametrize(("own", "door"), [(HOME, "its router"), (PUBLIC, "a firewall")])
+def test_who_lets_nobody_in_and_has_no_relay_is_reached_by_nobody_and_announces_nothing(
+    own: str, door: str
+) -> None:
+    reach = judge_reach(Findings(own=(own,), public_peers=1, asked_back=1))
+    assert (reach.kind, reach.addresses) == (ReachKind.NOBODY, ())
+    assert f"{door} lets nobody in, and no relay answers" in str(reach)
+
+
+def test_a_public_address_is_believed_until_a_peer_has_tried() -> None:
+    reach = judge_reach(Findings(own=(PUBLIC,), public_peers=1))
+    assert (reach.kind, reach.addresses) == (ReachKind.UNTESTED, (PUBLIC,))
+
+
+def test_ipv6_alone_is_named() -> None:
+    six = f"/ip6/2600:1::1/tcp/4001{US}"
+    reach = judge_reach(Findings(own=(f"/ip6/::1/tcp/4001{US}", six), dialled_back=(six,), public_peers=1))
+    assert "over IPv6 alone" in str(reach)
+
+
+def test_an_address_that_the_user_named_is_announced_though_nobody_came_through() -> None:
+    reach = judge_reach(Findings(own=(PUBLIC,), public_peers=1, asked_back=2, is_named=True))
+    assert (reach.kind, reach.addresses) == (ReachKind.UNTESTED, (PUBLIC,))

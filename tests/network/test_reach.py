@@ -1,0 +1,137 @@
+"""How nodes are reached behind each kind of router, what they say of it, and how soon again after a change."""
+
+import pytest
+
+from cosine_p2p.transport.channel import SILENCE_S
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Host, Laboratory
+from tests.network.peer_process import PeerProcess, wait_until
+
+pytestmark = [pytest.mark.network, pytest.mark.lab]
+PUNCHED_S = 6.0
+"""libp2p looks every 5 s at most whether it knows an address of its own at which others see it."""
+SOON_S = 10.0
+
+
+def public_peers(lab: Laboratory, count: int, *, relays: int = 2) -> list[PeerProcess]:
+    """So many public peers that know each other, the first of them relays."""
+    peers: list[PeerProcess] = []
+    for number in range(count):
+        known = [peer.maddr for peer in peers[:1]]
+        peers.append(PeerProcess.start(lab.host(f"public{number}"), is_relay=number < relays, initial_peers=known))
+    return peers
+
+
+def inside(lab: Laboratory, name: str, kind: RouterKind) -> Host:
+    return lab.host(name, router=lab.router(f"{name}s-home", kind))
+
+
+def test_a_public_node_is_dialled_back_and_says_so(lab: Laboratory) -> None:
+    [boot] = public_peers(lab, 1)
+    node = PeerProcess.start(lab.host("node"), initial_peers=[boot.maddr])
+    assert node.reach()["kind"] == "direct"
+    assert all(f"/{node.host.addresses[0]}/" in maddr for maddr in node.reach()["maddrs"])
+    assert {"tcp", "udp"} == {maddr.split("/")[3] for maddr in node.reach()["maddrs"]}
+
+
+def test_a_node_behind_a_router_is_relayed_by_the_initial_peers_with_no_option(lab: Laboratory) -> None:
+    boots = public_peers(lab, 2)
+    node = PeerProcess.start(
+        inside(lab, "node", RouterKind.PORT_RESTRICTED), initial_peers=[boot.maddr for boot in boots]
+    )
+    reach = node.reach()
+    assert reach["kind"] == "relayed" and "too few public peers, 2 of 4" in reach["said"]
+    assert all(boot.peer_id in reach["said"] for boot in boots)
+    assert all("/p2p-circuit/" in maddr for maddr in reach["maddrs"])
+    client = PeerProcess.start(lab.host("client"), initial_peers=[boots[0].maddr], client_mode=True)
+    assert client.dial(node)["rtt_s"] < 0.1
+
+
+def test_a_node_that_no_peer_relays_for_says_that_nobody_reaches_it(lab: Laboratory) -> None:
+    [boot] = public_peers(lab, 1, relays=0)
+    node = PeerProcess.start(inside(lab, "node", RouterKind.SYMMETRIC), initial_peers=[boot.maddr])
+    assert node.reach()["kind"] == "nobody"
+    assert "no relay answers" in node.reach()["said"]
+    assert node.reach()["maddrs"] == []
+
+
+@pytest.mark.parametrize("kind", [RouterKind.PORT_RESTRICTED, RouterKind.FULL_CONE])
+def test_peers_behind_two_routers_come_to_a_direct_way(lab: Laboratory, kind: RouterKind) -> None:
+    known = [peer.maddr for peer in public_peers(lab, 4)]
+    node = PeerProcess.start(inside(lab, "node", kind), initial_peers=known)
+    client = PeerProcess.start(
+        inside(lab, "client", RouterKind.PORT_RESTRICTED), initial_peers=known, client_mode=True, listens=True
+    )
+    wait_until(lambda: node.reach()["kind"] in ("punched", "direct"), within_s=SOON_S)
+    lab_rtt_s = 0.02
+
+    def is_direct() -> bool:
+        return bool(client.dial(node, count=9)["rtt_s"] < 1.8 * lab_rtt_s)
+
+    # What is relayed goes twice as far.
+    wait_until(is_direct, within_s=2 * PUNCHED_S)
+
+
+def test_a_symmetric_router_is_named(lab: Laboratory) -> None:
+    known = [peer.maddr for peer in public_peers(lab, 4)]
+    node = PeerProcess.start(inside(lab, "node", RouterKind.SYMMETRIC), initial_peers=known)
+    assert node.reach()["kind"] == "relayed"
+    assert "symmetric NAT" in node.reach()["said"]
+
+
+def test_a_node_is_reached_again_soon_after_its_relay_was_started_again(lab: Laboratory) -> None:
+    known = lab.host("boot")
+    boot = PeerProcess.start(known, is_relay=True, host_maddrs=["/ip4/0.0.0.0/tcp/4001"])
+    node = PeerProcess.start(inside(lab, "node", RouterKind.PORT_RESTRICTED), initial_peers=[boot.maddr])
+    assert node.reach()["kind"] == "relayed"
+    boot.end()
+    wait_until(lambda: node.reach()["kind"] == "nobody", within_s=SOON_S)
+    boot = PeerProcess.start(known, is_relay=True, host_maddrs=["/ip4/0.0.0.0/tcp/4001"])
+    wait_until(lambda: node.reach()["kind"] == "relayed", within_s=SOON_S)
+    client = PeerProcess.start(lab.host("client"), initial_peers=[boot.maddr], client_mode=True)
+    assert "error" not in client.dial(node)
+
+
+def test_of_two_relays_the_one_that_comes_back_is_used_again(lab: Laboratory) -> None:
+    place = ["/ip4/0.0.0.0/tcp/4001"]
+    hosts = [lab.host(name) for name in ("one", "two")]
+    boots = [PeerProcess.start(host, is_relay=True, host_maddrs=place) for host in hosts]
+    node = PeerProcess.start(
+        inside(lab, "node", RouterKind.PORT_RESTRICTED), initial_peers=[boot.maddr for boot in boots]
+    )
+    assert node.reach()["said"].count("12D3") == 2
+    boots[0].end()
+    wait_until(lambda: node.reach()["said"].count("12D3") == 1, within_s=SOON_S)
+    PeerProcess.start(hosts[0], is_relay=True, host_maddrs=place)
+    wait_until(lambda: node.reach()["said"].count("12D3") == 2, within_s=SOON_S)
+
+
+def test_a_node_that_moves_to_another_home_is_reached_there_soon(lab: Laboratory) -> None:
+    [boot] = public_peers(lab, 1)
+    node = PeerProcess.start(inside(lab, "node", RouterKind.PORT_RESTRICTED), initial_peers=[boot.maddr])
+    client = PeerProcess.start(lab.host("client"), initial_peers=[boot.maddr], client_mode=True)
+    assert "error" not in client.dial(node)
+    node.host.move(router=lab.router("mobile", RouterKind.SYMMETRIC))
+    wait_until(lambda: "error" not in client.dial(node, timeout_s=SILENCE_S), within_s=SOON_S)
+
+
+def test_a_public_node_with_a_new_address_is_reached_there_soon(lab: Laboratory) -> None:
+    [boot] = public_peers(lab, 1)
+    node = PeerProcess.start(lab.host("node"), initial_peers=[boot.maddr])
+    client = PeerProcess.start(lab.host("client"), initial_peers=[boot.maddr], client_mode=True)
+    assert "error" not in client.dial(node)
+    node.host.move()
+    wait_until(lambda: f"/{node.host.addresses[0]}/" in "".join(node.reach()["maddrs"]), within_s=SOON_S)
+    wait_until(lambda: "error" not in client.dial(node, timeout_s=SILENCE_S), within_s=SOON_S)
+
+
+def test_a_host_without_ipv4_listens_and_announces_over_ipv6(lab: Laboratory) -> None:
+    boot = PeerProcess.start(lab.host("boot", is_v4=False, is_v6=True), is_relay=True)
+    node = PeerProcess.start(lab.host("node", is_v4=False, is_v6=True), initial_peers=[boot.maddr])
+    reach = node.reach()
+    assert reach["kind"] == "direct" and "over IPv6 alone" in reach["said"]
+    assert all(maddr.startswith("/ip6/2600:") for maddr in reach["maddrs"])
+    client = PeerProcess.start(
+        lab.host("client", is_v4=False, is_v6=True), initial_peers=[boot.maddr], client_mode=True
+    )
+    assert "error" not in client.dial(node)
