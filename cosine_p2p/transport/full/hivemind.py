@@ -160,10 +160,11 @@ class HivemindTransport:
     async def address_of(self, peer_id: str) -> str:
         """Of a peer that a relay joins to us the relay's; "" too where the daemon does not tell in time."""
         try:
-            connected = await (await self._up(peer_id)).daemon.connected_maddrs()
-        except (OSError, EOFError, TimeoutError, PeerLost):
+            ways = await self._ways_to(await self._daemon(), peer_id)
+        except PeerLost:
             return ""
-        return next((maddr for maddr in connected if maddr.endswith(f"/p2p/{peer_id}")), "")
+        direct = [maddr for maddr in ways if "/p2p-circuit" not in maddr]
+        return next((f"{maddr}/p2p/{peer_id}" for maddr in (*direct, *ways)), "")
 
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
