@@ -1,6 +1,7 @@
 """A client's way into a network, under an identity of its own for each run: with a DHT node, or light."""
 
 import asyncio
+import logging
 import os
 import shutil
 import tempfile
@@ -24,10 +25,13 @@ from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetc
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
+from cosine_p2p.transport.patience import Note, join_patience_s, join_patiently
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
+
+LOG = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 4.0
 """A client waits less for a peer than a node does."""
@@ -237,10 +241,13 @@ def joining(
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
     known_peers: KnownPeers | None = None,
+    patience_s: float | None = None,
+    note: Note = LOG.warning,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light one goes to `known_peers` too, and adds to them.
 
-    Raises `UsageError` for addresses or a transport of no use.
+    Where nobody answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises
+    `UsageError` for addresses or a transport of no use.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
     if not peers:
@@ -254,7 +261,7 @@ def joining(
     else:
         parse_initial_peers(peers)
 
-    return partial(
+    join = partial(
         NetworkSwarm.join,
         peers,
         access=access,
@@ -262,3 +269,5 @@ def joining(
         tokenizer_folder=tokenizer_folder,
         known_peers=known_peers,
     )
+    patience_s = join_patience_s() if patience_s is None else patience_s
+    return partial(join_patiently, join, patience_s=patience_s, note=note)

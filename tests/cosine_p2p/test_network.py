@@ -66,7 +66,7 @@ def test_a_malformed_address_is_named(address: str, transport: str) -> None:
 @pytest.mark.skipif(TransportKind.LIGHT not in INSTALLED, reason="needs py-libp2p")
 def test_light_names_the_initial_peer_that_does_not_answer() -> None:
     async def light() -> None:
-        await joining([NOBODY], access=Access(network="test"), transport="light")()
+        await joining([NOBODY], access=Access(network="test"), transport="light", patience_s=0.0)()
 
     with pytest.raises(PeerLost) as caught:
         asyncio.run(light())

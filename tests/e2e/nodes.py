@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -99,6 +100,12 @@ def close_all(nodes: Sequence[Node]) -> None:
             node.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             node.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run(

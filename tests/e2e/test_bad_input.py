@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 NOBODY: Final = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 
-def sentence_of(*arguments: str, code: int, stdin: str = "") -> str:
+def sentence_of(*arguments: str, code: int, stdin: str = "", **environment: str) -> str:
     """The one sentence a command ends with."""
-    done = run(*arguments, stdin=stdin)
+    done = run(*arguments, stdin=stdin, environment=environment)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert "Traceback" not in done.stderr
     *stages, sentence = done.stderr.splitlines()
@@ -71,7 +71,8 @@ def test_no_peers() -> None:
 
 @pytest.mark.thorough
 def test_a_peer_that_does_not_answer() -> None:
-    assert NOBODY in sentence_of("generate", "hi", "--initial-peers", NOBODY, code=1)
+    arguments = ("generate", "hi", "--initial-peers", NOBODY)
+    assert NOBODY in sentence_of(*arguments, code=1, COSINE_JOIN_PATIENCE="1")
 
 
 @pytest.mark.thorough

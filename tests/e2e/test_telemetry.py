@@ -1,7 +1,6 @@
 """Metrics of a running node, and log lines of one request in the logs of all its nodes."""
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -10,15 +9,9 @@ import pytest
 
 from cosine_p2p import Client
 from tests.e2e.conftest import Swarm
-from tests.e2e.nodes import Node
+from tests.e2e.nodes import Node, free_port
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def lines_of(log: Path) -> list[dict[str, Any]]:

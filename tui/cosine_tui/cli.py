@@ -107,7 +107,8 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed"
     from cosine_tui.state.feed import ThreadFeed
 
     folder = TargetName.parse(target).folder
-    join = joining(initial_peers, access=access, tokenizer_folder=folder)
+    # The monitor shows that nobody answers, and goes on trying by itself.
+    join = joining(initial_peers, access=access, tokenizer_folder=folder, patience_s=0.0)
     return ThreadFeed(
         LiveSource(
             join,

@@ -45,8 +45,6 @@ MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
 MAX_STREAMS_EACH: Final = 64
 """A peer needs one for each protocol and its links; with more it takes the places of others."""
-JOIN_AGAIN_S: Final = 2.0
-"""A peer that starts at the same time listens by then, and one that was busy for a moment answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class HivemindTransport:
 
     @classmethod
     async def start(cls, config: TransportConfig) -> "HivemindTransport":
-        """Join the network; a node, which is to stay, tries its initial peers once more where none answers.
+        """Join the network.
 
         Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
         """
@@ -104,14 +102,7 @@ class HivemindTransport:
         transport._policy = DialPolicy(hosts)
         is_open = config.is_relay or bool(config.announce_maddrs)
         transport._is_private = not is_open and is_behind_nat(local_hosts(hosts), hosts)
-        try:
-            await transport._build(config.initial_peers)
-        except PeerLost as lost:
-            if config.client_mode:
-                raise
-            logger.warning("%s; trying once more", lost)
-            await asyncio.sleep(JOIN_AGAIN_S)
-            await transport._build(config.initial_peers)
+        await transport._build(config.initial_peers)
         transport._supervisor = asyncio.create_task(transport.supervise())
         if not config.client_mode and (config.relays or not config.is_loopback):
             transport._reachability = Reachability(

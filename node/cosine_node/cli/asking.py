@@ -1,5 +1,6 @@
 """The way into a network of a command that asks once: light where it can be, and past peers that are gone."""
 
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
@@ -11,10 +12,18 @@ if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
     from cosine_p2p.request.options import ClientOptions
+    from cosine_p2p.transport.patience import Note
+
+LOG = logging.getLogger(__name__)
 
 
-def client_that_asks_once(initial_peers: tuple[str, ...], options: "ClientOptions") -> "AsyncClient":
-    """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`."""
+def client_that_asks_once(
+    initial_peers: tuple[str, ...], options: "ClientOptions", *, note: "Note" = LOG.warning
+) -> "AsyncClient":
+    """A client of a command, which goes on from what earlier ones measured; `note` takes what it waits for.
+
+    Raises `UsageError`.
+    """
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.directory.peer_file import PeerFile
@@ -22,15 +31,19 @@ def client_that_asks_once(initial_peers: tuple[str, ...], options: "ClientOption
     from cosine_p2p.text.target import Target
     from cosine_p2p.trust.evidence import EvidenceFile
 
-    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
+    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder, note=note)
     trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
     return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
 
 
 def joining_once(
-    initial_peers: tuple[str, ...], access: "Access", tokenizer_folder: Path | None = None
+    initial_peers: tuple[str, ...],
+    access: "Access",
+    tokenizer_folder: Path | None = None,
+    *,
+    note: "Note" = LOG.warning,
 ) -> "Callable[[], Awaitable[NetworkSwarm]]":
-    """The function by which the command joins.
+    """The function by which the command joins; `note` takes what it waits for.
 
     The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so
     or where an address is not one that the light one can dial. Raises `UsageError`.
@@ -54,4 +67,5 @@ def joining_once(
         transport=TransportKind.LIGHT if has_light and not os.environ.get(TRANSPORT_VARIABLE) else None,
         # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
         known_peers=KnownPeers(" ".join((access.network, *sorted(initial_peers)))),
+        note=note,
     )

@@ -14,7 +14,7 @@ from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import DEFAULT_TARGET, ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
-from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
@@ -101,8 +101,9 @@ def audit(
         checked = run_interruptibly(_judged_here(pieces, model))
     else:
         if not offline:
-            join = joining_once(several(initial_peers), Access.of(options))
-            pieces = run_interruptibly(_judged(pieces, join, options["trust"]))
+            joining = Stage("Looking for peers")
+            join = joining_once(several(initial_peers), Access.of(options), note=joining.change)
+            pieces = run_interruptibly(_judged(pieces, join, joining, options["trust"]))
         checked = [check(piece) for piece in pieces]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
@@ -210,10 +211,12 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
     return checked
 
 
-async def _judged(pieces: Sequence[Evidence], join: "Join", trust: Sequence[str]) -> tuple[Evidence, ...]:
-    """The same claims with the statements of verifiers that are asked now."""
+async def _judged(
+    pieces: Sequence[Evidence], join: "Join", joining: Stage, trust: Sequence[str]
+) -> tuple[Evidence, ...]:
+    """The same claims with the statements of verifiers that are asked now; `joining` changes while it waits."""
     line = WaitingLine(sys.stderr)
-    async with telling_stages(line, lambda: "Looking for peers"):
+    async with telling_stages(line, lambda: joining.sentence):
         swarm = await join()
     try:
         async with telling_stages(line, lambda: "Asking other verifiers"):

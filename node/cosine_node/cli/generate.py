@@ -15,7 +15,7 @@ from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.options import ENTRANCE, SERVED_BY, AsJson, InitialPeers, several, takes_options
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import json_safe, printable, short_peer_id, show
-from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.replies.parts import CallBegun, Part
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt
@@ -127,10 +127,11 @@ async def _generate(
     initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, is_quiet: bool
 ) -> "Generation":
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
-    client = client_that_asks_once(initial_peers, options)
+    joining = Stage("Looking for peers")
+    client = client_that_asks_once(initial_peers, options, note=joining.change)
     is_calling, is_begun = isinstance(prompt, Chat) and bool(prompt.tools), False
     async with AsyncExitStack() as stack:
-        async with telling_stages(line, lambda: "Looking for peers"):
+        async with telling_stages(line, lambda: joining.sentence):
             await stack.enter_async_context(client)
         async with telling_stages(line, lambda: f"Looking for verifiers of {options['target']}"):
             run = await client.start(prompt)

@@ -23,7 +23,7 @@ from cosine_node.learning.home import LearnedName
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
-from cosine_node.terminal.waiting import WaitingLine, telling_stages
+from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.request.options import ClientOptions
@@ -71,19 +71,22 @@ def status(
 ) -> None:
     """Show every node of a target: what it runs or holds, how busy and far it is, or why it is silent."""
     access = Access.of(options)
-    join = joining_once(several(initial_peers), access)
-    is_anybody = run_interruptibly(_status(join, access.network, options["target"], watch=watch, as_json=as_json))
+    joining = Stage("Looking for peers")
+    join = joining_once(several(initial_peers), access, note=joining.change)
+    is_anybody = run_interruptibly(
+        _status(join, joining, access.network, options["target"], watch=watch, as_json=as_json)
+    )
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 
 
-async def _status(join: "Join", network: str, target: str, *, watch: bool, as_json: bool) -> bool:
-    """Look and tell once, or until cancelled; False if there is no node."""
+async def _status(join: "Join", joining: Stage, network: str, target: str, *, watch: bool, as_json: bool) -> bool:
+    """Look and tell once, or until cancelled; False if there is no node. `joining` changes while it waits."""
     from cosine_p2p.survey import Surveyor
 
     line = WaitingLine(sys.stderr)
     async with AsyncExitStack() as stack:
-        async with telling_stages(line, lambda: "Looking for peers"):
+        async with telling_stages(line, lambda: joining.sentence):
             swarm = await join()
             stack.push_async_callback(swarm.close)
         surveyor = Surveyor(swarm, target=target)

@@ -31,6 +31,8 @@ SWARM: Final = "swarm"
 CLOCK: Final = "clock"
 
 
+JOIN_PATIENCE_S: Final = 4.0
+"""Whoever asks what is wrong waits for no node that may come, but for one that is being started again."""
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
 
@@ -149,7 +151,7 @@ def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
 
     async def probe() -> Neighbourhood:
         try:
-            swarm = await joining(question["initial_peers"], access=access)()
+            swarm = await joining(question["initial_peers"], access=access, patience_s=JOIN_PATIENCE_S)()
         except CosineError as error:
             return Neighbourhood(problem=str(error), now_s=time.time())
         try:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_p2p.transport.patience import join_patience_s, join_patiently, unless_stopped
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.reach import Reachable, ReachKind
 from cosine_protocol import limits
@@ -109,12 +111,19 @@ async def join(
     gate: PeerGate,
     emit: Emit,
     stack: AsyncExitStack,
+    stop: asyncio.Event,
     *,
     is_relay: bool = False,
-) -> JoinedNetwork:
-    """A node's way into the network, until the stack is left. Raises `UsageError` and `PeerLost`."""
+) -> JoinedNetwork | None:
+    """A node's way into the network, until the stack is left; None where `stop` is set before one is found.
+
+    Raises `UsageError`, and `PeerLost` where nobody answers for long.
+    """
     emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
-    transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=is_relay))
+    start = partial(HivemindTransport.start, network.transport_config(claimed.file, gate, is_relay=is_relay))
+    transport = await unless_stopped(join_patiently(start, patience_s=join_patience_s()), stop)
+    if transport is None:
+        return None
     stack.push_async_callback(transport.close)
     return JoinedNetwork(transport, claimed.identity, network)
 

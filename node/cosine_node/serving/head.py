@@ -81,7 +81,9 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         load = partial(load_home, emit=emit, measure_s=MEASURE_S)
         home = await asyncio.to_thread(load, options.home) if options.home else None
         gate = network.access.gate(claimed.identity.peer_id)
-        joined = await join(network, claimed, gate, emit, stack)
+        joined = await join(network, claimed, gate, emit, stack, stop)
+        if joined is None:
+            return
         source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
         stack.push_async_callback(source.close)
         looking = asyncio.ensure_future(source.run())

@@ -45,7 +45,9 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
         gate = network.access.gate(claimed.identity.peer_id)
-        joined = await join(network, claimed, gate, emit, stack, is_relay=True)
+        joined = await join(network, claimed, gate, emit, stack, stop, is_relay=True)
+        if joined is None:
+            return
         await joined.transport.serve(DISCOVER, DiscoverService(joined.read_cell).handle)
         emit("ready", await joined.ready_fields("bootstrap"))
         await stop.wait()
@@ -78,7 +80,9 @@ async def run_nodes(
             return
         nodes: list[RunningNode] = []
         for (claimed, gate), each, models in zip(places, options, loaded, strict=True):
-            joined = await join(network, claimed, gate, emit, stack)
+            joined = await join(network, claimed, gate, emit, stack, stop)
+            if joined is None:
+                return
             if each.role is Role.VERIFIER:
                 nodes.append(VerifierNode(joined, models.served, each, home=models.home))
             else:

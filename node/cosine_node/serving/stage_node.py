@@ -45,7 +45,9 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         draft = await asyncio.to_thread(StageDraft, source, folder)
         names = await asyncio.to_thread(read_names, source.model, source.target, folder)
         gate = network.access.gate(claimed.identity.peer_id)
-        joined = await join(network, claimed, gate, emit, stack)
+        joined = await join(network, claimed, gate, emit, stack, stop)
+        if joined is None:
+            return
         layers = draft.named or draft.choose(await _held_by_others(joined, names, draft))
         emit("loading", {"model": f"layers {layers} of {layers.layers} of {names.model_name}"})
         loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final, TextIO
 
 CLEAR: Final = "\r\x1b[K"
@@ -53,6 +54,16 @@ class WaitingLine:
         """Empty the terminal's line; from now on nothing is told."""
         self.clear()
         self._is_over = True
+
+
+@dataclass(slots=True)
+class Stage:
+    """What is waited for now, in words that change."""
+
+    sentence: str
+
+    def change(self, sentence: str) -> None:
+        self.sentence = sentence
 
 
 def columns_of(stream: TextIO) -> int:

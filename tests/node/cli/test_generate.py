@@ -62,7 +62,7 @@ def _swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
         return InProcess(swarm)
 
-    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_: join)
+    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_, **__: join)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
@@ -184,7 +184,7 @@ def test_tools_of_a_file_are_called_and_the_calls_printed(
         await swarm.verifier(calling_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
         return InProcess(swarm)
 
-    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_: join)
+    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_, **__: join)
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     file = tmp_path / "tools.json"

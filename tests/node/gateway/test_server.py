@@ -1,10 +1,8 @@
-"""The gateway on a socket: where it listens, how it joins and ends, and whom it waits for."""
+"""The gateway on a socket: where it listens, how it ends, and whom it waits for."""
 
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast
 
 import pytest
@@ -14,15 +12,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.gateway.http.server import (
-    HEADER_S,
-    JOIN_PATIENCE_S,
-    DeadlineProtocol,
-    join_patiently,
-    listening,
-    url_of,
-)
-from cosine_protocol.errors import PeerLost, UsageError
+from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, listening, url_of
+from cosine_protocol.errors import UsageError
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
 from tests.swarm.reference import assert_freed
 
@@ -41,55 +32,6 @@ def test_a_place_that_cannot_be_is_a_sentence() -> None:
     for host, number in (("no.such.host.invalid", 0), (HOST, -1), (HOST, 65_536)):
         with pytest.raises(UsageError, match="cannot listen"):
             listening(host, number)
-
-
-class LateNetwork:
-    """A network whose first peer answers from `since_s` on; it counts who tries to join and who is in."""
-
-    def __init__(self, since_s: float) -> None:
-        self.since_s = since_s
-        self.attempts = 0
-        self.joined = 0
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[str]:
-        self.attempts += 1
-        if asyncio.get_running_loop().time() < self.since_s:
-            raise PeerLost("bootstrap", "it does not answer")
-        self.joined += 1
-        try:
-            yield "client"
-        finally:
-            self.joined -= 1
-
-
-def test_a_network_that_starts_at_the_same_time_is_waited_for_and_one_that_does_not_come_given_up() -> None:
-    async def run() -> float:
-        clock = asyncio.get_running_loop().time
-        network = LateNetwork(clock() + 5)
-        async with AsyncExitStack() as stack:
-            assert await join_patiently(network.client, stack, asyncio.Event()) == "client"
-            assert (network.attempts, network.joined) == (4, 1)
-        assert network.joined == 0
-        began_s = clock()
-        async with AsyncExitStack() as stack:
-            with pytest.raises(PeerLost, match="it does not answer"):
-                await join_patiently(LateNetwork(began_s + 1e6).client, stack, asyncio.Event())
-        return clock() - began_s
-
-    assert JOIN_PATIENCE_S <= run_virtual(run()) < JOIN_PATIENCE_S + 5
-
-
-def test_a_gateway_that_is_stopped_while_it_waits_ends_at_once() -> None:
-    async def run() -> float:
-        clock, stop = asyncio.get_running_loop().time, asyncio.Event()
-        began_s = clock()
-        asyncio.get_running_loop().call_later(3, stop.set)
-        async with AsyncExitStack() as stack:
-            assert await join_patiently(LateNetwork(began_s + 1e6).client, stack, stop) is None
-        return clock() - began_s
-
-    assert run_virtual(run()) == pytest.approx(3)
 
 
 def streamed(client: OpenAI, tokens: int) -> Any:

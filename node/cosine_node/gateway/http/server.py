@@ -5,8 +5,8 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, contextmanager, suppress
-from typing import Any, Final, TypeVar
+from contextlib import AsyncExitStack, closing, contextmanager
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,22 +14,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cosine_node.gateway.http.app import GatewayOptions, make_app
 from cosine_node.terminal.events import Emit
-from cosine_protocol.errors import PeerLost, UsageError
+from cosine_p2p.transport.patience import unless_stopped
+from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
-
-JOIN_PATIENCE_S: Final = 60.0
-"""A bootstrap node that was started at the same time is there within seconds, on a busy machine later."""
-JOIN_PAUSE_S: Final = 2.0
-"""An attempt that fails takes some seconds itself."""
 
 DRAIN_S: Final = 20.0
 """As long as a node drains, so that a generation on a node that stops too ends with it."""
 
 HEADER_S: Final = 10.0
 """A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
-
-_Client = TypeVar("_Client")
 
 
 class DeadlineProtocol(H11Protocol):
@@ -134,7 +128,7 @@ async def serve_gateway(
 ) -> None:
     """Join the network as one client for all requests and serve.
 
-    Raises as `AsyncClient` when it cannot join, for peers that do not answer after `JOIN_PATIENCE_S`.
+    Raises as `AsyncClient` when it cannot join.
     """
     from cosine_p2p import AsyncClient
     from cosine_p2p.trust.evidence import EvidenceFile
@@ -144,38 +138,14 @@ async def serve_gateway(
     with closing(listener):
         async with AsyncExitStack() as stack:
             evidence = EvidenceFile()
-            client = await join_patiently(
-                lambda: AsyncClient(evidence_file=evidence, **client_options), stack, stop
-            )
+            joining = stack.enter_async_context(AsyncClient(evidence_file=evidence, **client_options))
+            client = await unless_stopped(joining, stop)
             if client is not None:
                 app = make_app(client, options, emit=emit, closing=shutting_down)
                 await serve_app(
                     app, listener, stop=stop, closing=shutting_down, on_ready=lambda: emit("ready", ready)
                 )
     emit("stopped", {})
-
-
-async def join_patiently(
-    make_client: Callable[[], AbstractAsyncContextManager[_Client]], stack: AsyncExitStack, stop: asyncio.Event
-) -> _Client | None:
-    """A client that has joined, to be closed by the stack; None where `stop` is set first.
-
-    Peers that do not answer are asked again for a while: of services that start together a bootstrap node need not
-    be the first that is ready. Raises `PeerLost` in the end.
-    """
-    clock = asyncio.get_running_loop().time
-    until_s = clock() + JOIN_PATIENCE_S
-    while not stop.is_set():
-        try:
-            return await stack.enter_async_context(make_client())
-        except PeerLost as lost:
-            if clock() >= until_s:
-                raise
-            LOG.warning("%s; trying again", lost)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(JOIN_PAUSE_S):
-                await stop.wait()
-    return None
 
 
 class _SignalFreeServer(uvicorn.Server):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -63,29 +62,6 @@ def test_the_network_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
-
-
-@in_swarm
-async def test_a_node_joins_through_a_peer_that_begins_to_listen_a_moment_later(
-    made: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cosine_p2p.transport.full.hivemind.JOIN_AGAIN_S", 0.0)
-    build = HivemindTransport._build
-    late = await made.node()
-    [maddr] = await late.visible_maddrs()
-    await late.close()
-    late_config = replace(late.config, host_maddrs=(maddr.partition("/p2p/")[0],))
-
-    async def build_then_begin(transport: HivemindTransport, peers: Sequence[str]) -> None:
-        try:
-            await build(transport, peers)
-        except PeerLost:
-            made.keep(await HivemindTransport.start(late_config))
-            raise
-
-    monkeypatch.setattr(HivemindTransport, "_build", build_then_begin)
-    joined = await made.node(initial_peers=(maddr,))
-    assert joined.peer_id != late.peer_id
 
 
 @in_swarm

@@ -1,0 +1,91 @@
+"""A network that is not there yet is waited for, for a while and with a word; who stops waiting does so at once."""
+
+import asyncio
+
+import pytest
+
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_p2p.transport.patience import (
+    JOIN_PATIENCE_S,
+    PATIENCE_VARIABLE,
+    join_patience_s,
+    join_patiently,
+    unless_stopped,
+)
+from cosine_protocol.errors import PeerLost, UsageError
+
+
+class LateNetwork:
+    """A network whose first peer answers from `since_s` on; it counts who tries to join."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.attempts = 0
+        self.noted: list[str] = []
+
+    async def join(self) -> str:
+        self.attempts += 1
+        if asyncio.get_running_loop().time() < self.since_s:
+            raise PeerLost("bootstrap", "it does not answer")
+        return "joined"
+
+    async def join_patiently(self, patience_s: float) -> str:
+        return await join_patiently(self.join, patience_s=patience_s, note=self.noted.append)
+
+
+def test_a_network_that_starts_at_the_same_time_is_waited_for() -> None:
+    network = LateNetwork(5.0)
+    assert run_virtual(network.join_patiently(JOIN_PATIENCE_S)) == "joined"
+    assert network.attempts == 4
+    assert network.noted == ["No initial peer answers yet, asking again (bootstrap: it does not answer)"] * 3
+
+
+@pytest.mark.parametrize(("patience_s", "ended_s"), [(JOIN_PATIENCE_S, JOIN_PATIENCE_S), (3.0, 4.0), (0.0, 0.0)])
+def test_one_that_does_not_come_is_given_up(patience_s: float, ended_s: float) -> None:
+    async def run() -> float:
+        with pytest.raises(PeerLost, match="it does not answer"):
+            await LateNetwork(1e6).join_patiently(patience_s)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == ended_s
+
+
+def test_what_no_waiting_mends_is_told_at_once() -> None:
+    async def join() -> str:
+        raise UsageError("not an address")
+
+    with pytest.raises(UsageError):
+        run_virtual(join_patiently(join, patience_s=JOIN_PATIENCE_S))
+
+
+def test_who_is_stopped_while_it_waits_ends_at_once() -> None:
+    async def run() -> float:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(3, stop.set)
+        assert await unless_stopped(LateNetwork(1e6).join_patiently(JOIN_PATIENCE_S), stop) is None
+        assert len(asyncio.all_tasks()) == 1
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == 3.0
+
+
+def test_what_ends_by_itself_is_not_stopped() -> None:
+    async def run() -> None:
+        stop = asyncio.Event()
+        assert await unless_stopped(LateNetwork(0.0).join_patiently(0.0), stop) == "joined"
+        with pytest.raises(PeerLost):
+            await unless_stopped(LateNetwork(1e6).join_patiently(0.0), stop)
+        assert len(asyncio.all_tasks()) == 1
+
+    run_virtual(run())
+
+
+def test_the_environment_says_how_patient_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PATIENCE_VARIABLE, raising=False)
+    assert join_patience_s() == JOIN_PATIENCE_S
+    monkeypatch.setenv(PATIENCE_VARIABLE, "2.5")
+    assert join_patience_s() == 2.5
+    for wrong in ("soon", "-1", "inf", "nan", ""):
+        monkeypatch.setenv(PATIENCE_VARIABLE, wrong)
+        with pytest.raises(UsageError, match=PATIENCE_VARIABLE):
+            join_patience_s()

@@ -1,0 +1,125 @@
+"""A bootstrap node that is not there yet, or is being started again: all that join wait for it, and say so."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
+import pytest
+
+from tests.e2e.conftest import Swarm
+from tests.e2e.fault_rounds import DAEMON, daemons_of
+from tests.e2e.nodes import COMMAND, Node, close_all, free_port, run
+
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+PROMPT: Final = "The old lighthouse keeper opened the door and"
+AT_ONCE_S: Final = 10.0
+"""Of an interpreter that ends on a busy machine; far less than anybody waits for a network."""
+WAITING: Final = "No initial peer answers yet"
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Node]]:
+    started: list[Node] = []
+    try:
+        yield started
+    finally:
+        close_all(started)
+
+
+def bootstrap_place(folder: Path) -> tuple[tuple[str, ...], str]:
+    """The arguments of a bootstrap node, and the address that it will have."""
+    key, host = folder / "boot.key", f"/ip4/127.0.0.1/tcp/{free_port()}"
+    peer_id = run("identity", "--identity", str(key)).stdout.split()[0]
+    return ("bootstrap", "--identity", str(key)), f"{host}/p2p/{peer_id}"
+
+
+def wait_until_it_says(log: Path, sentence: str) -> None:
+    until_s = time.monotonic() + 120
+    while sentence not in log.read_text():
+        assert time.monotonic() < until_s, log.read_text()
+        time.sleep(0.1)
+
+
+def asking(folder: Path, name: str, *arguments: str) -> tuple["subprocess.Popen[bytes]", Path]:
+    """A command that asks once, and the file of what it says."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as errors:
+        return subprocess.Popen((*COMMAND, *arguments), stdout=subprocess.PIPE, stderr=errors), log
+
+
+def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node]) -> None:
+    arguments, maddr = bootstrap_place(tmp_path)
+    peers = ("--initial-peers", maddr)
+    join = ("join", "--role", "verifier", "--model", "zoo:target", "--threads", "1", *peers)
+    nodes.append(Node.start("verifier", join, tmp_path))
+    nodes.append(Node.start("gateway", ("serve", "--port", "0", *peers), tmp_path))
+    status, log = asking(tmp_path, "status", "status", *peers)
+    try:
+        for waiting in (nodes[0].log, nodes[1].log, log):
+            wait_until_it_says(waiting, WAITING)
+        nodes.append(Node.start("boot", arguments, tmp_path, host=maddr.partition("/p2p/")[0]))
+        for node in (nodes[2], nodes[0], nodes[1]):
+            node.wait_ready()
+        status.communicate(timeout=60)
+        # Whether it sees the verifier depends on which of the two joined first.
+        assert "Error" not in log.read_text()
+    finally:
+        status.kill()
+        status.wait()
+
+
+def test_a_client_that_knows_one_node_alone_waits_for_its_daemon(swarm: Swarm) -> None:
+    [daemon] = daemons_of(swarm.boot.process.pid)
+    psutil.Process(daemon).kill()
+    done = run("generate", PROMPT, "--max-new-tokens", "4", *swarm.peers)
+    assert done.returncode == 0, done.stderr
+    assert swarm.boot.process.poll() is None
+    assert [psutil.Process(pid).name() for pid in daemons_of(swarm.boot.process.pid)] == [DAEMON]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("generate", PROMPT), 130),
+        (("status",), 130),
+        (("join", "--role", "drafter", "--model", "ngram"), 0),
+        (("bootstrap",), 0),
+        (("serve", "--port", "0"), 0),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_ctrl_c_ends_the_waiting_at_once(command: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    _, maddr = bootstrap_place(tmp_path)
+    process, log = asking(tmp_path, "waiting", *command, "--initial-peers", maddr)
+    try:
+        wait_until_it_says(log, WAITING)
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == code, log.read_text()
+        assert time.monotonic() - began_s < AT_ONCE_S
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_program_stops_waiting_at_ctrl_c(tmp_path: Path) -> None:
+    _, maddr = bootstrap_place(tmp_path)
+    program = f"from cosine_p2p import Client\nClient([{maddr!r}]).__enter__()\n"
+    log = tmp_path / "program.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen((sys.executable, "-c", program), stderr=errors)
+    try:
+        wait_until_it_says(log, WAITING)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=AT_ONCE_S) != 0
+        assert "KeyboardInterrupt" in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
