@@ -17,7 +17,8 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 
 # Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
-# prompts, the shaping of scores, constraints of texts, log-probabilities, or probes; and a drafter learns.
+# prompts, the shaping of scores, constraints of texts, log-probabilities, probes or times of stages; and a drafter
+# learns.
 MANDATES: Final = "mandate"
 RECEIPTS: Final = "receipt"
 WINDOWS: Final = "window"
@@ -25,6 +26,7 @@ SHAPING: Final = "shaping"
 CONSTRAINTS: Final = "constraint"
 LOGPROBS: Final = "logprobs"
 PROBES: Final = "probe"
+TIMES: Final = "times"
 LEARNING: Final = "learn"
 
 _COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97: m.Revoked}
@@ -43,7 +45,7 @@ MESSAGES: Final = MappingProxyType(
         STAGE: _COMMON
         | {112: s.Join, 113: s.Joined, 114: s.Follow, 115: s.OpenSequence, 116: s.ReusePrefix}
         | {117: s.ReserveRoom, 118: s.FeedPass, 119: s.Activations, 120: s.KeepPath, 121: s.PruneNodes}
-        | {122: s.ReleaseSequence, 123: s.Results, 124: s.Probe, 125: s.Probed},
+        | {122: s.ReleaseSequence, 123: s.Results, 124: s.Probe, 125: s.Probed, 126: s.Passed},
     }
 )
 """By protocol the messages it carries, by their tags on the wire. A tag never changes its meaning."""

@@ -14,6 +14,7 @@ from cosine_protocol.fields import (
     Inline,
     Items,
     Maybe,
+    Microseconds,
     Name,
     Number,
     PeerId,
@@ -307,6 +308,18 @@ class Probed:
     parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), limits.MAX_PROBE_PARTS)]
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A stage tells the head that it has passed the feed of that number on, or answers it, and how long it held it.
+
+    It `is_left_out` where no activations were passed on, or nothing was chosen.
+    """
+
+    number: Number
+    held_us: Microseconds
+    is_left_out: Annotated[bool, Flag()]
+
+
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
 """An operation without a pass."""
-StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed
+StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed

@@ -252,6 +252,7 @@ def _stage_messages() -> list[m.Message]:
         s.KeepPath(NUMBER, (4, 6)),
         s.PruneNodes(NUMBER, (5,)),
         s.ReleaseSequence(NUMBER),
+        s.Passed(NUMBER, 1500, is_left_out=False),
         s.Results(NUMBER, (ANSWER, s.RowAnswer(s.RowFault.NOT_COMPUTED, (), b"", (), None))),
         s.Probe(bytes(range(16)), (s.FeedPart(NUMBER, 0, 1), s.FeedPart(NUMBER + 1, 2, 3))),
         s.Probed((s.PartTrace(struct.pack("<16f", *range(16)), b""), s.PartTrace(b"", b""))),

@@ -18,7 +18,7 @@ from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.operations import ChainLost, NoChain, Operation
 from cosine_node.stages.remote_chain import ChainPlan, StagePlace, open_chain
-from cosine_node.stages.service import StageService
+from cosine_node.stages.service import ChainBooks, StageService
 from cosine_protocol.stage_messages import LayerRange
 
 LAYERS: Final = 64
@@ -86,7 +86,7 @@ class SimulatedStage:
 
     def open(
         self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
-    ) -> _Books:
+    ) -> ChainBooks:
         engine = self._whole()
         assert isinstance(engine, PagedEngine)
         assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"
@@ -199,6 +199,10 @@ class SimulatedChains:
                 continue
             curves = tuple(stage.curve for stage in chosen)
             return OpenedChain(chain, curves, chain.applies_constraints, chain.stages)
+
+    def doubt(self) -> bool:
+        """False: these stages compute what they should."""
+        return False
 
     async def close(self) -> None:
         """End the chain that is open."""

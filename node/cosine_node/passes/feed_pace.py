@@ -125,3 +125,7 @@ class FeedChain(Protocol):
     async def find(self) -> None:
         """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
         ...
+
+    def doubt(self) -> bool:
+        """True if the chain is left, as it gave a row back without tokens; False where no other is there."""
+        ...

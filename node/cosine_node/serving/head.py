@@ -23,7 +23,7 @@ from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.chain_source import ChainNeeds, ChainSource
-from cosine_node.stages.operations import NoChain
+from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.remote_chain import RemoteChain
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
@@ -40,6 +40,7 @@ class HeadModel:
     names: ModelNames
     layers: int
     vocab_tokens: int
+    hidden_width: int
     context_tokens: int
 
     @classmethod
@@ -52,6 +53,7 @@ class HeadModel:
             names=read_names(model, target, folder),
             layers=text.num_hidden_layers,
             vocab_tokens=text.vocab_size,
+            hidden_width=text.hidden_size,
             context_tokens=context_tokens(config),
         )
 
@@ -64,6 +66,8 @@ class HeadModel:
             vocab_tokens=self.vocab_tokens,
             pool_tokens=max(requests * usual_tokens, self.context_tokens),
             least_pool_tokens=usual_tokens,
+            # In 16 bits, as most are.
+            token_bytes=2 * self.hidden_width,
         )
 
 
@@ -91,7 +95,12 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         grammars = await asyncio.to_thread(Grammars.of, folder)
         while (chain := await _next_chain(source, emit, stop)) is not None:
             emit("measuring", {"model": model.names.model_name})
-            served = await asyncio.to_thread(_served, model, source, chain)
+            try:
+                served = await asyncio.to_thread(_served, model, source, chain)
+            except ChainLost as lost:
+                # While it was measured; the next one is looked for without the stage at fault.
+                LOG.warning("%s", lost)
+                continue
             chains = HeadChains(source, served.curve)
             assert isinstance(served.engine, ChainEngine) and source.pool_tokens is not None
             runner = ChainRunner(
@@ -122,6 +131,9 @@ class HeadChains:
         except NoChain:
             self.is_none_left.set()
             raise
+
+    def doubt(self) -> bool:
+        return self._source.doubt()
 
     def opened(self, chain: RemoteChain) -> OpenedChain:
         """The chain that the source has found last, and the cost of passes at its stages.

@@ -41,6 +41,10 @@ class ChainOpener(Protocol):
         """A chain; the one before ends. Raises `NoChain`."""
         ...
 
+    def doubt(self) -> bool:
+        """Give the chain up, whose last stage has given a row back without tokens; False where that is no use."""
+        ...
+
 
 class ChainRunner:
     """The `Runner` and the `FeedChain` of a head's engine.
@@ -96,6 +100,9 @@ class ChainRunner:
         self.stages = opened.stages
         self.engine.grammars = self._grammars if opened.applies_constraints else None
         self.pace.replace_stages(opened.curves)
+
+    def doubt(self) -> bool:
+        return self._source.doubt()
 
     def abandon(self) -> None:
         """Does nothing: stages leave out what they read to be dropped."""

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from cosine_node.stages.coverage import gaps_sentence, unheld
@@ -49,6 +50,22 @@ def loaded_pass_s(pass_s: float, *, busy: float) -> float:
     return pass_s * (1.0 + min(1.0, max(0.0, busy)))
 
 
+def chain_ways_s(peer_ids: Sequence[str], *, head: str, rtt_s: Rtt) -> tuple[float, ...]:
+    """The expected ways from the head to the first stage, from each to the next, and back to the head."""
+    return tuple(_one_way_s(*each, rtt_s) for each in pairwise((head, *peer_ids, head)))
+
+
+def chain_seconds(stages: Sequence[StageSight], *, head: str, rtt_s: Rtt) -> float:
+    """The expected seconds of a traversal from the head over these stages and back to it."""
+    ways_s = chain_ways_s([one.place.peer_id for one in stages], head=head, rtt_s=rtt_s)
+    return sum(ways_s) + sum(one.pass_s for one in stages)
+
+
+def _one_way_s(sender: str, receiver: str, rtt_s: Rtt) -> float:
+    known_s = 0.0 if sender == receiver else rtt_s(sender, receiver)
+    return (USUAL_RTT_S if known_s is None else known_s) / 2
+
+
 def find_chain(
     stages: Sequence[StageSight], *, layers: int, head: str, rtt_s: Rtt, avoided: Collection[str] = ()
 ) -> FoundChain:
@@ -73,10 +90,6 @@ def _shortest(
 ) -> FoundChain | None:
     """Dijkstra without a queue: stages lie in order of their first layers, and none leads back."""
 
-    def one_way_s(sender: str, receiver: str) -> float:
-        known_s = 0.0 if sender == receiver else rtt_s(sender, receiver)
-        return (USUAL_RTT_S if known_s is None else known_s) / 2
-
     ordered = sorted(
         (one for one in stages if one.place.layers.layers == layers),
         key=lambda one: (one.place.layers.first, one.place.peer_id),
@@ -88,9 +101,9 @@ def _shortest(
         place = one.place
         behind = int(place.peer_id in avoided)
         if place.layers.is_first:
-            ways[index] = (behind, one_way_s(head, place.peer_id) + one.pass_s, None)
+            ways[index] = (behind, _one_way_s(head, place.peer_id, rtt_s) + one.pass_s, None)
         found = [
-            (ways[other][0] + behind, ways[other][1] + one_way_s(sender, place.peer_id) + one.pass_s, other)
+            (ways[other][0] + behind, ways[other][1] + _one_way_s(sender, place.peer_id, rtt_s) + one.pass_s, other)
             for other in ending[place.layers.first]
             for sender in [ordered[other].place.peer_id]
         ]
@@ -99,7 +112,7 @@ def _shortest(
         if index in ways:
             ending[place.layers.end].append(index)
     ends = [
-        (ways[index][0], ways[index][1] + one_way_s(ordered[index].place.peer_id, head), index)
+        (ways[index][0], ways[index][1] + _one_way_s(ordered[index].place.peer_id, head, rtt_s), index)
         for index in ending[layers]
     ]
     if not ends:

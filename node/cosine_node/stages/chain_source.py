@@ -1,16 +1,45 @@
-"""Finds stages for a head, keeps what it knows of them, and opens one chain after the other."""
+"""Finds stages for a head, keeps what it knows of them, and opens one chain after the other.
+
+Theory of operation
+-------------------
+A chain is the fastest by what is known: distances, and the times of passes as they were measured here, or else as
+records say. While it is in use it is watched (`_watch`), by what its passes take at each stage (`pass_times`):
+
+- A pass that is *stuck* at a stage, far beyond what it should take there, has the chain given up; that stage and
+  the one before, which may not have passed it on, are avoided for a while.
+- Delays that add up (`stage_speeds`) have it given up for a chain that takes less than half as long.
+- A last stage that gives rows back without tokens is doubted: the head asks another one (`doubt`).
+- A stage that leaves out what is wanted, or breaks the protocol, or is gone, is avoided.
+
+Each of these only where another chain is there, so that nobody is left for nothing; and more slowly each time, so
+that a head whose own line is slow does not go from chain to chain.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
 from typing import Final
 
+from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.stages.chain_search import FoundChain, StageSight, find_chain, loaded_pass_s
+from cosine_node.stages.chain_search import (
+    USUAL_RTT_S,
+    FoundChain,
+    StageSight,
+    chain_seconds,
+    chain_ways_s,
+    find_chain,
+    loaded_pass_s,
+)
 from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.pass_times import EndedPass, StuckPass
 from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
+from cosine_node.stages.stage_speeds import Measured, StageSpeeds
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
@@ -26,16 +55,39 @@ GONE_S: Final = 10.0
 """A stage that failed is not asked again for so long, though its record lives on, unless it has announced
 itself since. Afterwards it is asked where nobody else holds its layers."""
 
+CHECK_S: Final = 0.25
+"""How often a chain is looked at: a small part of `STUCK_S`."""
+STUCK_S: Final = 1.5
+"""A pass that is at one stage for so much longer than it should be is stuck. A client waits 4 s for tokens
+(docs/decisions/0025), in which the next chain has to be set up and fed; heartbeats come each second."""
+STUCK_FACTOR: Final = 5.0
+"""Longer passes are stuck after so many times what they should take, as with verifiers."""
+LINK_BYTES_PER_S: Final = 1.25e6
+"""Activations are expected to go to the next stage so fast: a slow line upstream, 10 Mbit/s."""
+BETTER: Final = 0.5
+"""Delays alone have a chain left for one that takes so much of its time: what requests hold is fed anew there."""
+PATIENCE_S: Final = 60.0
+MAX_DOUBLINGS: Final = 5
+"""With each chain that was given up as stuck within `PATIENCE_S` the next is waited for twice as long, up to 48 s:
+where all stages seem stuck it is the head's own line, or their passes do take that long."""
+MAX_DOUBTS: Final = 3
+"""So many chains are left within `PATIENCE_S` for rows that their last stage gave back: a request that no stage can
+serve is not to make others wait for ever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainNeeds:
-    """What a head wants of a chain: the target, and the tokens of the pool, if stages have room for so many."""
+    """What a head wants of a chain: the target, and the tokens of the pool, if stages have room for so many.
+
+    `token_bytes` is about the length of a token's activations.
+    """
 
     target_digest: bytes
     layers: int
     vocab_tokens: int
     pool_tokens: int
     least_pool_tokens: int
+    token_bytes: int = 0
 
 
 class ChainSource:
@@ -63,6 +115,9 @@ class ChainSource:
         self._records: list[NodeRecord] = []
         self._rtts_s: dict[str, float] = {}
         self._failures = PeerFailures()
+        self._speeds = StageSpeeds()
+        self._stuck_s = deque[float](maxlen=MAX_DOUBLINGS)
+        self._doubted_s = deque[float](maxlen=MAX_DOUBTS)
         self._failed: dict[str, tuple[float, int]] = {}
         self._chain: RemoteChain | None = None
         self._opened = AsyncExitStack()
@@ -77,8 +132,12 @@ class ChainSource:
 
     async def close(self) -> None:
         """End the chain, if there is one."""
-        if self._chain is not None and self._chain.lost.is_set() and self._chain.failed_peer is not None:
-            self._note_failed(self._chain.failed_peer)
+        chain = self._chain
+        if chain is not None and chain.failed_peer is not None:
+            self._note_failed(chain.failed_peer)
+        elif chain is not None and not chain.lost.is_set() and self.found is not None:
+            # Its head has no use for it, as a pass was left out that it wants; or is about to leave.
+            self._avoid([self.found.stages[stage].place.peer_id for stage in chain.times.left_out_by()])
         self._measure()
         self._chain = None
         opened, self._opened = self._opened, AsyncExitStack()
@@ -126,12 +185,118 @@ class ChainSource:
                 continue
             self.numerics, self.pool_tokens, self.found = plan.numerics, plan.pool_tokens, found
             LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
+            for what in _measured(found):
+                self._speeds.begin(what, now_s=asyncio.get_running_loop().time())
+            watching = asyncio.ensure_future(self._watch(self._chain, found))
+            self._opened.callback(watching.cancel)
             return self._chain
+
+    async def _watch(self, chain: RemoteChain, found: FoundChain) -> None:
+        """Measure the stages of a chain, and give it up where another one is better, until it is lost."""
+        expected_s = {pair: self._between_s(*pair) for pair in pairwise(_peer_ids(found))}
+        while not chain.lost.is_set():
+            await asyncio.sleep(CHECK_S)
+            now_s = asyncio.get_running_loop().time()
+            for ended in chain.times.take_ended():
+                self._note_pass(found, ended, expected_s, now_s)
+            stuck = chain.times.stuck()
+            if stuck is not None and now_s - stuck.since_s > self._patience_s(found, stuck, now_s):
+                self._leave_stuck(chain, found, stuck, now_s)
+            elif any(self._speeds.has_cost_much(what, now_s=now_s) for what in _measured(found)):
+                self._leave_slow(chain, found, now_s)
+
+    def _note_pass(
+        self, found: FoundChain, ended: EndedPass, expected_s: Mapping[tuple[str, str], float], now_s: float
+    ) -> None:
+        for stage, at_stage_s in zip(found.stages, ended.at_stage_s, strict=True):
+            more_s = self._curve(stage).seconds(ended.tokens) - stage.pass_s
+            pass_s = max(0.0, at_stage_s - more_s)
+            self._speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
+        for pair, between_s in zip(pairwise(_peer_ids(found)), ended.between_s[1:], strict=True):
+            way_s = ended.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
+            self._speeds.note(pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s)
+
+    def _between_s(self, one: str, other: str) -> float:
+        """What lay between two stages beyond the way when they last were neighbours."""
+        return self._speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
+
+    def _curve(self, stage: StageSight) -> CostCurve:
+        """What passes should take at a stage; no more than if their tokens were fed one by one."""
+        offers = (record.stage for record in self._records if record.peer_id == stage.place.peer_id)
+        offer = next(offers, None)
+        if offer is None or offer.wide_tokens < 2:
+            return CostCurve(((1, stage.pass_s),))
+        wide_s = min(max(stage.pass_s, offer.wide_pass_us / 1e6), offer.wide_tokens * stage.pass_s)
+        return CostCurve(((1, stage.pass_s), (offer.wide_tokens, wide_s)))
+
+    def _patience_s(self, found: FoundChain, stuck: StuckPass, now_s: float) -> float:
+        """How long a pass may be where it is."""
+        stage_s = max(self._curve(found.stages[stage]).seconds(stuck.tokens) for stage in stuck.suspects)
+        way_s = stuck.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
+        doublings = sum(now_s - stuck_s < PATIENCE_S for stuck_s in self._stuck_s)
+        return max(STUCK_S, STUCK_FACTOR * (stage_s + way_s)) * 2.0**doublings
+
+    def _leave_stuck(self, chain: RemoteChain, found: FoundChain, stuck: StuckPass, now_s: float) -> None:
+        suspects = [found.stages[stage].place for stage in stuck.suspects]
+        peer_ids = [place.peer_id for place in suspects]
+        if self._has_chain_without(peer_ids):
+            self._stuck_s.append(now_s)
+            self._avoid(peer_ids)
+            chain.leave(f"{suspects[-1]}: a pass is stuck there for {now_s - stuck.since_s:.1f} s.")
+
+    def _leave_slow(self, chain: RemoteChain, found: FoundChain, now_s: float) -> None:
+        records = {record.peer_id: record for record in self._records}
+        floor_s = self._stranger_layer_s()
+        present = [
+            self._sight(records[one.place.peer_id], floor_s) if one.place.peer_id in records else one
+            for one in found.stages
+        ]
+        seconds = chain_seconds(present, head=self._transport.peer_id, rtt_s=self._rtt_s)
+        with suppress(NoChain):
+            best = self._search()
+            if best.seconds <= BETTER * seconds:
+                chain.leave(f"A pass takes {seconds:.3f} s, and {best.seconds:.3f} s over other stages.")
+        for what in _measured(found):
+            self._speeds.forgive(what, now_s=now_s)
+
+    def doubt(self) -> bool:
+        """Give the chain up, for its last stage has given a row back without tokens; False where no other is there.
+
+        False as well where that was so several times lately.
+        """
+        now_s = asyncio.get_running_loop().time()
+        chain, found = self._chain, self.found
+        if (
+            chain is None
+            or found is None
+            or sum(now_s - at_s < PATIENCE_S for at_s in self._doubted_s) >= MAX_DOUBTS
+        ):
+            return False
+        last = found.stages[-1].place
+        if not self._has_chain_without([last.peer_id]):
+            return False
+        self._doubted_s.append(now_s)
+        self._avoid([last.peer_id])
+        chain.leave(f"{last}: it gave a row back without tokens.")
+        return True
+
+    def _has_chain_without(self, peer_ids: Collection[str]) -> bool:
+        """True if some chain lacks one of these peers at least."""
+        with suppress(NoChain):
+            best = self._search(peer_ids)
+            return not set(_peer_ids(best)).issuperset(peer_ids)
+        return False
+
+    def _avoid(self, peer_ids: Collection[str]) -> None:
+        """Ask these peers last for a while, each time for twice as long."""
+        for peer_id in peer_ids:
+            self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
 
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
         records = {record.peer_id: record for record in self._records}
-        chosen = [records[one.place.peer_id] for one in found.stages]
+        peer_ids = _peer_ids(found)
+        chosen = [records[peer_id] for peer_id in peer_ids]
         room_tokens = min(record.stage.pool_tokens for record in chosen if record.stage is not None)
         wanted_tokens = min(self._needs.pool_tokens, room_tokens) // PAGE_TOKENS * PAGE_TOKENS
         return ChainPlan(
@@ -141,10 +306,12 @@ class ChainSource:
             vocab_tokens=self._needs.vocab_tokens,
             pool_tokens=self.pool_tokens or wanted_tokens,
             first_sequence=first_sequence,
+            ways_s=chain_ways_s(peer_ids, head=self._transport.peer_id, rtt_s=self._known_rtt_s)[:-1],
         )
 
     def _search(self, busy: Collection[str] = ()) -> FoundChain:
         """The best chain now, of stages with one numerics; busy ones as the last resort. Raises `NoChain`."""
+        floor_s = self._stranger_layer_s()
         now_s = asyncio.get_running_loop().time()
         asked = [
             record
@@ -158,7 +325,7 @@ class ChainSource:
 
         def find(records: Sequence[NodeRecord]) -> FoundChain:
             return find_chain(
-                list(map(_sight, records)),
+                [self._sight(record, floor_s) for record in records],
                 layers=self._needs.layers,
                 head=self._transport.peer_id,
                 rtt_s=self._rtt_s,
@@ -176,6 +343,11 @@ class ChainSource:
         raise NoChain("No stages of one data type hold all layers in order.")
 
     def _rtt_s(self, one: str, other: str) -> float | None:
+        """The distance of two peers, with what was measured between them where they were neighbours in a chain."""
+        known_s, between_s = self._known_rtt_s(one, other), self._between_s(one, other)
+        return (USUAL_RTT_S if known_s is None else known_s) + 2 * between_s if between_s else known_s
+
+    def _known_rtt_s(self, one: str, other: str) -> float | None:
         """The distance of two peers, one of whom may be this head: measured, or by the places they announce."""
         head = self._transport.peer_id
         measured_s = self._rtts_s.get(other if one == head else one) if head in (one, other) else None
@@ -184,6 +356,25 @@ class ChainSource:
         known = {record.peer_id: record.coordinate for record in self._records}
         first, second = (self.here() if peer == head else known.get(peer) for peer in (one, other))
         return estimated_rtt_s(first, second)
+
+    def _stranger_layer_s(self) -> float:
+        """No stage that was never measured counts as faster than this by the layer: 0, until one has lied.
+
+        Then it is the median of what all announce, so that whoever comes again under a new key draws few.
+        """
+        offers = [(record.pass_us / 1e6, record.stage) for record in self._records]
+        layers_s = [pass_s / len(offer.held) for pass_s, offer in offers if offer is not None]
+        is_deceived = self._speeds.is_deceived(now_s=asyncio.get_running_loop().time())
+        return median_low(layers_s) if is_deceived and layers_s else 0.0
+
+    def _sight(self, record: NodeRecord, stranger_layer_s: float) -> StageSight:
+        """A stage, with what passes take there by measurement, or else by its record."""
+        assert record.stage is not None
+        measured_s = self._speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
+        busy = record.stage.busy_permille / 1000
+        announced_s = loaded_pass_s(record.pass_us / 1e6, busy=busy)
+        pass_s = max(announced_s, stranger_layer_s * len(record.stage.held)) if measured_s is None else measured_s
+        return StageSight(StagePlace(record.peer_id, record.stage.held), pass_s)
 
     def _is_gone(self, record: NodeRecord, now_s: float) -> bool:
         failed_s, sequence = self._failed.get(record.peer_id, (-GONE_S, record.sequence))
@@ -214,7 +405,11 @@ class ChainSource:
         self._failed = {peer_id: failed for peer_id, failed in self._failed.items() if peer_id in present}
 
 
-def _sight(record: NodeRecord) -> StageSight:
-    assert record.stage is not None
-    busy = record.stage.busy_permille / 1000
-    return StageSight(StagePlace(record.peer_id, record.stage.held), loaded_pass_s(record.pass_us / 1e6, busy=busy))
+def _peer_ids(found: FoundChain) -> list[str]:
+    return [one.place.peer_id for one in found.stages]
+
+
+def _measured(found: FoundChain) -> list[Measured]:
+    """What is measured of a chain: its stages, and what lies between them."""
+    peer_ids = _peer_ids(found)
+    return [*peer_ids, *pairwise(peer_ids)]

@@ -15,12 +15,13 @@ from typing import Final
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
 from cosine_node.engine.constraints.grammars import GrammarTooComplex
 from cosine_node.stages.operations import ChainLost, FeedRows, NotComputed, Operation, check_bounds
+from cosine_node.stages.pass_times import PassTimes
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import SILENCE_S, Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, MalformedMessage, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import CHAIN_ID_BYTES, MARGIN_BYTES, MAX_PART_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, PROBES, SHAPING, STAGE
+from cosine_protocol.protocols import CONSTRAINTS, PROBES, SHAPING, STAGE, TIMES
 from cosine_protocol.stage_messages import (
     Activations,
     FedRow,
@@ -30,6 +31,7 @@ from cosine_protocol.stage_messages import (
     LayerRange,
     OpenSequence,
     PartTrace,
+    Passed,
     Probe,
     Probed,
     Results,
@@ -158,7 +160,8 @@ class StagePlace:
 class ChainPlan:
     """A chain to be set up: places that hold all layers in order, and what the pool of each is to be.
 
-    Raises `LocalProtocolError` where they do not.
+    `ways_s` are the expected ways from the head to the first stage, and from each to the next. Raises
+    `LocalProtocolError` for places that do not.
     """
 
     places: tuple[StagePlace, ...]
@@ -169,6 +172,7 @@ class ChainPlan:
     window_pool_tokens: int | None = None
     window_tokens: int | None = None
     first_sequence: int = 0
+    ways_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         parts = [place.layers for place in self.places]
@@ -239,6 +243,8 @@ class RemoteChain:
         self._reason: str | None = None
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
+        reports = [TIMES in channels[number].features for number in range(len(plan.places))]
+        self.times = PassTimes(reports=reports, ways_s=plan.ways_s or (0.0,) * len(reports))
 
     @property
     def applies_constraints(self) -> bool:
@@ -345,6 +351,9 @@ class RemoteChain:
             if not is_posted:
                 self._lose(f"{self._plan.places[0]}: it reads too slowly.", peer_id=self._plan.places[0].peer_id)
                 return
+            if isinstance(message, FeedPass):
+                tokens = sum(len(row.tokens) for row in message.rows)
+                self.times.note_sent(message.number, tokens=tokens, now_s=self._loop.time())
 
     def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
         """Say once why the chain is lost; on the event loop."""
@@ -361,6 +370,14 @@ class RemoteChain:
                 probe.told.set_result(None)
         self.lost.set()
 
+    def _sent_s(self, channel: Channel) -> float:
+        """When a stage has sent what comes now, by this head's clock; what it says of its own is worth nothing."""
+        return self._loop.time() - (channel.rtt_s or 0.0) / 2
+
+    def leave(self, reason: str) -> None:
+        """Lose the chain for what its stages did, of which none is known to be gone; on the event loop."""
+        self._lose(reason)
+
     async def listen(self, number: int, channel: Channel) -> None:
         """Take what one stage says, until the chain is lost with it."""
         place = self._plan.places[number]
@@ -374,19 +391,24 @@ class RemoteChain:
                         self._lose(f"{place}: {message.rstrip('.')}.", peer_id=place.peer_id)
                         return
                     case said:
-                        self._take(number, said)
+                        self._take(number, said, self._sent_s(channel))
         except PeerLost as lost:
             self._lose(f"{place}: {lost.reason}.", peer_id=place.peer_id)
         except RemoteProtocolError as error:
             self._lose(f"{place}: {error}.", peer_id=place.peer_id)
 
-    def _take(self, number: int, said: m.Message) -> None:
-        """Take the oldest answer of a stage. Raises `RemoteProtocolError` where nothing was asked."""
+    def _take(self, number: int, said: m.Message, sent_s: float) -> None:
+        """Take what a stage has sent at that time. Raises `RemoteProtocolError` where nothing was asked."""
         match said:
             case Results() if number == len(self._plan.places) - 1 and self._unanswered:
                 feed = self._unanswered.popleft()
+                self.times.note_answered(feed.number, answered_s=sent_s)
                 if not feed.answer.done():
                     feed.answer.set_result(said)
+            case Passed(passed, held_us, is_left_out):
+                self.times.note_passed(
+                    number, passed, held_s=held_us / 1e6, is_left_out=is_left_out, passed_s=sent_s
+                )
             case Probed(parts) if self._probes[number] and self._probes[number][0].parts == len(parts):
                 probe = self._probes[number].popleft()
                 if not probe.told.done():

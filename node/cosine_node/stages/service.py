@@ -42,7 +42,7 @@ from cosine_protocol.errors import (
     RemoteProtocolError,
 )
 from cosine_protocol.limits import MAX_NAMED_NODES
-from cosine_protocol.protocols import CONSTRAINTS, PROBES, STAGE
+from cosine_protocol.protocols import CONSTRAINTS, PROBES, STAGE, TIMES
 from cosine_protocol.request import Constraint
 from cosine_protocol.stage_messages import (
     Activations,
@@ -55,6 +55,7 @@ from cosine_protocol.stage_messages import (
     LayerRange,
     OpenSequence,
     PartTrace,
+    Passed,
     Probe,
     Probed,
     Results,
@@ -71,6 +72,8 @@ MAX_PEER_CHAINS: Final = 4
 """A head has one, and for a moment the one before."""
 RETRY_AFTER_S: Final = 0.5
 """A chain that was lost gives its slots back once the pass under way has ended."""
+MAX_HELD_S: Final = 3600.0
+"""What `Passed` can tell."""
 READ_FACTOR: Final = 32
 """125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
 _T = TypeVar("_T")
@@ -449,28 +452,36 @@ class StageService:
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
         """One pass, unless nobody wants it or a stage before has left it out."""
         found: bytes | list[RowResult]
+        now_s = asyncio.get_running_loop().time
+        taken_s = now_s()
         for row in feed.rows:
             live = len(chain.hosted.books.tree(row.sequence).nodes) + len(row.nodes)
             if live > MAX_NAMED_NODES:
                 raise LocalProtocolError(f"Sequence {row.sequence} would have {live} nodes beside its prefix.")
         is_left_out = feed.activations is None and not self._host.layers.is_first
-        if is_left_out or _is_dropped(chain, feed):
+        is_left_out = is_left_out or _is_dropped(chain, feed)
+        if is_left_out:
             self.counts.skipped_feeds += 1
             chain.hosted.books.feed(feed.rows)
             left_out = RowResult((), error=NotComputed("Its nodes were dropped."))
             found = b"" if chain.next is not None else [left_out] * len(feed.rows)
         else:
             found = await self._compute(chain, feed)
-            tokens = sum(len(row.tokens) for row in feed.rows)
+            tokens = count_tokens(feed.rows)
             left = found if isinstance(found, bytes) else None
             chain.computed.add(feed.number, ComputedFeed(tokens, feed.activations, left))
-        if isinstance(found, list):
-            if not chain.head.post(Results(feed.number, tuple(map(answer_of, found)))):
-                raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
+        if chain.next is not None and isinstance(found, bytes):
+            for message in feed_messages(feed.number, feed.rows, found):
+                await chain.next.send(message)
+        if TIMES in chain.head.features:
+            # What was taken later waited for this chain's own passes, which is no time of this one.
+            chain.head.post(
+                Passed(feed.number, round(1e6 * min(MAX_HELD_S, now_s() - taken_s)), is_left_out=is_left_out)
+            )
+        if chain.next is not None or not isinstance(found, list):
             return
-        assert chain.next is not None
-        for message in feed_messages(feed.number, feed.rows, found):
-            await chain.next.send(message)
+        if not chain.head.post(Results(feed.number, tuple(map(answer_of, found)))):
+            raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
 
     async def _answer(self, chain: ServedChain, probe: Probe) -> None:
         """Say what entered and left in some passes. Raises `PeerError`, `MalformedMessage`."""

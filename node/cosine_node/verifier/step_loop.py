@@ -25,7 +25,8 @@ alone, with one of four endings: finished, cancelled, audited, failed.
 
 Failures stay where they belong. A row that gives an error fails its request. A pass that fails as a whole is taken
 apart, each row in a pass of its own, so that only the one at fault fails. A chain that is lost loses nothing but
-time: another is found, and all begin anew from what they have committed. A pass over requests that are all
+time: another is found, and all begin anew from what they have committed; so it is where its last stage gives a row
+back without tokens and another one can be asked. A pass over requests that are all
 cancelled is abandoned. A client that does not read what is posted is given up.
 
 What never happens: a token is committed that the target did not choose, or twice; a request that has ended is
@@ -273,13 +274,15 @@ class StepLoop:
             else:
                 await self._take_apart(under_way, failure)
             return
-        self._take_results(under_way, done)
+        if self._take_results(under_way, done) and self._chain is not None:
+            await self._go_on_elsewhere(self._chain)
 
-    def _take_results(self, under_way: PassUnderWay, done: Pass) -> None:
-        """Take the results of a pass into its requests."""
+    def _take_results(self, under_way: PassUnderWay, done: Pass) -> bool:
+        """Take the results of a pass into its requests; True if its chain is doubted, and to be left."""
         rows = under_way.rows
+        is_doubted = False
         if all(isinstance(result.error, NotComputed) for result in done.results):
-            return
+            return False
         self._pace.note_ended(_now_s(), begun_s=under_way.begun_s, tokens=under_way.tokens)
         self.progress.steps += 1
         self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
@@ -287,14 +290,26 @@ class StepLoop:
             if request not in self._requests or row.sequence != request.kv.sequence:
                 continue
             if result.error is not None and not isinstance(result.error, NotComputed):
-                self.fail(request, result.error)
+                if self._is_asked_elsewhere(request, is_doubted=is_doubted):
+                    is_doubted = True
+                else:
+                    self.fail(request, result.error)
             elif result.error is None and not request.is_cancelled:
+                request.was_given_back &= not result.choices
                 try:
                     self._take(request, row, result, done, nodes=nodes, load=len(rows))
                 except CosineError as error:  # one request's failure must not end the loop for the others
                     log_of(request).exception("a commit failed")
                     self.fail(request, PeerError(ErrorCode.INTERNAL, str(error)))
         self._rows.note_pass(under_way, forward_s=done.elapsed_s, ended_s=_now_s())
+        return is_doubted
+
+    def _is_asked_elsewhere(self, request: ServedRequest, *, is_doubted: bool) -> bool:
+        """True for a request that a chain gave back without tokens, until the next chain does so too."""
+        if self._chain is None or request.was_given_back:
+            return False
+        request.was_given_back = is_doubted or self._chain.doubt()
+        return request.was_given_back
 
     async def _take_apart(self, failed: PassUnderWay, error: Exception) -> None:
         """Fail the only request of a pass; of several one may be at fault, so each gets a pass of its own."""

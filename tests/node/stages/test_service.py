@@ -32,6 +32,7 @@ from cosine_protocol.stage_messages import (
     KeepPath,
     OpenSequence,
     PartTrace,
+    Passed,
     Probe,
     Probed,
     PruneNodes,
@@ -79,8 +80,15 @@ async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> Asy
         yield channel
 
 
+async def heard(channel: Channel) -> m.Message:
+    """What a stage says next beside the times of passes."""
+    while isinstance(message := await channel.receive(), Passed):
+        pass
+    return message
+
+
 async def error_from(channel: Channel) -> m.Error:
-    error = await channel.receive()
+    error = await heard(channel)
     assert isinstance(error, m.Error)
     return error
 
@@ -103,7 +111,7 @@ def play(
         network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
         async with served(models, network=network, offload=gate or at_once, **options) as stages:
             async with stream_of(stages, "head", join_of(stages)) as head:
-                assert await head.receive() == Joined(CHAIN)
+                assert await heard(head) == Joined(CHAIN)
                 async with stream_of(stages, "before", Follow(CHAIN)) as before:
                     assert await before.receive() == Joined(CHAIN)
                     try:
@@ -169,7 +177,7 @@ def test_a_stranger_feeds_nobodys_chain_and_ends_none(halves: list[StageModel]) 
         before.post(OPEN)
         for message in fed(Row.chain(0, (3, 4))):
             before.post(message)
-        answer = await head.receive()
+        answer = await heard(head)
         assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NONE
 
     play(halves, scene)
@@ -228,7 +236,7 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[St
         gate.is_open.set()
         numbers = []
         for _ in range(feeds):
-            answer = await head.receive()
+            answer = await heard(head)
             assert isinstance(answer, Results)
             numbers.append(answer.number)
         assert numbers == list(range(feeds))
@@ -253,7 +261,7 @@ def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns(halve
                 chain, source = bytes([number]) * 16, f"before {number}"
                 join = join_of(stages, chain=chain, source=source, pool_tokens=64)
                 head = await opened.enter_async_context(stream_of(stages, f"head {number}", join))
-                assert await head.receive() == Joined(chain)
+                assert await heard(head) == Joined(chain)
                 before = await opened.enter_async_context(stream_of(stages, source, Follow(chain)))
                 assert await before.receive() == Joined(chain)
                 for message in (OPEN, *fed(Row.chain(0, (3,) * 40))):
@@ -286,7 +294,7 @@ def test_a_sequence_has_a_bounded_number_of_nodes(
             *fed(Row(0, (4,) * 4, (5, 6, 7, 8), (0,) * 4), number=1),
         ):
             before.post(message)
-        assert isinstance(await head.receive(), Results)
+        assert isinstance(await heard(head), Results)
         error = await error_from(head)
         assert error.code == ErrorCode.OUT_OF_STEP and "Sequence 0 would have 9 nodes" in error.message
 
@@ -304,7 +312,7 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageMode
         gate.is_open.set()
         faults = []
         for _ in range(2):
-            answer = await head.receive()
+            answer = await heard(head)
             assert isinstance(answer, Results)
             faults.append(answer.rows[0].fault)
         assert faults == [RowFault.NONE, RowFault.NOT_COMPUTED]
@@ -312,7 +320,7 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageMode
         # The stage before has left it out.
         for message in feed_messages(2, [Row(0, (5,), (9,), (1,))]):
             before.post(message)
-        answer = await head.receive()
+        answer = await heard(head)
         assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NOT_COMPUTED
 
     play(halves, scene, gate=gate)
@@ -390,7 +398,7 @@ def test_passes_are_counted(halves: list[StageModel]) -> None:
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)))):
             before.post(message)
-        assert isinstance(await head.receive(), Results)
+        assert isinstance(await heard(head), Results)
         service = stages.services[1]
         assert (service.progress.steps, service.counts.fed_tokens, service.counts.opened) == (1, 3, 1)
         assert service.counts.pass_rows.total == 1
@@ -403,14 +411,14 @@ def test_a_stage_says_what_entered_and_left_its_latest_passes(halves: list[Stage
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)), value=0.25)):
             before.post(message)
-        assert isinstance(await head.receive(), Results)
+        assert isinstance(await heard(head), Results)
         seed = bytes([7]) * 16
         # A part of the pass, a part that is longer than it, a pass that there was none of.
         head.post(Probe(seed, (FeedPart(0, 1, 2), FeedPart(0, 1, 3), FeedPart(9, 0, 1))))
         vectors = torch.full((2, WIDTH), 0.25).numpy().tobytes()
         entered = project(vectors, tokens=2, numerics="float32", seed=seed)
         nothing = PartTrace(b"", b"")
-        assert await head.receive() == Probed((PartTrace(entered, b""), nothing, nothing))
+        assert await heard(head) == Probed((PartTrace(entered, b""), nothing, nothing))
 
     play(halves, scene)
 
@@ -421,10 +429,10 @@ def test_a_stage_answers_its_head_alone_and_not_without_end(halves: list[StageMo
     async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
         for message in (OPEN, *fed(Row.chain(0, (3,)))):
             before.post(message)
-        assert isinstance(await head.receive(), Results)
+        assert isinstance(await heard(head), Results)
         for _ in range(PROBES_A_TOKEN):
             head.post(probe)
-            assert isinstance(await head.receive(), Probed)
+            assert isinstance(await heard(head), Probed)
         head.post(probe)
         error = await error_from(head)
         assert (error.code, error.message) == (

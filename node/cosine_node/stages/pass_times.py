@@ -1,0 +1,163 @@
+"""What each stage of a chain adds to the time of a pass, as its head hears of it. Pure.
+
+Theory of operation
+-------------------
+Each stage tells the head, on the head's own stream, when it has passed a pass on (`Passed`), and for how long it
+held it. The head takes down when that is heard, by its own clock and less the way from the stage. A stage could
+begin a pass once the one before it had passed it on and it had passed on its pass before: from then on the time is
+its share. So a share needs no stage's word about time, only the order of what was heard.
+
+A stage that lies gains little. One that tells too late lengthens its own share. One that tells too early lengthens
+the share of the next, which does not account for it: what a stage does not say that it held is time *between* it
+and the stage before. It is a longer way than was thought, or one of the two lies; a chain in which they are no
+neighbours is without it, whichever that is. The first stage has the head before it, which does not lie to itself.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+REMEMBERED_PASSES: Final = 256
+"""Bounds memory where nobody takes them."""
+LATE_PASSES: Final = 4
+"""A report that so many later passes overtook is not waited for: streams differ in length by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPass:
+    """The tokens of an answered pass, the seconds that it was at each stage, and between the one before and it.
+
+    Between two stages is what goes beyond the expected way.
+    """
+
+    tokens: int
+    at_stage_s: tuple[float, ...]
+    between_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StuckPass:
+    """The oldest pass under way: its tokens, since when it is where it is, and the stages of which one holds it up.
+
+    The last of them has not told of it.
+    """
+
+    tokens: int
+    since_s: float
+    suspects: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass that is not ended yet: what was heard of it, by stage."""
+
+    number: int
+    tokens: int
+    sent_s: float
+    passed_s: list[float | None]
+    held_s: list[float]
+    left_out: list[bool]
+    answered_s: float | None = None
+
+
+class PassTimes:
+    """The passes of one chain. Times are of the head's clock."""
+
+    def __init__(self, *, reports: Sequence[bool], ways_s: Sequence[float]) -> None:
+        """`reports` says which stages tell of passes.
+
+        `ways_s` are the seconds from the head to the first stage, and from each stage to the next.
+        """
+        self._reports = tuple(reports)
+        self._ways_s = tuple(ways_s)
+        self._passes: deque[_Pass] = deque()
+        self._ended: deque[EndedPass] = deque(maxlen=REMEMBERED_PASSES)
+        self._free_s = [-math.inf] * len(self._reports)
+        self._latest: _Pass | None = None
+
+    def note_sent(self, number: int, *, tokens: int, now_s: float) -> None:
+        """A pass was sent, after all before it."""
+        count = len(self._reports)
+        self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count, [False] * count))
+
+    def note_passed(self, stage: int, number: int, *, held_s: float, is_left_out: bool, passed_s: float) -> None:
+        """A stage told that it has passed a pass on; that counts once, and for a pass under way alone."""
+        known = next((one for one in self._passes if one.number == number), None)
+        if known is not None and known.passed_s[stage] is None:
+            known.passed_s[stage] = passed_s
+            known.held_s[stage] = held_s
+            known.left_out[stage] = is_left_out
+            self._end_known()
+
+    def note_answered(self, number: int, *, answered_s: float) -> None:
+        """The last stage has answered a pass, after all before it; that it told of it earlier does not count."""
+        known = next((one for one in self._passes if one.number == number), None)
+        if known is not None:
+            known.answered_s = answered_s
+            self._latest = known
+            self._end_known()
+
+    def take_ended(self) -> list[EndedPass]:
+        """The passes that were answered and told of since the last call, in their order."""
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    def _end_known(self) -> None:
+        while self._passes and self._is_ended(self._passes[0]):
+            self._ended.append(self._end(self._passes.popleft()))
+
+    def _is_ended(self, one: _Pass) -> bool:
+        if one.answered_s is None:
+            return False
+        has_told = all(
+            not reports or at_s is not None for at_s, reports in zip(one.passed_s, self._reports, strict=True)
+        )
+        return has_told or sum(other.answered_s is not None for other in self._passes) > LATE_PASSES
+
+    def _end(self, one: _Pass) -> EndedPass:
+        assert one.answered_s is not None
+        at_s = one.answered_s
+        passed_s = [at_s]
+        # Who has told nothing has passed it on when the next one did.
+        for told_s in reversed(one.passed_s[:-1]):
+            at_s = at_s if told_s is None else told_s
+            passed_s.append(at_s)
+        at_stage_s, between_s = [], []
+        before_s = one.sent_s
+        for stage, at_s in enumerate(reversed(passed_s)):
+            share_s = max(0.0, at_s - max(before_s + self._ways_s[stage], self._free_s[stage]))
+            is_believed = self._reports[stage] and stage > 0
+            at_stage_s.append(min(share_s, one.held_s[stage]) if is_believed else share_s)
+            between_s.append(share_s - at_stage_s[-1])
+            self._free_s[stage] = max(self._free_s[stage], at_s)
+            before_s = at_s
+        return EndedPass(one.tokens, tuple(at_stage_s), tuple(between_s))
+
+    def stuck(self) -> StuckPass | None:
+        """The oldest pass that was not answered, if there is one."""
+        position = next((index for index, one in enumerate(self._passes) if one.answered_s is None), None)
+        if position is None:
+            return None
+        one, last_stage = self._passes[position], len(self._reports) - 1
+        told = [stage for stage, at_s in enumerate(one.passed_s) if at_s is not None]
+        last = max(told, default=-1)
+        at = min(last + 1, last_stage)
+        # It is at one of those up to the next that would have told of it.
+        until = next((stage for stage in range(at, last_stage) if self._reports[stage]), last_stage)
+        since_s = max(one.sent_s, self._free_s[at], one.passed_s[last] or -math.inf if told else -math.inf)
+        if position:
+            before = self._passes[position - 1]
+            since_s = max(since_s, before.answered_s or -math.inf)
+        return StuckPass(one.tokens, since_s, tuple(range(max(0, last), until + 1)))
+
+    def left_out_by(self) -> tuple[int, ...]:
+        """The stages of which one has left the pass out that was answered last: one that says so, or before it.
+
+        Without a word of any it may be each.
+        """
+        told = self._latest.left_out if self._latest is not None else ()
+        first = next((stage for stage, is_left_out in enumerate(told) if is_left_out), None)
+        return tuple(range(len(self._reports))) if first is None else tuple(range(max(0, first - 1), first + 1))

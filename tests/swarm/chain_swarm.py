@@ -1,0 +1,235 @@
+"""A head that finds its stages by their records, among honest stages and others, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_lab.emulation.machine import SimulatedMachine
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.records import DIGEST
+from cosine_lab.simulation.stages import LAYERS, SimulatedStage, even_parts
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.serving.head import HeadChains
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_runner import ChainRunner
+from cosine_node.stages.chain_source import ChainNeeds, ChainSource
+from cosine_node.stages.inbox import QueuedFeed
+from cosine_node.stages.remote_chain import feed_messages
+from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
+from cosine_node.verifier.admission import VerifierConfig
+from cosine_node.verifier.service import VerifierService
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.records import Role, StageOffer
+from cosine_protocol.stage_messages import LayerRange, Passed
+from tests.protocol.samples import record_of
+from tests.swarm.reference import target_engine
+
+CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
+"""Of an honest stage."""
+ONE_WAY_S: Final = 0.01
+
+
+@dataclass(slots=True)
+class Conduct:
+    """What a stage does that an honest one does not. It may change while it serves.
+
+    It is `late_s` with each pass, `hides` that it held it, announces `pass_s`, `refuses` each feed with an error,
+    `gives_back` each row without tokens, or `leaves_out` what is wanted. It counts what it was `fed`.
+    """
+
+    late_s: float = 0.0
+    hides: bool = False
+    pass_s: float = CURVE.seconds(1)
+    refuses: bool = False
+    gives_back: bool = False
+    leaves_out: bool = False
+    fed: int = 0
+
+
+class _ConductedService(StageService):
+    """A stage's service whose conduct may be any."""
+
+    conduct: Conduct
+
+    async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
+        self.conduct.fed += 1
+        if self.conduct.refuses:
+            raise PeerError(ErrorCode.INTERNAL, "a pass failed: RuntimeError")
+        if self.conduct.hides:
+            # It claims to have passed it on at once; what it says later does not count.
+            chain.head.post(Passed(feed.number, 0, is_left_out=False))
+        if self.conduct.leaves_out and chain.next is not None:
+            chain.hosted.books.feed(feed.rows)
+            for message in feed_messages(feed.number, feed.rows):
+                await chain.next.send(message)
+            return
+        if self.conduct.leaves_out:
+            feed.activations = None
+        await super()._feed(chain, feed)
+
+
+class _ConductedBooks:
+    """Implements `ChainBooks` for a stage whose conduct may be any."""
+
+    def __init__(self, inner: ChainBooks, conduct: Conduct) -> None:
+        self._inner = inner
+        self._conduct = conduct
+        self.books = inner.books
+        self.close: Callable[[], object] = inner.close
+
+    def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
+        found = self._inner.run(rows, activations)
+        if self._conduct.gives_back and isinstance(found, list):
+            return [RowResult((), error=BadLogits("The model gave NaN or infinite logits.")) for _ in found]
+        return found
+
+
+class ConductedStage(SimulatedStage):
+    """A part of a target whose conduct may be any."""
+
+    def __init__(self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes) -> None:
+        super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
+        self.conduct = Conduct()
+        offload: Offload = self._late
+        self.service = service = _ConductedService(
+            self, transport=transport, target_digest=target_digest, offload=offload
+        )
+        service.conduct = self.conduct
+
+    async def _late(self, call: Callable[[], None]) -> None:
+        await asyncio.sleep(self.conduct.late_s)
+        await self._compute(call)
+
+    def open(
+        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
+    ) -> ChainBooks:
+        inner = super().open(
+            pool_tokens=pool_tokens,
+            window_pool_tokens=window_pool_tokens,
+            window_tokens=window_tokens,
+            first_sequence=first_sequence,
+        )
+        return _ConductedBooks(inner, self.conduct)
+
+    @property
+    def is_free(self) -> bool:
+        """True if nothing of any chain is left."""
+        return not self.service.chains and not self.service.waiting_bytes
+
+
+@dataclass(slots=True)
+class ChainSwarm:
+    """Stages by name, a head over them, and clients."""
+
+    swarm: SimulatedSwarm
+    directory: MemoryDirectory = field(default_factory=MemoryDirectory)
+    stages: dict[str, ConductedStage] = field(default_factory=dict)
+    source: ChainSource | None = None
+    service: VerifierService | None = None
+    sequence: int = 1
+
+    @classmethod
+    def make(cls) -> "ChainSwarm":
+        return cls(SimulatedSwarm(MemoryNetwork(one_way_s=ONE_WAY_S)))
+
+    async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
+        """A stage that holds one of so many parts, announced from now on."""
+        transport = self.swarm.network.join(name)
+        self.swarm._others.append(transport)
+        layers = even_parts(parts)[part]
+        stage = ConductedStage(transport, layers, target_digest=self.swarm.facts.digest())
+        for key, value in conduct.items():
+            setattr(stage.conduct, key, value)
+        await stage.start()
+        self.stages[name] = stage
+        await self.announce(name)
+        return stage
+
+    async def announce(self, name: str) -> None:
+        """Announce a stage as its conduct tells."""
+        stage, digest = self.stages[name], self.swarm.facts.digest()
+        pass_us = round(1e6 * stage.conduct.pass_s)
+        offer = StageOffer(
+            first_layer=stage.layers.first,
+            end_layer=stage.layers.end,
+            layers=LAYERS,
+            wide_tokens=64,
+            wide_pass_us=2 * pass_us,
+            busy_permille=0,
+            pool_tokens=target_engine().free_tokens,
+        )
+        self.sequence += 1
+        record = record_of(
+            peer_id=name,
+            role=Role.STAGE,
+            target_digest=digest,
+            stage=offer,
+            pass_us=pass_us,
+            numerics=stage.numerics,
+            sequence=self.sequence,
+        )
+        await self.directory.announce(record, [digest.hex()])
+
+    async def head(self, *, max_requests: int = 16) -> Member:
+        """A head from now on, over stages that are there. Raises `NoChain`."""
+        whole: Engine = target_engine()
+        identity = self.swarm._next_identity()
+        transport = self.swarm.join(identity)
+        needs = ChainNeeds(
+            target_digest=self.swarm.facts.digest(),
+            layers=LAYERS,
+            vocab_tokens=whole.vocab_tokens,
+            pool_tokens=whole.free_tokens,
+            least_pool_tokens=1024,
+        )
+        self.source = source = ChainSource(transport, self.directory, needs)
+        chain = await source.open(first_sequence=0)
+        looking = asyncio.ensure_future(source.run())
+        self.swarm._stack.callback(looking.cancel)
+        self.swarm._stack.push_async_callback(source.close)
+        assert source.pool_tokens is not None and source.found is not None
+        tokens = source.pool_tokens
+        curve = CostCurve(((1, source.found.seconds),))
+        engine = ChainEngine(
+            chain,
+            PagePool(tokens=tokens),
+            vocab_tokens=whole.vocab_tokens,
+            context_tokens=whole.context_tokens,
+            numerics=whole.numerics,
+        )
+        chains = HeadChains(source, curve)
+        runner = ChainRunner(engine, chains, new_pool=lambda: PagePool(tokens=tokens), opened=chains.opened(chain))
+        self.service = service = VerifierService(
+            engine=engine,
+            runner=runner,
+            curve=CURVE,
+            identity=identity,
+            config=VerifierConfig(
+                target_digest=self.swarm.facts.digest(), tokenizer_digest=DIGEST, max_requests=max_requests
+            ),
+            chain=runner,
+            clock=asyncio.get_running_loop().time,
+        )
+        service.pass_s = curve.seconds(1)
+        machine = SimulatedMachine(engine, curve, runner=runner)
+        return await self.swarm._add(identity, transport, service, engine, machine, Role.VERIFIER, "target", curve)
+
+    @property
+    def chosen(self) -> list[str]:
+        """The stages of the chain in use, in order."""
+        assert self.source is not None and self.source.found is not None
+        return [one.place.peer_id for one in self.source.found.stages]
+
+    async def still(self, *, within_s: float = 30.0) -> None:
+        """Nothing is left at any stage that is not in use, and nothing of requests at the head."""
+        await asyncio.sleep(within_s)
+        assert self.service is not None
+        assert not self.service.requests
+        for name, stage in self.stages.items():
+            if name not in self.chosen and not stage.is_killed:
+                assert stage.is_free, name
