@@ -43,8 +43,9 @@ from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, Failo
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.probation import Candidates, Probation
+from cosine_p2p.session.quorum import Quorum
 from cosine_p2p.session.receipts import ShownReceipts, give_receipts
-from cosine_p2p.session.run import Run
+from cosine_p2p.session.run import Run, StreamCheck
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
@@ -309,7 +310,6 @@ class AsyncClient:
         sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction)
         mandates = place.swarm.mandates
         give = partial(give_receipts, links=place.links, mandates=mandates)
-        check = partial(FailoverCheck, mandates=mandates, auditing=self._auditing) if mandates else None
         return Run(
             sessions,
             codec,
@@ -320,7 +320,7 @@ class AsyncClient:
             observer=self._observer,
             applied=applied,
             audit=partial(self._check, place, candidates, share=asked["audit"]),
-            check_failover=check if asked["audit"] else None,
+            checks=self._stream_checks(mandates, candidates, asked),
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
             prediction=prediction,
@@ -402,6 +402,21 @@ class AsyncClient:
         if share:
             self._probation.begin(done, candidates, partial(self._session, place))
         return self._auditing.begin(done, judges=candidates.judges(), share=share)
+
+    def _stream_checks(
+        self, mandates: Mandates | None, candidates: Candidates, asked: ClientOptions
+    ) -> list[Callable[[Session], StreamCheck]]:
+        """What looks at a text on the way. Raises `OptionRefused` for a quorum without a key."""
+        checks: list[Callable[[Session], StreamCheck]] = []
+        if mandates is not None and asked["audit"]:
+            checks.append(partial(FailoverCheck, mandates=mandates, auditing=self._auditing))
+        if asked["quorum"] > 1:
+            if mandates is None:
+                raise OptionRefused("quorum", "A quorum asks others in this client's name: it needs an identity.")
+            judges = candidates.judges()
+            found = partial(Quorum, judges=judges, mandates=mandates, auditing=self._auditing)
+            checks.append(partial(found, size=asked["quorum"]))
+        return checks
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""

@@ -69,6 +69,11 @@ class Judge:
         return cls(record.numerics, frozenset(record.stages or ()), claimed_range(record.addresses))
 
 
+def has_ranges(judges: Mapping[str, Judge]) -> bool:
+    """True if address ranges tell judges apart: where all are in one, as those of one institute, they do not."""
+    return len({judge.place for judge in judges.values()}) > 1
+
+
 @dataclass(slots=True)
 class StreamAudit:
     """The audit of one generation, as far as it has come: of each part that a verifier signed, in turn."""
@@ -171,37 +176,57 @@ class Auditing:
         self, audit: StreamAudit, index: int, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> AuditState:
         """Ask until one judge has found nothing, or a poll is decided."""
-        avoided = self.failures.avoided(asyncio.get_running_loop().time())
-        fit = [peer for peer in judges if peer != claim.author and peer not in self.convicted]
         known = judges.get(claim.author)
         author = {claim.author} | (known.stages if known is not None else frozenset())
-        places = {peer: judge.place for peer, judge in judges.items()}
-        # Where all are in one range, as those of one institute, it tells nobody apart.
-        has_ranges = len({*places.values()}) > 1
+        beside = {known.place} - {""} if known is not None and has_ranges(judges) else set[str]()
 
-        def rank(peer: str) -> tuple[bool, bool, bool]:
-            # Those that failed lately may not answer; what they say counts like any other's word.
-            is_beside = has_ranges and known is not None and known.place == places[peer] != ""
-            return not author.isdisjoint(judges[peer].stages | {peer}), is_beside, peer in avoided
+        def rank(peer: str) -> tuple[bool, bool]:
+            return not author.isdisjoint(judges[peer].stages | {peer}), judges[peer].place in beside
 
-        drawn = in_turns(sorted(fit, key=lambda _: self._chance()), places)
-        waiting = sorted(drawn, key=rank)[:MAX_ASKED]
+        waiting = sorted((peer for peer in self.drawn(judges) if peer != claim.author), key=rank)[:MAX_ASKED]
         opinions: list[Opinion] = []
         for left, judge in zip(range(len(waiting) - 1, -1, -1), waiting, strict=True):
-            answered = await self._ask(judge, claim)
+            answered = await self.opinion(judge, claim, judges)
             if answered is not None:
-                answer, verdict = answered
-                numerics = judges[judge].numerics
-                place = await self._place(judge, judges[judge].place) if has_ranges else ""
-                if numerics == claim.request.numerics:
-                    audit.evidence[index] = audit.evidence[index].stated(judge, answer, place=place)
-                is_accusation = accuses(verdict, claim.request, numerics=numerics)
-                opinions.append(Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place))
+                opinion, answer = answered
+                opinions.append(opinion)
+                if judges[judge].numerics == claim.request.numerics:
+                    audit.evidence[index] = audit.evidence[index].stated(judge, answer, place=opinion.place)
             if is_decided(Poll.of(opinions, author=author), left=left):
                 break
         state = state_of(Poll.of(opinions, author=author)) if waiting else AuditState.NO_AUDITOR
         self._act(state, claim, audit.evidence[index], opinions)
         return state
+
+    def drawn(self, judges: Mapping[str, Judge]) -> list[str]:
+        """Those that may judge, by lot, in which address ranges take turns."""
+        avoided = self.failures.avoided(asyncio.get_running_loop().time())
+        fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
+        turns = in_turns(fit, {peer: judge.place for peer, judge in judges.items()})
+        # Those that failed lately may not answer; what they say counts like any other's word.
+        return sorted(turns, key=lambda peer: peer in avoided)
+
+    async def opinion(
+        self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
+    ) -> tuple[Opinion, Audited] | None:
+        """What one of some judges says of a claim, and its answer; None if it gives none that can be believed."""
+        answered = await self._ask(judge, claim)
+        if answered is None:
+            return None
+        answer, verdict = answered
+        is_accusation = accuses(verdict, claim.request, numerics=judges[judge].numerics)
+        place = await self.place(judge, judges)
+        return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place), answer
+
+    async def place(self, peer: str, judges: Mapping[str, Judge]) -> str:
+        """The address range where a peer was seen, or that it claims where nobody has seen it."""
+        assert self._transport is not None
+        if not has_ranges(judges):
+            return ""
+        with suppress(PeerLost):
+            if seen := await self._transport.address_of(peer):
+                return range_of(seen)
+        return judges[peer].place if peer in judges else ""
 
     async def judged(
         self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
@@ -228,14 +253,6 @@ class Auditing:
             await audit.wait(wait_s)
             found += audit.evidence
         return tuple(found)
-
-    async def _place(self, judge: str, claimed: str) -> str:
-        """The address range where a judge was seen, or that it claims where nobody has seen it."""
-        assert self._transport is not None
-        with suppress(PeerLost):
-            if seen := await self._transport.address_of(judge):
-                return range_of(seen)
-        return claimed
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
         """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""
@@ -284,18 +301,23 @@ class Auditing:
                 if state is AuditState.PASSED:
                     self.standings.note_right(claim.author, now_s=now_s)
                 return
-        if state in (AuditState.CONVICTED, AuditState.PASSED):
-            # A poll is a check of its judges too: each has said what its target chooses.
-            for one in opinions:
-                if one.is_accusation is (state is AuditState.CONVICTED):
-                    self.standings.note_right(one.judge, now_s=now_s)
-                elif one.stages:
-                    # It may be a stage's doing, which the head replaces; it loses its turn for a while.
-                    self.failures.note_failed(one.judge, now_s=now_s)
-                else:
-                    self.standings.note_outvoted(one.judge, now_s=now_s)
+        self.note_poll(state, opinions)
         if self._file is not None and evidence.statements:
             self._file.add(evidence)
+
+    def note_poll(self, state: AuditState, opinions: Sequence[Opinion]) -> None:
+        """Check the judges of a poll by what most of them say: each has said what its target chooses."""
+        now_s = asyncio.get_running_loop().time()
+        if state not in (AuditState.CONVICTED, AuditState.PASSED):
+            return
+        for one in opinions:
+            if one.is_accusation is (state is AuditState.CONVICTED):
+                self.standings.note_right(one.judge, now_s=now_s)
+            elif one.stages:
+                # It may be a stage's doing, which the head replaces; it loses its turn for a while.
+                self.failures.note_failed(one.judge, now_s=now_s)
+            else:
+                self.standings.note_outvoted(one.judge, now_s=now_s)
 
 
 class TextAccused(GenerationFailed):

@@ -186,8 +186,8 @@ async def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_othe
     other = await bench.caller()
     number = 0
     while number <= 1.1 * AHEAD_S * TOKENS_PER_S:
-        number += 1503
-        await verdict_of(caller, asked(number, prompt_tokens=1500, tokens=3))
+        number += 1497
+        await verdict_of(caller, asked(number, prompt_tokens=1494, tokens=3))
     told = await refused(caller, asked(number + 1))
     assert told.code == ErrorCode.OVERLOADED and told.retry_after_s is not None
     assert 0 < told.retry_after_s < AHEAD_S
@@ -195,6 +195,25 @@ async def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_othe
     heard = await asyncio.gather(*(one.hear_for(told.retry_after_s) for one in (caller, other)))
     assert not any(isinstance(message, m.Error) for some in heard for message in some)
     await verdict_of(caller, asked(number + 2))
+
+
+@played(play, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
+async def test_audits_that_follow_each_other_read_and_are_charged_what_is_new(bench: Bench, caller: Caller) -> None:
+    """As those of a quorum: each goes on where the one before has ended."""
+    request = request_of("some client", prompt=(1, 2, 3) * 500, max_new_tokens=80)
+    output = expected_output(request, ScriptedEngine())
+    fed = []
+    # With all of the prompt in each they would be refused after four.
+    for number in range(1, 11):
+        before = bench.service.progress.prefill_tokens
+        claim = claim_of(request, output[: 8 * number], first=8 * (number - 1), number=number)
+        verdict = await verdict_of(caller, claim)
+        assert (verdict.equal, verdict.near_ties, verdict.different) == (8, 0, 0)
+        fed.append(bench.service.progress.prefill_tokens - before)
+    assert fed[0] > 1500 and max(fed[1:]) < 100
+    # What was compared before is compared again where that is wanted.
+    again = await verdict_of(caller, claim_of(request, output[:16], first=3, number=11))
+    assert again.equal == 13
 
 
 @played(play, protocol=AUDIT, max_requests=1)
