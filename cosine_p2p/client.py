@@ -172,6 +172,7 @@ class AsyncClient:
             access=Access.of(self._options),
             tokenizer_folder=self._target.folder,
             transport=self._options.get("transport"),
+            listens=self._options["listen"],
         )
         self._lifetime = Lifetime()
         self._place: _Place | None = None

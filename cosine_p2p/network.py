@@ -72,6 +72,7 @@ class NetworkSwarm:
         kind: TransportKind,
         tokenizer_folder: Path | None,
         known_peers: KnownPeers | None = None,
+        listens: bool = False,
     ) -> "NetworkSwarm":
         """Connect, as a member where the swarm is private.
 
@@ -85,7 +86,9 @@ class NetworkSwarm:
                 stack.callback(shared.release)
                 file = shared.file
             if kind is TransportKind.FULL:
-                transport, directory, identity = await _enter_full(tuple(initial_peers), access, file, stack)
+                transport, directory, identity = await _enter_full(
+                    tuple(initial_peers), access, file, stack, listens=listens
+                )
             else:
                 transport, directory, identity = await _enter_light(
                     tuple(initial_peers), access, file, stack, known_peers
@@ -124,9 +127,14 @@ class NetworkSwarm:
 
 
 async def _enter_full(
-    initial_peers: tuple[str, ...], access: Access, identity_file: Path | None, stack: AsyncExitStack
+    initial_peers: tuple[str, ...],
+    access: Access,
+    identity_file: Path | None,
+    stack: AsyncExitStack,
+    *,
+    listens: bool,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """A peer that dials only; it reads the DHT itself."""
+    """A peer that keeps nothing for others and reads the DHT itself; one that `listens` punches holes, too."""
     from cosine_p2p.transport.full.hivemind import HivemindTransport
 
     if identity_file is None:
@@ -142,6 +150,7 @@ async def _enter_full(
         network=access.network,
         initial_peers=initial_peers,
         client_mode=True,
+        listens=listens,
         dial_timeout_s=DIAL_TIMEOUT_S,
     )
     transport = await HivemindTransport.start(config)
@@ -241,13 +250,15 @@ def joining(
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
     known_peers: KnownPeers | None = None,
+    listens: bool = False,
     patience_s: float | None = None,
     note: Note = LOG.warning,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light one goes to `known_peers` too, and adds to them.
 
-    Where nobody answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises
-    `UsageError` for addresses or a transport of no use.
+    One that is to stay `listens`, which lets a full one come to direct ways to nodes behind routers. Where nobody
+    answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises `UsageError`
+    for addresses or a transport of no use.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
     if not peers:
@@ -268,6 +279,7 @@ def joining(
         kind=kind,
         tokenizer_folder=tokenizer_folder,
         known_peers=known_peers,
+        listens=listens,
     )
     patience_s = join_patience_s() if patience_s is None else patience_s
     return partial(join_patiently, join, patience_s=patience_s, note=note)

@@ -370,6 +370,15 @@ class ClientOptions(GenerationOptions, total=False):
             "full (hivemind) or light (py-libp2p); COSINE_TRANSPORT decides, else full where it is installed.",
         ),
     ]
+    listen: Annotated[
+        bool,
+        Option(
+            FLAG,
+            NETWORK,
+            "Listen on ports of this machine, for direct ways to nodes behind routers; for a client that stays.",
+            False,
+        ),
+    ]
     observer: Annotated[
         Observer | None,
         Option(

@@ -1,6 +1,6 @@
 """How a node is reachable, judged by what it has found out: at which addresses, through whom, or why not. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -108,6 +108,11 @@ def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
     if len(ports) < OBSERVERS:
         return ReachKind.RELAYED, f"too few public peers, {len(ports)} of {OBSERVERS} for a direct way"
     return ReachKind.PUNCHED, ""
+
+
+def is_relayed(announced: Sequence[str]) -> bool:
+    """True if a node announces only ways through relays."""
+    return bool(announced) and all(_relay_of(maddr) for maddr in announced)
 
 
 def parsed(maddr: str) -> Address | None:

@@ -108,7 +108,7 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed"
 
     folder = TargetName.parse(target).folder
     # The monitor shows that nobody answers, and goes on trying by itself.
-    join = joining(initial_peers, access=access, tokenizer_folder=folder, patience_s=0.0)
+    join = joining(initial_peers, access=access, tokenizer_folder=folder, listens=True, patience_s=0.0)
     return ThreadFeed(
         LiveSource(
             join,

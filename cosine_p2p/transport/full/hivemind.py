@@ -7,14 +7,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.questions import ask_identity
@@ -39,6 +39,8 @@ PUNCH_LOOK_S: Final = 0.05
 PUNCH_LOOKS: Final = 20
 """A second: peers that meet through a relay and can come to a direct way have it after 0.3 s at a round trip of
 40 ms."""
+RELAYED_S: Final = 600.0
+"""So long a peer that stayed relayed is not waited for again."""
 QUESTION_S: Final = 2.0
 """For a connected peer to say who it is."""
 MAX_STREAMS: Final = 4096
@@ -80,6 +82,7 @@ class HivemindTransport:
         self._is_private = False
         self._reachability: Reachability | None = None
         self._silent: set[str] = set()
+        self._relayed = Remembered[str, bool](MAX_KNOWN_PEERS, forgotten_s=RELAYED_S)
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[SocketStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,9 +99,12 @@ class HivemindTransport:
         """
         config.check()
         sweep_socket_folders()
-        transport = cls(config)
         anchors = (*config.relays, *config.initial_peers)
         hosts = await hosts_of([address for maddr in anchors if (address := parsed(maddr)) is not None])
+        if config.listens and not any(reach_of(host) is Reach.PUBLIC for host in hosts):
+            # In a network of one's own no holes have to be punched.
+            config = replace(config, listens=False)
+        transport = cls(config)
         transport._policy = DialPolicy(hosts)
         is_open = config.is_relay or bool(config.announce_maddrs)
         transport._is_private = not is_open and is_behind_nat(local_hosts(hosts), hosts)
@@ -226,18 +232,22 @@ class HivemindTransport:
         await daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
         for host in hosts:
             self._policy.note_peer(host)
-        if self._is_private and self.config.has_ports:
+        if self.config.has_ports:
             await self._await_direct(daemon, peer_id)
 
     async def _await_direct(self, daemon: "Daemon", peer_id: str) -> None:
         """Wait a moment where a way through a relay may become a direct one: streams stay on that they began on."""
         own = await self.visible_maddrs()
-        if not any(reach_at(maddr) is Reach.PUBLIC for maddr in own):
+        if self._relayed.get(peer_id, asyncio.get_running_loop().time()) or not any(
+            reach_at(maddr) is Reach.PUBLIC for maddr in own
+        ):
             return
         for _ in range(PUNCH_LOOKS):
             if not all("/p2p-circuit" in way for way in await self._ways_to(daemon, peer_id)):
                 return
             await asyncio.sleep(PUNCH_LOOK_S)
+        # One of the two routers does not let it be.
+        self._relayed.note(peer_id, True, asyncio.get_running_loop().time())
 
     async def _ways_to(self, daemon: "Daemon", peer_id: str) -> tuple[str, ...]:
         try:

@@ -81,7 +81,7 @@ def serve(
         host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
     )
-    asked = {"initial_peers": several(initial_peers), **client}
+    asked = {"initial_peers": several(initial_peers), "listen": True, **client}
     with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:
         if not keys and not is_loopback(host):
             emit("open", {"host": host})

@@ -27,6 +27,7 @@ from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
@@ -182,6 +183,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "passes": sight.passes,
             "uptime_s": sight.uptime_s,
             "reachable": not sight.reason,
+            "relayed": is_relayed(sight.record.addresses),
             "reason": sight.reason,
             "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
             "learner": report.as_object() if (report := notes.learners.get(sight.record.peer_id)) else None,
@@ -271,6 +273,8 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "emulated": record.emulated,
     }
     reached = Text("no", "red") if sight.reason else Text("yes", "green")
+    if not sight.reason and is_relayed(record.addresses):
+        reached = Text("relayed", "yellow")
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
 
 

@@ -8,7 +8,7 @@ p2pd is what is broken.
 import errno
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_p2p.transport.addresses import Address, parse_address, split_multiaddr
+from cosine_p2p.transport.reach import OBSERVERS
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import peer_id_of, public_key_of
 
@@ -233,10 +234,11 @@ def judge_reachability(
     announce_maddrs: Sequence[str],
     relays: Sequence[str],
     paths: Sequence[tuple[str, str]],
+    local: Collection[str] = (),
 ) -> Finding:
     """Judge whether others could dial a node here, as far as that can be known when none dials back.
 
-    `paths` are the two ends' IPs of connections that came about.
+    `paths` are the two ends' IPs of connections that came about, `local` this machine's own on its ways out.
     """
     not_tested = "whether a firewall lets others in cannot be tested from this side"
     if relays:
@@ -252,14 +254,24 @@ def judge_reachability(
         fix = "To let others in, add --host-maddr /ip4/0.0.0.0/tcp/4001."
         return warning(REACH, "only this machine can reach the node", fix)
     outward = [ours for ours, theirs in paths if not _is_private(theirs)]
+    if local and all(":" in place for place in local):
+        fix = "Let peers have IPv6, too, or get this machine an IPv4 address; a node with both relays between them."
+        return warning(REACH, "this machine has addresses over IPv6 alone, which peers without it cannot dial", fix)
     if any(not _is_private(place) for place in [*outward, *host_maddrs]):
         return fine(REACH, f"this machine has a public address; {not_tested}")
     if outward:
+        public = len({theirs for _, theirs in paths if not _is_private(theirs)})
+        few = ""
+        if public < OBSERVERS:
+            few = (
+                f"; these are too few public peers, {public} of {OBSERVERS}, for a direct way to others behind NAT"
+            )
         return warning(
             REACH,
             f"this machine is behind NAT, as {outward[0]}: unless its router opens a port by itself (UPnP), peers "
-            "cannot dial it",
-            "Add --relay ADDRESS of a node with a public address, or forward a port and add --announce-maddr.",
+            f"reach it through initial peers that relay{few}",
+            "Name two `bootstrap` nodes as initial peers, or forward a port and add --announce-maddr. When it is "
+            "ready the node says how it is reached.",
         )
     if paths:
         return fine(REACH, f"the initial peers are on this machine's own network; {not_tested}")

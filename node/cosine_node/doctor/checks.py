@@ -25,6 +25,8 @@ from cosine_node.doctor.swarm import Neighbourhood
 from cosine_node.engine.pool_size import free_memory_bytes
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_p2p.storage.identity_file import default_identity_file
+from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.hosts import local_hosts
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
@@ -241,6 +243,7 @@ def _network_checks(facts: Facts) -> list[Check]:
             announce_maddrs=options.announce_maddrs,
             relays=options.relays,
             paths=[(each.our_ip, each.their_ip) for each in await facts.initial_peers() if each.our_ip],
+            local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
         )
         return [reachability]
 

@@ -74,6 +74,7 @@ REFUSED = [
     ("deny", "12D3", "deny must be a list of peer ids or files of them, not '12D3'; write ['12D3']."),
     ("share_receipts", "no", "share_receipts must be True or False, not 'no'."),
     ("share_feedback", "no", "share_feedback must be True or False, not 'no'."),
+    ("listen", "no", "listen must be True or False, not 'no'."),
     ("warm_spare", "no", "warm_spare must be True or False, not 'no'."),
     ("audit", 1.1, "audit must be a number from 0 to 1, not 1.1."),
     ("quorum", 0, "quorum must be a whole number of at least 1, not 0."),

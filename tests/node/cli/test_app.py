@@ -228,7 +228,7 @@ def test_every_command_stands_under_a_heading_and_has_an_example(run: Run, monke
 
 def test_generate_takes_every_option_of_a_client_that_can_be_typed() -> None:
     offered = {parameter.name for parameter in PROGRAM["generate"].params}
-    assert OPTIONS.keys() - offered == {"eos", "logit_bias", "observer", "stop_token_ids", "transport"}
+    assert OPTIONS.keys() - offered == {"eos", "listen", "logit_bias", "observer", "stop_token_ids", "transport"}
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAM))

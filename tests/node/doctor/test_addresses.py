@@ -79,6 +79,23 @@ def test_reachability_is_judged_by_what_can_be_known(
     assert bool(found.fix) == (status is CheckStatus.WARNING)
 
 
+def test_behind_nat_too_few_public_peers_are_told_apart_from_enough() -> None:
+    def judged(peers: int) -> str:
+        paths = [(LAN, f"8.8.8.{number}") for number in range(peers)]
+        return judge_reachability(host_maddrs=[], announce_maddrs=[], relays=[], paths=paths, local=[LAN]).found
+
+    assert "too few public peers, 3 of 4" in judged(3)
+    assert "too few" not in judged(4)
+
+
+def test_a_machine_without_ipv4_is_told_so() -> None:
+    own = "2600:1::1"
+    found = judge_reachability(
+        host_maddrs=["/ip6/::/tcp/4001"], announce_maddrs=[], relays=[], paths=[(own, "2600:2::1")], local=[own]
+    )
+    assert (found.status, "over IPv6 alone" in found.found) == (CheckStatus.WARNING, True)
+
+
 def test_a_port_is_tried_and_left_free() -> None:
     with socket.socket() as own:
         own.bind((LOOPBACK, 0))

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cosine_node.learning.home import LearnedName
+from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
 from cosine_tui.looks.styled_text import Tone, author_tone, beside, toned
@@ -97,6 +98,7 @@ def _record(snapshot: Snapshot, record: NodeRecord) -> Facts:
     yield "tokenizer digest", record.tokenizer_digest.hex()
     yield "context", counted(record.context_tokens, "token")
     yield "software", record.software
+    yield "way", "relayed" if is_relayed(record.addresses) else "direct"
     for address in record.addresses or (NONE,):
         yield "address", address
     if snapshot.began_unix_s is not None:
