@@ -56,6 +56,7 @@ class ErrorCode(IntEnum):
     NEIGHBOUR_LOST = 20
     NO_CHAIN = 21
     BAD_CONSTRAINT = 22
+    NOT_HELD = 23
 
 
 class PeerError(CosineError):

@@ -30,6 +30,7 @@ from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import StageMessage
+from cosine_protocol.weight_messages import WeightMessage
 
 CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
@@ -679,5 +680,5 @@ Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | PromptLikelihoods | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
-    | Receipted | StageMessage
+    | Receipted | StageMessage | WeightMessage
 )  # fmt: skip

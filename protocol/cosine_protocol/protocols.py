@@ -5,6 +5,7 @@ from typing import Final
 
 from cosine_protocol import messages as m
 from cosine_protocol import stage_messages as s
+from cosine_protocol import weight_messages as w
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.request import Request
 
@@ -15,6 +16,7 @@ DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
 AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
+WEIGHTS: Final = "/cosine/weights/1.0.0"
 
 # Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
 # prompts, the shaping of scores, constraints of texts, log-probabilities, probes or times of stages; and a drafter
@@ -46,6 +48,7 @@ MESSAGES: Final = MappingProxyType(
         | {112: s.Join, 113: s.Joined, 114: s.Follow, 115: s.OpenSequence, 116: s.ReusePrefix}
         | {117: s.ReserveRoom, 118: s.FeedPass, 119: s.Activations, 120: s.KeepPath, 121: s.PruneNodes}
         | {122: s.ReleaseSequence, 123: s.Results, 124: s.Probe, 125: s.Probed, 126: s.Passed},
+        WEIGHTS: _COMMON | {128: w.AskWeights, 129: w.WeightBytes},
     }
 )
 """By protocol the messages it carries, by their tags on the wire. A tag never changes its meaning."""

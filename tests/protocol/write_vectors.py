@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cosine_protocol import messages as m
 from cosine_protocol import stage_messages as s
+from cosine_protocol import weight_messages as w
 from cosine_protocol.codec import decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
@@ -233,6 +234,8 @@ def _other_messages() -> list[m.Message]:
         STAGED_AUDITED,
         m.Member(CERTIFICATE, 3),
         m.Revoked(REVOCATIONS),
+        w.AskWeights(NUMBER, manifest_digest(MANIFEST.encode()), w.WeightKind.TENSOR, 0, PIECE_BYTES),
+        w.WeightBytes(NUMBER, len(TENSOR), b"ending"),
     ]
 
 

@@ -107,6 +107,15 @@ class Parts:
         ),
     ] = False
 
+    share_weights: Annotated[
+        bool,
+        operation_option(
+            "share-weights/--no-share-weights",
+            "",
+            "Let stages fetch the target's weights from this verifier or stage.",
+        ),
+    ] = True
+
     def check(self, role: Role, engine: EngineChoice, *, emulate: str | None, kv_memory: str) -> None:
         """Raise `UsageError` for options that do not go with a model in parts, or go with nothing else."""
         if self.over_stages and role is not Role.VERIFIER:
@@ -227,6 +236,7 @@ def join(
             emulation=emulation,
             runs_over_stages=parts.over_stages,
             learn_bytes=learn_bytes,
+            shares_weights=parts.share_weights,
         )
         for source in sources
     ]
@@ -251,6 +261,7 @@ async def _run(
             layers=parts.layers or AUTO,
             memory=parts.memory or AUTO,
             requests=first.max_requests,
+            shares_weights=first.shares_weights,
         )
         await run_stage(network, stage, emit, stop)
     elif first.runs_over_stages:

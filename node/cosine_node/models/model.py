@@ -201,6 +201,17 @@ def _download(name: str) -> Path:
     raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
 
 
+def hub_snapshot(name: str) -> Path | None:
+    """The folder of what was downloaded of a repository of the Hugging Face hub, all of it or some; asks nobody."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError, OSError):
+        return None
+
+
 def load_weights(
     source: ModelSource, folder: Path, target_folder: Path, drafted: DraftedTokens | None = None
 ) -> Engine:

@@ -20,6 +20,7 @@ from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
 from cosine_node.serving.work import Work
 from cosine_node.terminal.events import Emit
+from cosine_node.weights.service import WeightsService
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.storage.identity_file import ClaimedIdentity
@@ -34,7 +35,7 @@ from cosine_p2p.transport.reach import Reachable, ReachKind
 from cosine_protocol import limits
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.protocols import DISCOVER, STATUS
+from cosine_protocol.protocols import DISCOVER, STATUS, WEIGHTS
 from cosine_protocol.records import SCHEMA, NodeRecord, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
@@ -132,6 +133,8 @@ class AnnouncedNode(ABC):
     """A node's streams, loops and record. Subclasses set `service` and say what else is theirs."""
 
     service: NodeService
+    weights: WeightsService | None = None
+    """What serves the target's weights to others, where they are shared."""
 
     def __init__(
         self,
@@ -207,6 +210,8 @@ class AnnouncedNode(ABC):
             DISCOVER: DiscoverService(self._joined.read_cell, files).handle,
             STATUS: StatusService(describe, vivaldi=self._vivaldi).handle,
         }
+        if self.weights is not None:
+            handlers[WEIGHTS] = self.weights.handle
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s()))
         # A record that nobody took is offered again later.

@@ -16,8 +16,9 @@ from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.home_model import load_home
-from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel, fetch, read_names
+from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
 from cosine_node.serving.announced_node import join
+from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.chain_engine import ChainEngine
@@ -44,13 +45,13 @@ class HeadModel:
     context_tokens: int
 
     @classmethod
-    def read(cls, model: str, target: str, folder: Path) -> "HeadModel":
+    def read(cls, names: ModelNames, folder: Path) -> "HeadModel":
         """Raises `UsageError`."""
         config = read_config(str(folder))
         refuse_by_config(config)
         text = config.get_text_config()
         return cls(
-            names=read_names(model, target, folder),
+            names=names,
             layers=text.num_hidden_layers,
             vocab_tokens=text.vocab_size,
             hidden_width=text.hidden_size,
@@ -80,14 +81,19 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
-        folder = await asyncio.to_thread(fetch, options.source.model, emit)
-        model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
+        gate = network.access.gate(claimed.identity.peer_id)
+        joining = partial(join, network, claimed, gate, emit, stack, stop)
+        opened = await open_model(options.source.model, options.source.target, joining, emit, stop)
+        if opened is None:
+            return
+        folder = opened.folder
+        model = HeadModel.read(await asyncio.to_thread(opened.names), folder)
         load = partial(load_home, emit=emit, measure_s=MEASURE_S)
         home = await asyncio.to_thread(load, options.home) if options.home else None
-        gate = network.access.gate(claimed.identity.peer_id)
-        joined = await join(network, claimed, gate, emit, stack, stop)
+        joined = opened.joined or await joining()
         if joined is None:
             return
+        weights = await sharing(folder) if options.shares_weights else None
         source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
         stack.push_async_callback(source.close)
         looking = asyncio.ensure_future(source.run())
@@ -111,6 +117,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 grammars=grammars,
             )
             node = VerifierNode(joined, served, options, home=home, chain=runner)
+            node.weights = weights
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)

@@ -18,6 +18,7 @@ from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.discover_service import DiscoverService
+from cosine_node.serving.fetched_model import sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
 from cosine_node.terminal.events import Emit
@@ -84,7 +85,10 @@ async def run_nodes(
             if joined is None:
                 return
             if each.role is Role.VERIFIER:
-                nodes.append(VerifierNode(joined, models.served, each, home=models.home))
+                node = VerifierNode(joined, models.served, each, home=models.home)
+                if each.shares_weights:
+                    node.weights = await sharing(models.served.tokenizer_folder)
+                nodes.append(node)
             else:
                 nodes.append(DrafterNode(joined, models.served, each, learner=models.learner))
             # Nodes that begin a network begin the same one.

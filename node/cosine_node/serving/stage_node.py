@@ -3,14 +3,17 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.models.model import MEASURE_S, ModelNames, fetch, read_names
+from cosine_node.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
+from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.work import StageWork
+from cosine_node.stages.engine import wanted_tensors
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
 from cosine_node.stages.service import MAX_CHAINS, StageService
@@ -19,6 +22,7 @@ from cosine_p2p.request.offload import Threads
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT
+from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import CosineError
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import Role, StageOffer
@@ -40,20 +44,31 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
-        folder = await asyncio.to_thread(fetch, source.model, emit)
-        # Wrong options are told before anybody is asked anything.
-        draft = await asyncio.to_thread(StageDraft, source, folder)
-        names = await asyncio.to_thread(read_names, source.model, source.target, folder)
         gate = network.access.gate(claimed.identity.peer_id)
-        joined = await join(network, claimed, gate, emit, stack, stop)
+        joining = partial(join, network, claimed, gate, emit, stack, stop)
+        opened = await open_model(source.model, source.target, joining, emit, stop)
+        if opened is None:
+            return
+        # Of a model that is here wrong options are told before anybody is asked anything.
+        draft = await asyncio.to_thread(StageDraft, source, opened.folder)
+        names = await asyncio.to_thread(opened.names)
+        joined = opened.joined or await joining()
         if joined is None:
             return
         layers = draft.named or draft.choose(await _held_by_others(joined, names, draft))
-        emit("loading", {"model": f"layers {layers} of {layers.layers} of {names.model_name}"})
+        what = f"layers {layers} of {layers.layers} of {names.model_name}"
+        if opened.fetched is not None:
+            is_wanted = await asyncio.to_thread(wanted_tensors, str(opened.folder), layers)
+            await unless_stopped(opened.fetched.fetch(is_wanted, what=what, emit=emit), stop)
+        if stop.is_set():
+            return
+        emit("loading", {"model": what})
         loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
         node = StageNode(joined, loaded, names)
+        if source.shares_weights:
+            node.weights = await sharing(opened.folder)
         stack.callback(node.threads.close)
         if network.metrics_port is not None:
             from cosine_node.metrics.node import serving_metrics, stage_registry

@@ -56,10 +56,8 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
         raise UsageError(f"'{source}' is stored in {stored} and cannot be loaded in parts; choose its own weights.")
     cls = part_class(model_class_of(config), layers)
     hide_progress_in_logs()
-    with torch.device("meta"):
-        plan = cls(config)
     try:
-        with _tensors(source, _is_wanted(plan, layers)) as tensors:
+        with _tensors(source, wanted_tensors(source, layers)) as tensors:
             model, loaded = cls.from_pretrained(
                 None,
                 config=config,
@@ -77,11 +75,14 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
     return model
 
 
-def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
+def wanted_tensors(source: str, layers: LayerRange) -> Callable[[str], bool]:
     """Tells by its name in a file whether a part may need a tensor; the model itself drops what it has not.
 
-    Files name layers as modules are called, but not always below the same modules.
+    Files name layers as modules are called, but not always below the same modules. Raises `UsageError`.
     """
+    config = read_config(source)
+    with torch.device("meta"):
+        part = part_class(model_class_of(config), layers)(config)
     held = decoder_layers(part)
     lists = {name: module for name, module in part.named_modules() if isinstance(module, torch.nn.ModuleList)}
     above, _, name = next(name for name, module in lists.items() if module is held).rpartition(".")

@@ -121,7 +121,7 @@ class StageSource:
     """A part of a model to be loaded, whose public name is `target`.
 
     `layers` are as a user writes them: `8:16` or `auto`. `memory` is for weights and pool: a size, a part of what
-    is free, or auto. `requests` are those of one head.
+    is free, or auto. `requests` are those of one head. With `shares_weights` others fetch the weights here.
     """
 
     model: str
@@ -130,6 +130,7 @@ class StageSource:
     engine: EngineChoice
     memory: str
     requests: int
+    shares_weights: bool = True
 
 
 class StageDraft:

@@ -23,12 +23,15 @@ Emit = Callable[[str, dict[str, object]], None]
 SENTENCES: Final[Mapping[str, str]] = {
     "generation_config": "{said}",
     "importing": "Importing the libraries ...",
+    "gathering": "Fetching {model} from the swarm ...",
     "loading": "Reading the weights of {model} ...",
     "testing": "Trying whether {model} runs exactly ...",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
     "took": "{said} took {seconds:.1f} s.",
     "waiting": "Waiting for stages. {said}",
+    "waiting_for_weights": "Waiting for weights. {said}",
+    "gathered": "{said}",
     "ready": "Ready as {role} {peer_id}. {said} Its addresses:",
     "alone": (
         "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
@@ -76,6 +79,7 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
 STAGES: Final[Mapping[str, str]] = {
     "importing": "Importing the libraries",
     "fetching": "Fetching {model} from the Hugging Face hub",
+    "gathering": "Fetching {model} from the swarm",
     "loading": "Reading the weights of {model}",
     "testing": "Trying whether {model} runs exactly",
     "measuring": "Measuring {model} on this machine",
@@ -83,6 +87,8 @@ STAGES: Final[Mapping[str, str]] = {
     "announcing": "Announcing for {target}",
 }
 """The stage that each event of a start begins."""
+WITHIN: Final = "gathered"
+"""The event that tells how far a stage is, and does not end it."""
 
 
 TOLD_FROM_S: Final = 1.0
@@ -95,7 +101,7 @@ def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time
 
     def emit_timed(event: str, fields: dict[str, object]) -> None:
         nonlocal under_way
-        if under_way is not None:
+        if under_way is not None and event != WITHIN:
             stage, said, began_s = under_way
             under_way, seconds = None, clock() - began_s
             if seconds >= least_s:
@@ -118,7 +124,10 @@ class StartProgress:
         self._status: Status | None = None
 
     def follow(self, event: str, fields: Mapping[str, object]) -> None:
-        """The stage before this event is over; the event may begin another."""
+        """The stage before this event is over; the event may begin another, or tell how far the one is."""
+        if event == WITHIN and self._status is not None:
+            self._status.update(Text(f"{self._sentence}: {fields['said']}"))
+            return
         self._end(is_done=True)
         if event not in STAGES:
             return
@@ -195,7 +204,7 @@ def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
 
         def emit_after_stages(event: str, fields: dict[str, object]) -> None:
             progress.follow(event, fields)
-            if event not in STAGES:
+            if event not in STAGES and event != WITHIN:
                 emit(event, fields)
 
         try:

@@ -121,6 +121,14 @@ def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(run: Run, started
     assert (auto.model, auto.layers, auto.memory, auto.requests) == ("zoo:target", "auto", "auto", 16)
 
 
+@pytest.mark.parametrize("role", ["stage", "verifier"])
+def test_weights_are_shared_unless_told_otherwise(role: str, run: Run, started: list[Any]) -> None:
+    run("join", "--role", role)
+    run("join", "--role", role, "--no-share-weights")
+    given = [each[0] if isinstance(each, list) else each for _, each in started]
+    assert [each.shares_weights for each in given] == [True, False]
+
+
 def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
     line = "join --role verifier --over-stages --model someone/model --max-requests 4"
     run(*line.split())

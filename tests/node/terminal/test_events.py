@@ -126,6 +126,8 @@ def test_afterwards_the_log_is_as_before_and_no_less_is_logged_meanwhile(
 START: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("importing", {}),
     ("fetching", {"model": "org/model"}),
+    ("gathering", {"model": "layers 0:3 of 8 of org/model"}),
+    ("gathered", {"said": "3 of 9 MiB are here, read from one source."}),
     ("loading", {"model": "org/model"}),
     ("testing", {"model": "org/model"}),
     ("measuring", {"model": "org/model"}),
@@ -156,6 +158,7 @@ def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
     assert [line.split("  ")[0] for line in done] == [
         "✓ Importing the libraries",
         "✓ Fetching org/model from the Hugging Face hub",
+        "✓ Fetching layers 0:3 of 8 of org/model from the swarm",
         "✓ Reading the weights of org/model",
         "✓ Trying whether org/model runs exactly",
         "✓ Measuring org/model on this machine",
@@ -211,6 +214,8 @@ def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> 
     out, err = told(monkeypatch, io.StringIO(), "pretty")
     assert err.splitlines() == [
         "Importing the libraries ...",
+        "Fetching layers 0:3 of 8 of org/model from the swarm ...",
+        "3 of 9 MiB are here, read from one source.",
         "Reading the weights of org/model ...",
         "Trying whether org/model runs exactly ...",
         "Measuring org/model on this machine ...",

@@ -1,0 +1,158 @@
+"""The model that a stage or head names: here as a whole, or fetched from the swarm as far as it is needed."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cosine_node import zoo
+from cosine_node.models.model import ModelNames, fetch, fetch_folder, hub_snapshot, read_names
+from cosine_node.models.tokenizer_conversion import convert_tokenizer
+from cosine_node.serving.announced_node import JoinedNetwork
+from cosine_node.terminal.events import Emit
+from cosine_node.weights.fetching import FetchProgress
+from cosine_node.weights.hub_source import HubSource
+from cosine_node.weights.partial_folder import INDEX, PartialFolder
+from cosine_node.weights.service import WeightsService
+from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
+from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.text.held_weights import HeldWeights
+from cosine_p2p.transport.patience import unless_stopped
+from cosine_protocol.errors import UsageError
+
+WHOLE: Final = "model.safetensors"
+
+
+def local_folder(model: str) -> Path | None:
+    """The folder of a model that is here as a whole; None where it is to be fetched. Raises `UsageError`."""
+    try:
+        resolved = zoo.resolve(model)
+    except UsageError:
+        if SoughtModel.parse(model).digest is None:
+            raise
+        resolved = model
+    if isinstance(resolved, Path):
+        return fetch_folder(model)
+    snapshot = None if resolved.startswith(HUB_FILE) else hub_snapshot(resolved)
+    return snapshot if snapshot is not None and _is_whole(snapshot) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """True for a folder with all of its weights. Broken lists are of none."""
+    if (folder / WHOLE).is_file():
+        return True
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        return bool(named) and all((folder / name).is_file() for name in set(named.values()))
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedModel:
+    """A model whose small files are here, and of its tensors some or none."""
+
+    model: SwarmModel
+    partial: PartialFolder
+    sought: SoughtModel
+
+    @property
+    def folder(self) -> Path:
+        return self.partial.path
+
+    def names(self, target: str, *, asked: str) -> ModelNames:
+        """What a record says of it. Raises `UsageError` where it is another model than was sought."""
+        names = read_names(self.sought.name, self.sought.name if target == asked else target, self.folder)
+        if names.facts.digest() != self.model.target_digest:
+            raise UsageError(
+                f"What nodes hold of {self.sought.name} is not what they announce ({names.facts.digest().hex()} "
+                f"for {self.model.target_digest.hex()}); fetch it from where it was published."
+            )
+        return names
+
+    async def fetch(self, is_wanted: Callable[[str], bool], *, what: str, emit: Emit) -> None:
+        """Fetch the tensors of these names, and prove them. Raises `UsageError`."""
+        rows = [row for row, tensor in enumerate(self.partial.manifest.tensors) if is_wanted(tensor.name)]
+        told = ""
+
+        def tell(progress: FetchProgress) -> None:
+            nonlocal told
+            said = said_of(progress)
+            event = "waiting_for_weights" if progress.lacking else "gathered"
+            fields = {"bytes": progress.fetched_bytes, "of_bytes": progress.wanted_bytes, "said": said}
+            if said != told:
+                told = said
+                emit(event, {"model": what, "sources": progress.sources, **fields})
+
+        emit("gathering", {"model": what})
+        await self.model.fetch(self.partial, rows, what=what, tell=tell)
+
+
+async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedModel | None:
+    """The model as nodes of the swarm have it; waits for one that is named by its digest.
+
+    None for a name that nobody has: it may be one of the hub's. Raises `UsageError`.
+    """
+    sought, told = SoughtModel.parse(model), ""
+    hub = HubSource.of(sought.name)
+    while True:
+        found = await SwarmModel.find(joined.transport, joined.directory(), sought, hub=hub)
+        partial = None if found is None else await found.folder()
+        if found is not None and partial is not None:
+            await asyncio.to_thread(convert_tokenizer, partial.path)
+            return FetchedModel(model=found, partial=partial, sought=sought)
+        if found is None and sought.digest is None:
+            return None
+        said = f"Nobody in the swarm {'gives the manifest of' if found else 'has'} {sought.name} now."
+        if said != told:
+            told = said
+            emit("waiting_for_weights", {"said": said})
+        await asyncio.sleep(WAIT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """The folder of the model that a node names; where it was `fetched`, the network that was joined for that."""
+
+    asked: str
+    target: str
+    folder: Path
+    joined: JoinedNetwork | None = None
+    fetched: FetchedModel | None = None
+
+    def names(self) -> ModelNames:
+        """What a record says of it; reads all weights that are here. Blocks. Raises `UsageError`."""
+        if self.fetched is not None:
+            return self.fetched.names(self.target, asked=self.asked)
+        return read_names(self.asked, self.target, self.folder)
+
+
+async def open_model(
+    model: str,
+    target: str,
+    joining: Callable[[], Awaitable[JoinedNetwork | None]],
+    emit: Emit,
+    stop: asyncio.Event,
+) -> OpenedModel | None:
+    """The model as it is here, else as the swarm has it, else as the hub has; None where `stop` is set before.
+
+    Nobody joins for one that is here. Raises `UsageError`, and what `joining` raises.
+    """
+    folder = await asyncio.to_thread(local_folder, model)
+    if folder is not None:
+        return OpenedModel(asked=model, target=target, folder=folder)
+    joined = await joining()
+    if joined is None:
+        return None
+    found = await unless_stopped(find_model(joined, model, emit), stop)
+    if stop.is_set():
+        return None
+    folder = found.folder if found is not None else await asyncio.to_thread(fetch, model, emit)
+    return OpenedModel(asked=model, target=target, folder=folder, joined=joined, fetched=found)
+
+
+async def sharing(folder: Path) -> WeightsService:
+    """What serves the weights in a folder to others. Raises `UsageError`."""
+    return WeightsService(await asyncio.to_thread(HeldWeights.read, folder))

@@ -1,0 +1,298 @@
+"""Fetches tensors into a partial folder from several sources at once: each piece is checked before it counts."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from cosine_node.weights.partial_folder import PartialFolder, TensorFile
+from cosine_node.weights.peer_source import is_refusal_of_one
+from cosine_node.weights.pieces import PieceBoard, Run
+from cosine_p2p.storage.memory import Remembered
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.manifest import PIECE_BYTES, Manifest, pieces_root
+
+LOG = logging.getLogger(__name__)
+LOOK_S: Final = 10.0
+"""New sources are looked for so often, as a head looks for stages."""
+IDLE_S: Final = 0.2
+"""A reader without a piece looks again so soon: what another one gives back is not left long."""
+REST_S: Final = 10.0
+"""A source that was lost is not asked again for so long, or for as long as it says."""
+TELL_S: Final = 5.0
+"""How far it is is told so often."""
+
+
+class Source(Protocol):
+    """Somebody who has tensors of a manifest. Raises what `PeerSource` raises.
+
+    `readers` read at once, each up to `most_pieces` of a tensor with one question, and are given `run_pieces`.
+    """
+
+    name: str
+    readers: int
+    most_pieces: int
+    run_pieces: int
+
+    async def look(self, manifest: Manifest) -> None: ...
+
+    def holds(self, row: int) -> bool: ...
+
+    def note_lacks(self, row: int) -> None: ...
+
+    async def digests(self, manifest: Manifest, row: int) -> list[bytes] | None:
+        """The SHA-256 of a tensor's pieces, proved by its root; None from who cannot tell."""
+        ...
+
+    async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A source that may be opened, by its name."""
+
+    name: str
+    opened: Callable[[], AbstractAsyncContextManager[Source]]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How far a fetch is. `sources` are read from now; `lacking` is a sentence where nobody offers what lacks."""
+
+    fetched_bytes: int
+    wanted_bytes: int
+    sources: int
+    lacking: str = ""
+
+
+class WeightsFetch:
+    """Fetches the rows of a manifest that are wanted, and those that share their files.
+
+    Whoever sends something wrong is asked no more; whoever is slow is given less, as others take what is left.
+    """
+
+    def __init__(
+        self,
+        folder: PartialFolder,
+        wanted: Collection[int],
+        *,
+        what: str,
+        tell: Callable[[FetchProgress], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`what` names the rows in sentences."""
+        self._folder = folder
+        self._manifest = folder.manifest
+        self._what = what
+        self._tell = tell
+        self._clock = clock
+        self._files = [file for file in folder.files_of(wanted) if not folder.is_whole(file)]
+        self._rows = sorted(row for file in self._files for row in file.starts)
+        self._found: dict[int, list[bytes]] = {}
+        self._digests: dict[int, list[bytes]] = {}
+        self._asking: dict[int, asyncio.Lock] = {}
+        self._open: dict[str, Source] = {}
+        self._banned: set[str] = set()
+        self._resting = Remembered[str, float](1024)
+        self._fetched_bytes = 0
+        self._board = PieceBoard(())
+        self._left_of: dict[Path, int] = {}
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The bytes of all tensors that are not here as whole files."""
+        return sum(self._manifest.tensors[row].size_bytes for row in self._rows)
+
+    async def run(self, find: Callable[[], Awaitable[Sequence[SourcePlace]]]) -> None:
+        """Fetch until all is there; waits for sources where there are none.
+
+        Raises `UsageError` where the disk cannot take it.
+        """
+        await self._begin()
+        drawing: dict[str, asyncio.Task[None]] = {}
+        telling = asyncio.ensure_future(self._tell_often())
+        try:
+            while not self._board.is_done:
+                for place in await find():
+                    is_resting = self._clock() < (self._resting.get(place.name) or 0.0)
+                    if place.name not in drawing and place.name not in self._banned and not is_resting:
+                        drawing[place.name] = asyncio.ensure_future(self._draw(place))
+                await asyncio.wait(
+                    [*drawing.values(), telling], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                ended = {name: task for name, task in drawing.items() if task.done()}
+                for name, task in ended.items():
+                    del drawing[name]
+                    task.result()
+                if ended and not drawing and not self._board.is_done:
+                    await asyncio.sleep(IDLE_S)
+        finally:
+            tasks = [telling, *drawing.values()]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._tell(self.progress())
+
+    def progress(self) -> FetchProgress:
+        """How far it is now."""
+        lacking = ""
+        absent = sorted(
+            row for row in self._board.lacking_rows if not any(source.holds(row) for source in self._open.values())
+        )
+        if absent:
+            lacking = (
+                f"Nobody offers {len(absent)} of the {len(self._rows)} tensors of {self._what} now, such as "
+                f"{self._manifest.tensors[absent[0]].name}; what is here stays."
+            )
+        return FetchProgress(self._fetched_bytes, self.wanted_bytes, len(self._open), lacking)
+
+    async def _tell_often(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_S)
+            self._tell(self.progress())
+
+    async def _begin(self) -> None:
+        """Take in what drafts hold already."""
+        tensors = self._manifest.tensors
+        lacking: list[tuple[int, int]] = []
+        try:
+            self._folder.check_room(self.wanted_bytes - sum(_taken_bytes(file) for file in self._files))
+            for file in self._files:
+                self._left_of[file.path] = 0
+                for row, digests in (await asyncio.to_thread(self._folder.begin, file)).items():
+                    if (digests or not tensors[row].pieces) and pieces_root(digests) == tensors[row].root:
+                        self._fetched_bytes += tensors[row].size_bytes
+                        continue
+                    self._found[row] = digests
+                    lacking += [(row, piece) for piece in range(tensors[row].pieces)]
+                    self._left_of[file.path] += tensors[row].pieces
+                if not self._left_of[file.path]:
+                    await asyncio.to_thread(self._folder.finish, file)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._board = PieceBoard(lacking)
+
+    async def _draw(self, place: SourcePlace) -> None:
+        """Read from one source until all is there, or it is of no more use."""
+        try:
+            async with place.opened() as source:
+                await source.look(self._manifest)
+                self._open[place.name] = source
+                readers = [asyncio.ensure_future(self._read(source)) for _ in range(source.readers)]
+                try:
+                    await asyncio.gather(*readers)
+                finally:
+                    for reader in readers:
+                        reader.cancel()
+                    await asyncio.gather(*readers, return_exceptions=True)
+        except RemoteProtocolError as error:
+            LOG.warning("%s is not asked for weights any more: %s", place.name, error)
+            self._banned.add(place.name)
+        except (PeerLost, PeerError) as error:
+            LOG.info("%s gives no weights now: %s", place.name, error)
+            rest_s = error.retry_after_s if error.retry_after_s is not None else REST_S
+            self._resting.note(place.name, self._clock() + rest_s)
+        finally:
+            self._open.pop(place.name, None)
+
+    async def _read(self, source: Source) -> None:
+        while not self._board.is_done:
+            run = self._board.take(source.name, holds=source.holds, most=source.run_pieces)
+            if run is None:
+                await asyncio.sleep(IDLE_S)
+                continue
+            try:
+                await self._bring(source, run)
+            except PeerError as error:
+                self._board.give_back(run, source.name)
+                if not is_refusal_of_one(error):
+                    raise
+                source.note_lacks(run.row)
+            except BaseException:
+                self._board.give_back(run, source.name)
+                raise
+
+    async def _bring(self, source: Source, run: Run) -> None:
+        """Read the pieces of a run, check them and write them down."""
+        tensor = self._manifest.tensors[run.row]
+        digests = await self._digests_of(run.row, source)
+        if digests is None and run.count < tensor.pieces:
+            # What nobody tells the digests of is proved as a whole tensor or not at all.
+            self._board.give_back(run, source.name)
+            await asyncio.sleep(IDLE_S)
+            return
+        read: list[bytes] = []
+        for first in range(run.first, run.first + run.count, source.most_pieces):
+            pieces = range(first, min(first + source.most_pieces, run.first + run.count))
+            found = self._found[run.row]
+            if digests is not None and found and all(found[piece] == digests[piece] for piece in pieces):
+                await self._count(run.row, pieces)
+                continue
+            data = await source.read(self._manifest, run.row, first, len(pieces))
+            cut = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+            read += [hashlib.sha256(piece).digest() for piece in cut]
+            if digests is not None and read[-len(pieces) :] != [digests[piece] for piece in pieces]:
+                raise RemoteProtocolError(f"{source.name} sent other bytes of {tensor.name}")
+            if digests is None and run.count == 1:
+                self._prove(source, run.row, read)
+            try:
+                await asyncio.to_thread(self._folder.write, run.row, first, data)
+            except OSError as error:
+                raise self._unwritable(error) from None
+            if digests is not None:
+                await self._count(run.row, pieces)
+        if digests is None:
+            self._prove(source, run.row, read)
+            await self._count(run.row, run.pieces)
+
+    def _prove(self, source: Source, row: int, digests: list[bytes]) -> None:
+        tensor = self._manifest.tensors[row]
+        if pieces_root(digests) != tensor.root:
+            raise RemoteProtocolError(f"{source.name} sent other bytes of {tensor.name}")
+
+    async def _digests_of(self, row: int, source: Source) -> list[bytes] | None:
+        """Those of a tensor's pieces; None where they are not needed, or nobody who is open tells them."""
+        if self._manifest.tensors[row].pieces == 1:
+            return None
+        async with self._asking.setdefault(row, asyncio.Lock()):
+            if row not in self._digests:
+                digests = await source.digests(self._manifest, row)
+                others = (other for other in list(self._open.values()) if other is not source and other.holds(row))
+                while digests is None and (other := next(others, None)) is not None:
+                    try:
+                        digests = await other.digests(self._manifest, row)
+                    except (PeerLost, PeerError, RemoteProtocolError):
+                        continue  # its own readers find out
+                if digests is None:
+                    return None
+                self._digests[row] = digests
+            return self._digests[row]
+
+    async def _count(self, row: int, pieces: Collection[int]) -> None:
+        """Pieces are there; the last ones of a file make it whole."""
+        tensor = self._manifest.tensors[row]
+        fresh = [piece for piece in pieces if self._board.note_done(row, piece)]
+        self._fetched_bytes += sum(map(tensor.piece_bytes, fresh))
+        file = next(file for file in self._files if row in file.starts)
+        self._left_of[file.path] -= len(fresh)
+        if fresh and not self._left_of[file.path]:
+            try:
+                await asyncio.to_thread(self._folder.finish, file)
+            except OSError as error:
+                raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        return UsageError(f"{self._folder.path} cannot be written ({error.strerror}); what is there stays.")
+
+
+def _taken_bytes(file: TensorFile) -> int:
+    """The room that a draft takes on the disk; those of no size yet take none."""
+    try:
+        return 512 * file.draft.stat().st_blocks
+    except OSError:
+        return 0

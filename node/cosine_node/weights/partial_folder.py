@@ -1,0 +1,175 @@
+"""The folder of a model of which this machine holds a part: its manifest, small files, and tensors by layers.
+
+Tensors of one layer share a file, which is a draft until all of them are there. What a draft holds is told by its
+bytes alone, so that a fetch that was killed goes on where it was.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_cache_dir
+
+from cosine_p2p.storage.state_file import replace_text
+from cosine_p2p.text.held_weights import MANIFEST, METADATA, is_part_name
+from cosine_protocol.errors import UsageError
+from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
+
+INDEX: Final = "model.safetensors.index.json"
+"""The name that transformers has for the list of a model's files."""
+DRAFT: Final = ".draft"
+"""The end of the name of a file that is not whole."""
+ALIGNMENT_BYTES: Final = 8
+"""Of the first tensor in a safetensors file, from the format."""
+SPARE_BYTES: Final = 256 << 20
+"""What a fetch leaves free on a disk: a choice."""
+_LAYER: Final = re.compile(r".*?\.[0-9]+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """A safetensors file of some rows of a manifest, and where the bytes of each begin."""
+
+    path: Path
+    header: bytes
+    starts: Mapping[int, int]
+    size_bytes: int
+
+    @property
+    def draft(self) -> Path:
+        return self.path.with_name(self.path.name + DRAFT)
+
+
+class PartialFolder:
+    """The folder of a manifest in the cache. All that is written there is checked before."""
+
+    def __init__(self, manifest: Manifest, encoded: bytes, *, cache_folder: Path | None = None) -> None:
+        """Raises `UsageError` for a model that cannot be held in parts."""
+        if any(part.name == METADATA for part in manifest.parts):
+            raise UsageError("A GGUF file cannot be held in parts; choose the model's own weights.")
+        if wrong := [part.name for part in manifest.parts if not is_part_name(part.name)]:
+            raise UsageError(f"The manifest names {wrong[0]!r}, which is no file of a model.")
+        self.manifest = manifest
+        self.encoded = encoded
+        self.path = weights_folder(manifest_digest(encoded), cache_folder=cache_folder)
+        self._files = _tensor_files(self.path, manifest)
+        self._file_of = {row: file for file in self._files for row in file.starts}
+
+    def write_parts(self, parts: Mapping[str, bytes]) -> None:
+        """Put down the small files, by their names in the manifest, and last the manifest. Raises `OSError`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name, data in parts.items():
+            (self.path / name).parent.mkdir(exist_ok=True)
+            _write(self.path / name, data)
+        # Of all tensors, so that who wants one that is not here is told of its file.
+        rows = self.manifest.tensors
+        names = {rows[row].name: file.path.name for file in self._files for row in file.starts}
+        replace_text(self.path / INDEX, json.dumps({"metadata": {}, "weight_map": names}, indent=0))
+        _write(self.path / MANIFEST, self.encoded)
+
+    def files_of(self, wanted: Collection[int]) -> list[TensorFile]:
+        """The files that hold the wanted rows, and others beside them."""
+        return [file for file in self._files if not file.starts.keys().isdisjoint(wanted)]
+
+    def is_whole(self, file: TensorFile) -> bool:
+        """True for a file that is no draft any more."""
+        return file.path.is_file()
+
+    def begin(self, file: TensorFile) -> dict[int, list[bytes]]:
+        """Make the draft of a file, or go on with the one that lies there: the digests of its pieces.
+
+        Blocks. Raises `OSError`, and `UsageError` where the disk has no room.
+        """
+        is_new = not file.draft.is_file() or file.draft.stat().st_size != file.size_bytes
+        if is_new:
+            # Room is taken piece by piece, as they come.
+            with file.draft.open("wb") as opened:
+                opened.write(file.header)
+                opened.truncate(file.size_bytes)
+            return {row: [] for row in file.starts}
+        return {row: list(self._digests(file, row)) for row in file.starts}
+
+    def _digests(self, file: TensorFile, row: int) -> Iterator[bytes]:
+        tensor = self.manifest.tensors[row]
+        with file.draft.open("rb") as opened:
+            opened.seek(file.starts[row])
+            for piece in range(tensor.pieces):
+                yield hashlib.sha256(opened.read(tensor.piece_bytes(piece))).digest()
+
+    def write(self, row: int, first_piece: int, data: bytes) -> None:
+        """Put down pieces that follow each other. Blocks. Raises `OSError`."""
+        file = self._file_of[row]
+        if self.is_whole(file):
+            return  # by another node of this machine
+        with file.draft.open("r+b") as opened:
+            opened.seek(file.starts[row] + first_piece * PIECE_BYTES)
+            opened.write(data)
+
+    def finish(self, file: TensorFile) -> None:
+        """All tensors of a draft are there. Blocks. Raises `OSError`."""
+        if self.is_whole(file):
+            return
+        with file.draft.open("r+b") as opened:
+            os.fsync(opened.fileno())
+        os.replace(file.draft, file.path)
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raises `UsageError` where the disk has no room for so many bytes more."""
+        free_bytes = shutil.disk_usage(self.path).free
+        if free_bytes < size_bytes + SPARE_BYTES:
+            raise UsageError(
+                f"{self.path} has room for {free_bytes / 2**30:.1f} GiB, and {size_bytes / 2**30:.1f} GiB lack; "
+                "hold fewer layers, or free some space."
+            )
+
+
+def weights_folder(content_digest: bytes, *, cache_folder: Path | None = None) -> Path:
+    """The place of what this machine fetches of a model."""
+    return (cache_folder or Path(user_cache_dir("cosine-p2p")) / "weights") / content_digest.hex()
+
+
+def _tensor_files(folder: Path, manifest: Manifest) -> list[TensorFile]:
+    """One file for each layer, one for each tensor outside of layers; their names are numbers, in order."""
+    layers: dict[str, list[int]] = {}
+    for row, tensor in enumerate(manifest.tensors):
+        found = _LAYER.match(tensor.name)
+        layers.setdefault(found[0] if found else tensor.name, []).append(row)
+    count = len(layers)
+    return [
+        _tensor_file(folder / f"model-{number:05}-of-{count:05}.safetensors", manifest, rows)
+        for number, rows in enumerate(layers.values(), 1)
+    ]
+
+
+def _tensor_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:
+    header: dict[str, object] = {}
+    at = 0
+    offsets = {}
+    for row in rows:
+        tensor = manifest.tensors[row]
+        offsets[row] = at
+        header[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + tensor.size_bytes],
+        }
+        at += tensor.size_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT_BYTES)
+    written = len(text).to_bytes(8, "little") + text
+    return TensorFile(
+        path, written, {row: len(written) + start for row, start in offsets.items()}, len(written) + at
+    )
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Replace a file as a whole. Raises `OSError`."""
+    draft = file.with_name(f".{file.name}{DRAFT}")
+    draft.write_bytes(data)
+    os.replace(draft, file)

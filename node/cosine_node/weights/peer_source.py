@@ -1,0 +1,170 @@
+"""Weights that one peer serves, over one stream with several questions under way."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.channel import Channel, read_budget
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
+from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
+
+ANSWER_TIMEOUT_S: Final = 30.0
+"""Of eight pieces under way each then comes at 70 kB/s at least; what is slower is left for another source."""
+READ_FACTOR: Final = 256.0
+"""A KiB of a tensor is copied and hashed, where one of a message is read number by number: 1 GiB a second."""
+UNDER_WAY: Final = 8
+"""Pieces asked for at once, 2 MiB: a link of 160 Mbit/s with a round trip of 100 ms is full."""
+
+
+class PeerSource:
+    """Asks one peer about the model of a content digest; `opened` opens one. Everything is checked as it comes.
+
+    Methods raise `PeerLost`, `PeerError` where the peer refuses, and `RemoteProtocolError` for what is wrong.
+    """
+
+    most_pieces: int = 1
+    run_pieces: int = 1
+    readers: int = UNDER_WAY
+
+    def __init__(self, channel: Channel, content_digest: bytes) -> None:
+        self.name = channel.peer_id
+        self._channel = channel
+        self._digest = content_digest
+        self._number = 0
+        self._asked = deque[tuple[int, asyncio.Future[WeightBytes]]]()
+        self._held = b""
+        self._failure: Exception | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, transport: Transport, peer_id: str, content_digest: bytes) -> AsyncIterator["PeerSource"]:
+        """Dial a peer; the stream ends with the block. Raises `PeerLost`."""
+        stream = await transport.dial(peer_id, WEIGHTS)
+        async with Channel(stream, WEIGHTS, budget=read_budget(factor=READ_FACTOR)) as channel:
+            source = cls(channel, content_digest)
+            reading = asyncio.ensure_future(source._read_answers())
+            try:
+                yield source
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def manifest(self) -> tuple[Manifest, bytes]:
+        """The manifest, and as it is encoded."""
+        encoded = await self._whole(WeightKind.MANIFEST, 0, lambda size: size <= limits.MAX_MANIFEST_BYTES)
+        if manifest_digest(encoded) != self._digest:
+            raise RemoteProtocolError(f"{self.name} sent a manifest of another model")
+        return Manifest.decode(encoded), encoded
+
+    async def parts(self, manifest: Manifest) -> dict[str, bytes]:
+        """The small files of the model."""
+        found = {}
+        for index, part in enumerate(manifest.parts):
+            data = await self._whole(WeightKind.PART, index, part.size_bytes.__eq__)
+            if hashlib.sha256(data).digest() != part.sha256:
+                raise RemoteProtocolError(f"{self.name} sent another {part.name}")
+            found[part.name] = data
+        return found
+
+    async def look(self, manifest: Manifest) -> None:
+        """Ask which tensors are there."""
+        size = -(-len(manifest.tensors) // 8)
+        self._held = await self._whole(WeightKind.HELD, 0, size.__eq__)
+
+    def holds(self, row: int) -> bool:
+        """True for a tensor that is there, as far as the peer has said."""
+        return bool(self._held[row // 8] >> (7 - row % 8) & 1)
+
+    def note_lacks(self, row: int) -> None:
+        """The tensor is not there after all."""
+        held = bytearray(self._held)
+        held[row // 8] &= ~(1 << (7 - row % 8))
+        self._held = bytes(held)
+
+    async def digests(self, manifest: Manifest, row: int) -> list[bytes]:
+        """Those of a tensor's pieces."""
+        tensor = manifest.tensors[row]
+        size = limits.CONTENT_DIGEST_BYTES
+        joined = await self._whole(WeightKind.DIGESTS, row, (tensor.pieces * size).__eq__)
+        digests = [joined[at : at + size] for at in range(0, len(joined), size)]
+        if pieces_root(digests) != tensor.root:
+            raise RemoteProtocolError(f"{self.name} sent wrong digests of {tensor.name}")
+        return digests
+
+    async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes:
+        """The bytes of pieces that follow each other, not checked yet; of a peer one at a time."""
+        assert count == self.most_pieces
+        tensor = manifest.tensors[row]
+        answer = await self._ask(WeightKind.TENSOR, row, first_piece * limits.MAX_CHUNK_BYTES)
+        if (answer.total_bytes, len(answer.data)) != (tensor.size_bytes, tensor.piece_bytes(first_piece)):
+            raise RemoteProtocolError(f"{self.name} sent a piece of {tensor.name} that does not fit")
+        return answer.data
+
+    async def _whole(self, kind: WeightKind, index: int, fits: Callable[[int], bool]) -> bytes:
+        """All bytes of something, if its length fits."""
+        data = bytearray()
+        while True:
+            answer = await self._ask(kind, index, len(data))
+            due_bytes = min(answer.total_bytes - len(data), limits.MAX_CHUNK_BYTES)
+            # Only the last piece may be short, else a peer could draw it out for ever.
+            if not fits(answer.total_bytes) or len(answer.data) != due_bytes:
+                raise RemoteProtocolError(f"{self.name} sent something of a wrong length")
+            data += answer.data
+            if len(data) == answer.total_bytes:
+                return bytes(data)
+
+    async def _ask(self, kind: WeightKind, index: int, offset: int) -> WeightBytes:
+        if self._failure is not None:
+            raise self._failure
+        self._number += 1
+        answered: asyncio.Future[WeightBytes] = asyncio.get_running_loop().create_future()
+        self._asked.append((self._number, answered))
+        self._channel.post(AskWeights(self._number, self._digest, kind, index, offset))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answered
+        except TimeoutError:
+            raise PeerLost(self.name, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+
+    async def _read_answers(self) -> None:
+        """Give each answer to the question that it is of, until the stream ends."""
+        try:
+            while True:
+                self._take(await self._channel.receive())
+        except (PeerLost, PeerError, RemoteProtocolError) as error:
+            self._failure = error
+        finally:
+            self._failure = self._failure or PeerLost(self.name, "the stream was given up")
+            for _, answered in self._asked:
+                if not answered.done():
+                    answered.set_exception(self._failure)
+                    # Of several that wait one may read it alone.
+                    answered.exception()
+            self._asked.clear()
+
+    def _take(self, answer: m.Message) -> None:
+        if isinstance(answer, m.Error) and answer.number == 0:
+            raise PeerError(answer.code, answer.message, answer.retry_after_s)
+        if not isinstance(answer, WeightBytes | m.Error) or not self._asked or self._asked[0][0] != answer.number:
+            raise RemoteProtocolError(f"{self.name} did not answer what was asked")
+        _, answered = self._asked.popleft()
+        if answered.done():
+            return
+        if isinstance(answer, m.Error):
+            answered.set_exception(PeerError(answer.code, answer.message, answer.retry_after_s))
+            answered.exception()
+        else:
+            answered.set_result(answer)
+
+
+def is_refusal_of_one(error: Exception) -> bool:
+    """True where a peer lacks a tensor, and may have others."""
+    return isinstance(error, PeerError) and error.code == ErrorCode.NOT_HELD

@@ -1,0 +1,120 @@
+"""Serves `/cosine/weights/1.0.0`: the manifest, the files and the tensors of the target that this node serves."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cosine_p2p.text.held_weights import HeldWeights
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serving_budget
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
+
+MAX_STREAMS: Final = 8
+"""Bounds what waits to be sent, with `MAX_SENT_AHEAD_BYTES` for each: 10 MiB."""
+MAX_OF_PEER: Final = 2
+"""One, and one that has not ended yet."""
+PIECE_RATE: Final = 512.0
+"""Answers a second for one peer: 128 MiB, a gigabit link."""
+PIECE_BURST: Final = 512.0
+RETRY_S: Final = 10.0
+"""Who finds all streams taken asks somebody else meanwhile."""
+
+
+class WeightsService:
+    """Answers one question after the other on each stream, as fast as the peer reads.
+
+    Nothing is checked again as it is sent: the asker checks all.
+    """
+
+    def __init__(
+        self,
+        held: HeldWeights,
+        *,
+        budget: CallBudget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._held = held
+        self._digest = held.content_digest
+        self._rows = held.manifest.tensors
+        bits = "".join("1" if row.name in held.tensors else "0" for row in self._rows)
+        width = -(-len(bits) // 8)
+        self._bits = int(bits.ljust(8 * width, "0") or "0", 2).to_bytes(width)
+        self._budget = budget or CallBudget(peer_rate=PIECE_RATE, peer_burst=PIECE_BURST)
+        self._clock = clock
+        self._reads = serving_budget()
+        self._streams = Counter[str]()
+        self.sent_bytes = 0
+
+    async def handle(self, stream: Stream) -> None:
+        """A `StreamHandler` for `WEIGHTS`."""
+        peer_id = stream.peer_id
+        async with Channel(stream, WEIGHTS, budget=self._reads) as channel:
+            if self._streams.total() >= MAX_STREAMS or self._streams[peer_id] >= MAX_OF_PEER:
+                channel.post(m.Error(0, ErrorCode.OVERLOADED, "too many read weights here", RETRY_S))
+                return
+            self._streams[peer_id] += 1
+            try:
+                while True:
+                    answer = await self._answer(await channel.receive())
+                    await asyncio.sleep(self._budget.owe(peer_id, 1, now_s=self._clock()))
+                    await channel.send(answer)
+            except PeerLost:
+                return
+            except RemoteProtocolError as error:
+                channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
+            finally:
+                self._streams[peer_id] -= 1
+                if not self._streams[peer_id]:
+                    del self._streams[peer_id]
+
+    async def _answer(self, question: m.Message) -> m.Message:
+        if not isinstance(question, AskWeights):
+            raise RemoteProtocolError(f"{type(question).__name__} is no question")
+        try:
+            if question.content_digest != self._digest:
+                raise PeerError(ErrorCode.WRONG_TARGET, "this node serves another model")
+            total_bytes, data = await self._bytes(WeightKind(question.kind), question.index, question.offset)
+        except PeerError as refused:
+            return m.Error(question.number, refused.code, refused.message, None)
+        except OSError:
+            return m.Error(question.number, ErrorCode.INTERNAL, "the weights cannot be read", None)
+        self.sent_bytes += len(data)
+        return WeightBytes(question.number, total_bytes, data)
+
+    async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
+        """How many bytes something has, and those from an offset on. Raises `PeerError` and `OSError`."""
+        match kind:
+            case WeightKind.MANIFEST:
+                whole = self._held.encoded
+            case WeightKind.HELD:
+                whole = self._bits
+            case WeightKind.PART:
+                rows = self._held.manifest.parts
+                if index >= len(rows):
+                    raise PeerError(ErrorCode.NOT_HELD, "there is no such part")
+                whole = self._held.parts[rows[index].name]
+            case WeightKind.DIGESTS | WeightKind.TENSOR:
+                placed = self._held.tensors.get(self._rows[index].name) if index < len(self._rows) else None
+                if placed is None:
+                    raise PeerError(ErrorCode.NOT_HELD, "this tensor is not here")
+                tensor = placed.tensor
+                if kind is WeightKind.TENSOR:
+                    size_bytes = max(0, min(limits.MAX_CHUNK_BYTES, tensor.size_bytes - offset))
+                    data = await asyncio.to_thread(_read, placed.file, tensor.start + offset, size_bytes)
+                    return tensor.size_bytes, data
+                whole = b"".join(tensor.digests)
+        return len(whole), whole[offset : offset + limits.MAX_CHUNK_BYTES]
+
+
+def _read(file: Path, start: int, size_bytes: int) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(start)
+        return opened.read(size_bytes)
