@@ -12,7 +12,6 @@ from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.runner import Runner, count_tokens
-from cosine_node.verifier.pass_rows import candidate_nodes
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
@@ -283,7 +282,6 @@ class HomeDrafter:
 
     def _prospect(self, request: VerifierRequest) -> HomeProspect:
         max_levels = min(MAX_LEVELS, request.tokens_left - 1)
-        nodes = candidate_nodes(0, request.tree, max_depth=request.tokens_left - 1)
         known_tokens = len(request.request.prompt) + len(request.output)
         unread_tokens, rates = known_tokens - self._first_token, self._first_rates()
         if text := self._texts.get(request):
@@ -292,7 +290,7 @@ class HomeDrafter:
         if not is_readable or known_tokens + max_levels > self._engine.context_tokens:
             max_levels = 0
         return HomeProspect(
-            covered=sum(node.path_probability for node in nodes),
+            covered=request.expected_tokens(),
             rates=rates,
             unread_tokens=unread_tokens,
             passes_left=max(1.0, request.tokens_left / (1.0 + rates.expected(MAX_LEVELS))),

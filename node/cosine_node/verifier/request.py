@@ -35,6 +35,8 @@ LIKE_DRAFTS: Final = 64
 """A choice: so many say how often drafts of like probability come true, for texts differ."""
 CLASSES: Final = 5
 """A choice: drafts within a fifth are alike."""
+SAID_DRAFTS: Final = 8.0
+"""A choice: after so many outcomes they count as much as what a client says of its drafts."""
 
 
 class DraftRates:
@@ -50,13 +52,13 @@ class DraftRates:
     def learn(self, tree: LiveTree, tokens: Sequence[int]) -> None:
         """Compare what was drafted with tokens about to be committed; call before `tree.advance`.
 
-        What the verifier's own drafter drafted as well says nothing of what comes beside that.
+        What the verifier's own drafter alone drafted says nothing of others.
         """
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
             for child in parent.children.values():
-                if is_planned(child):
+                if (offered := probability_of_others(child)) is None:
                     continue
-                like = _class_of(child.draft_probability)
+                like = _class_of(offered)
                 keep = 1.0 - 1.0 / LIKE_DRAFTS
                 self._judged[like] = keep * self._judged[like] + 1.0
                 self._right[like] = keep * self._right[like] + (child.token == token)
@@ -69,6 +71,11 @@ class DraftRates:
             return 0.0
         spread = CERTAIN * math.sqrt(max(0.0, right * (judged - right) / judged) + square / 4)
         return max(0.0, (right + square / 2 - spread) / (judged + square))
+
+    def usual(self, draft_probability: float) -> float:
+        """How often drafts of such a probability come true; before many were judged that counts as well."""
+        like = _class_of(draft_probability)
+        return (self._right[like] + SAID_DRAFTS * draft_probability) / (self._judged[like] + SAID_DRAFTS)
 
 
 def _class_of(draft_probability: float) -> int:
@@ -157,6 +164,10 @@ WRITTEN_PROBABILITY: Final = 0.9
 """A choice: that a text writes the same bytes as it did before."""
 MAX_WRITTEN: Final = 4
 """A choice: ways to write the same bytes."""
+
+
+MIN_EXPECTED: Final = 0.005
+"""A less likely path brings less than 1/200 of a token; wide trees have hundreds."""
 
 
 class OwnNodes(NamedTuple):
@@ -277,6 +288,12 @@ def is_drafter(author: int) -> bool:
 def is_planned(node: TreeNode) -> bool:
     """True for a node that the verifier's own drafter drafted, whoever else did: those are planned."""
     return HOME_AUTHOR in node.draft_probabilities
+
+
+def probability_of_others(node: TreeNode) -> float | None:
+    """The highest draft probability that others than the verifier's own drafter give; None where none has any."""
+    said = [p for author, p in node.draft_probabilities.items() if author != HOME_AUTHOR]
+    return max(said, default=None)
 
 
 class ClientChannel(Protocol):
@@ -492,6 +509,21 @@ class VerifierRequest(ServedRequest):
     def may_speculate(self) -> bool:
         """True unless its drafts have cost more than they brought."""
         return self.account is None or self.account.may_speculate
+
+    def expected_tokens(self) -> float:
+        """The tokens that its tree as it stands brings, by how often drafts of its client came true."""
+        deepest = self.tree.position + self.tokens_left - 1
+
+        def likely(node: TreeNode) -> float | None:
+            if node.position >= deepest:
+                return None
+            said = probability_of_others(node)
+            if said is None or self.account is None:
+                return node.draft_probability
+            return self.account.rates.usual(said)
+
+        found = self.tree.path_probabilities(likely)
+        return sum(probability for probability in found.values() if probability >= MIN_EXPECTED)
 
     @property
     def own_drafts(self) -> OwnDrafts:

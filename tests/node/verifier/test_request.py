@@ -570,6 +570,32 @@ def test_each_drafter_with_tokens_has_an_earning_and_of_many_those_with_the_most
     ]
 
 
+@pytest.mark.parametrize(("right", "wrong", "expected"), [(0, 0, 1.88), (64, 0, 1.97), (0, 64, 0.18)])
+def test_what_a_tree_brings_is_expected_by_what_became_of_such_drafts(
+    right: int, wrong: int, expected: float
+) -> None:
+    state = state_of(request_of("c"))
+    state.account = judged(SpeculationAccount(), right=right, wrong=wrong)
+    chain = [Node(BASE, 1, 0.95), Node(0, 2, 0.98)]
+    state.tree.attach(state.tree.root.digest, state.tree.position, chain, [1, 1])
+    assert state.expected_tokens() == pytest.approx(expected, abs=0.02)
+
+
+def test_drafts_of_the_verifiers_own_drafter_are_taken_at_their_word_and_judge_nobody() -> None:
+    state = state_of(request_of("c"))
+    state.account = judged(SpeculationAccount(), right=0, wrong=64)
+    state.tree.attach(state.tree.root.digest, state.tree.position, [Node(BASE, 1, 0.9)], [HOME_AUTHOR])
+    assert state.expected_tokens() == pytest.approx(0.9)
+    before = state.account.rates.usual(0.9)
+    state.account.rates.learn(state.tree, (1,))
+    assert state.account.rates.usual(0.9) == before
+    # What a client drafted as well is judged by its own word.
+    state.tree.attach(state.tree.root.digest, state.tree.position, [Node(BASE, 1, 0.3)], [1])
+    state.account.rates.learn(state.tree, (1,))
+    assert state.account.rates.usual(0.9) == before
+    assert state.account.rates.usual(0.3) > 0.3
+
+
 def test_of_a_pass_with_home_drafts_a_client_owes_what_its_own_nodes_cost_and_did_not_bring() -> None:
     state = state_of(request_of("c"))
     state.account, state.has_home_drafts = SpeculationAccount(), True
