@@ -111,6 +111,8 @@ MAX_PART_BYTES: Final = 256 << 10
 """A quarter of a frame, so that heartbeats get between two parts."""
 PROBE_SEED_BYTES: Final = 16
 """128 random bits: nobody guesses what will be asked."""
+KEPT_TOKENS: Final = 256
+"""Of its latest passes a stage keeps so many for probes: 16 MiB at a width of 8,192 in float32."""
 MAX_PROBE_PARTS: Final = 256
 """A choice, above the passes that a head lets come together."""
 PROJECTIONS: Final = 16

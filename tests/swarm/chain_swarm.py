@@ -161,7 +161,8 @@ class ChainSwarm:
             wide_tokens=64,
             wide_pass_us=2 * pass_us,
             busy_permille=0,
-            pool_tokens=target_engine().free_tokens,
+            # With room for a second chain.
+            pool_tokens=2 * target_engine().free_tokens,
         )
         self.sequence += 1
         record = record_of(

@@ -122,6 +122,11 @@ class FeedChain(Protocol):
         """The peer ids of those that compute now."""
         ...
 
+    @property
+    def why_not_judge(self) -> str | None:
+        """Why nobody should be judged by what they compute; None where somebody may."""
+        ...
+
     async def find(self) -> None:
         """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.chain_source import ChainNeeds, ChainSource
+from cosine_node.stages.checks import ChainChecks
 from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.remote_chain import RemoteChain
 from cosine_node.terminal.events import Emit
@@ -96,6 +98,8 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         weights = await sharing(folder) if options.shares_weights else None
         source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
         stack.push_async_callback(source.close)
+        checks = ChainChecks(source, source.disputes, chance=random.random, now_s=time.monotonic)
+        stack.push_async_callback(checks.close)
         looking = asyncio.ensure_future(source.run())
         stack.callback(looking.cancel)
         grammars = await asyncio.to_thread(Grammars.of, folder)
@@ -107,7 +111,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 # While it was measured; the next one is looked for without the stage at fault.
                 LOG.warning("%s", lost)
                 continue
-            chains = HeadChains(source, served.curve)
+            chains = HeadChains(source, served.curve, checks)
             assert isinstance(served.engine, ChainEngine) and source.pool_tokens is not None
             runner = ChainRunner(
                 served.engine,
@@ -126,9 +130,10 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
 class HeadChains:
     """Implements `cosine_node.stages.chain_runner.ChainOpener`. `is_none_left` is set once none was found."""
 
-    def __init__(self, source: ChainSource, curve: CostCurve) -> None:
-        """`curve` is the measured cost of a pass all the way round."""
+    def __init__(self, source: ChainSource, curve: CostCurve, checks: ChainChecks | None = None) -> None:
+        """`curve` is the measured cost of a pass all the way round; without `checks` stages are believed."""
         self._source = source
+        self._checks = checks
         self._curve = curve
         self.is_none_left = asyncio.Event()
 
@@ -154,7 +159,14 @@ class HeadChains:
         for stage_s in alone_s:
             share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
             curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
-        return OpenedChain(chain, tuple(curves), chain.applies_constraints, chain.stages)
+        return OpenedChain(
+            chain,
+            tuple(curves),
+            chain.applies_constraints,
+            chain.stages,
+            witness=None if self._checks is None else self._checks.begin(chain),
+            why_not_judge=lambda: None if self._checks is None else self._checks.why_not_judge,
+        )
 
 
 async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.operations import Chain, ChainLost, FeedRows, NotComputed, check_bounds
+from cosine_node.stages.witness import Witness
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     KeepPath,
@@ -43,6 +44,8 @@ class ChainEngine(PagedEngine):
             first_sequence=first_sequence,
         )
         self._chain = chain
+        self.witness: Witness | None = None
+        """Notes which passes computed what, where somebody wants to know."""
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         sequence = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
@@ -80,7 +83,9 @@ class ChainEngine(PagedEngine):
         Raises `LocalProtocolError` or `OutOfPages`: nothing is fed.
         """
         check_bounds(rows)
-        self.feed(rows)
+        trees = self.feed(rows)
+        if self.witness is not None:
+            self.witness.note_fed(rows, trees)
         self._chain.submit(FeedRows(tuple(rows)))
 
     def end(self, rows: Sequence[Row], results: Sequence[RowResult]) -> list[RowResult]:
@@ -88,6 +93,8 @@ class ChainEngine(PagedEngine):
 
         Raises `ChainLost` where a stage left out what is wanted.
         """
+        if self.witness is not None:
+            self.witness.note_answered(rows, results)
         for row, result in zip(rows, results, strict=True):
             tree = self._trees.get(row.sequence)
             if result.error is None or tree is None or tree.nodes.keys().isdisjoint(row.nodes):
@@ -97,7 +104,7 @@ class ChainEngine(PagedEngine):
             self.prune(row.sequence, row.nodes)
         return list(results)
 
-    def replace_chain(self, chain: Chain, pool: PagePool) -> None:
+    def replace_chain(self, chain: Chain, pool: PagePool, *, witness: Witness | None = None) -> None:
         """Go on over another chain, with no sequence open; their numbers go on growing."""
         PagedEngine.__init__(
             self,
@@ -108,6 +115,7 @@ class ChainEngine(PagedEngine):
             first_sequence=self.opened,
         )
         self._chain = chain
+        self.witness = witness
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         super().keep(sequence, path)
@@ -122,5 +130,7 @@ class ChainEngine(PagedEngine):
             self._chain.submit(PruneNodes(sequence, pruned))
 
     def release(self, sequence: int) -> None:
+        if self.witness is not None:
+            self.witness.note_ended(self.tree(sequence))
         super().release(sequence)
         self._chain.submit(ReleaseSequence(sequence))

@@ -13,6 +13,7 @@ from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.operations import Chain, NotComputed
+from cosine_node.stages.witness import Witness
 from cosine_protocol.errors import CosineError
 
 
@@ -32,6 +33,9 @@ class OpenedChain:
     curves: tuple[CostCurve, ...]
     applies_constraints: bool = False
     stages: tuple[str, ...] = ()
+    witness: Witness | None = None
+    why_not_judge: Callable[[], str | None] = lambda: None
+    """Why nobody should be judged over it; None where somebody may."""
 
 
 class ChainOpener(Protocol):
@@ -72,10 +76,16 @@ class ChainRunner:
         self._new_pool = new_pool
         self._chain = opened.chain
         self.stages = opened.stages
+        self._why_not_judge = opened.why_not_judge
+        engine.witness = opened.witness
         self._grammars = grammars
         engine.grammars = grammars if opened.applies_constraints else None
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
+
+    @property
+    def why_not_judge(self) -> str | None:
+        return self._why_not_judge()
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
         """Begin a pass at once, whenever it is awaited."""
@@ -95,9 +105,10 @@ class ChainRunner:
 
     async def find(self) -> None:
         opened = await self._source.open(first_sequence=self.engine.opened)
-        self.engine.replace_chain(opened.chain, self._new_pool())
+        self.engine.replace_chain(opened.chain, self._new_pool(), witness=opened.witness)
         self._chain = opened.chain
         self.stages = opened.stages
+        self._why_not_judge = opened.why_not_judge
         self.engine.grammars = self._grammars if opened.applies_constraints else None
         self.pace.replace_stages(opened.curves)
 

@@ -6,10 +6,11 @@ layers it announces, so that each begins where the one before ends.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from cosine_node.stages.coverage import gaps_sentence, unheld
 from cosine_node.stages.operations import NoChain
@@ -66,46 +67,90 @@ def _one_way_s(sender: str, receiver: str, rtt_s: Rtt) -> float:
     return (USUAL_RTT_S if known_s is None else known_s) / 2
 
 
-def find_chain(
-    stages: Sequence[StageSight], *, layers: int, head: str, rtt_s: Rtt, avoided: Collection[str] = ()
-) -> FoundChain:
-    """The chain of least expected time, and its spares. Raises `NoChain`.
+NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
-    Stages of `avoided` peers, which failed lately, are taken only where it is impossible without.
+
+def find_chain(
+    stages: Sequence[StageSight],
+    *,
+    layers: int,
+    head: str,
+    rtt_s: Rtt,
+    avoided: Collection[str] = (),
+    standing: Mapping[str, int] = NO_LEVELS,
+    apart: Collection[frozenset[str]] = (),
+) -> FoundChain:
+    """The chain of least expected time among those of the highest standing, and its spares. Raises `NoChain`.
+
+    Stages of `avoided` peers, which failed lately, are taken only where it is impossible without. Each level of
+    `standing` that a stage has less than the best holder of any of its layers counts more than all time, since
+    speed is announced, and belief is not. Pairs that are `apart` never follow each other.
     """
-    best = _shortest(stages, layers=layers, head=head, rtt_s=rtt_s, avoided=avoided)
+
+    def shortest(among: Sequence[StageSight]) -> FoundChain | None:
+        ordered = sorted(
+            (one for one in among if one.place.layers.layers == layers),
+            key=lambda one: (one.place.layers.first, one.place.peer_id),
+        )
+        behind = [_Behind(int(one.place.peer_id in avoided), _lacking(one, ordered, standing)) for one in ordered]
+        return _shortest(ordered, behind, layers=layers, head=head, rtt_s=rtt_s, apart=apart)
+
+    best = shortest(stages)
     if best is None:
         raise NoChain(_why_none(stages, layers))
     spares = {}
     for lost in best.stages:
-        rest = [one for one in stages if one.place.peer_id != lost.place.peer_id]
-        spare = _shortest(rest, layers=layers, head=head, rtt_s=rtt_s, avoided=avoided)
+        spare = shortest([one for one in stages if one.place.peer_id != lost.place.peer_id])
         if spare is not None:
             spares[lost.place.peer_id] = spare.stages
     return FoundChain(stages=best.stages, seconds=best.seconds, spares=spares)
 
 
+class _Behind(NamedTuple):
+    """What counts more than time: how many avoided stages are on a way, and the levels that others have more."""
+
+    avoided: int
+    levels: int
+
+    def plus(self, other: "_Behind") -> "_Behind":
+        return _Behind(self.avoided + other.avoided, self.levels + other.levels)
+
+
+def _lacking(one: StageSight, others: Sequence[StageSight], standing: Mapping[str, int]) -> int:
+    """The levels that a stage has less than the best that holds any of its layers."""
+    if not standing:
+        return 0
+    rivals = (other.place for other in others if other.place.layers.overlaps(one.place.layers))
+    return max(standing.get(rival.peer_id, 0) for rival in rivals) - standing.get(one.place.peer_id, 0)
+
+
 def _shortest(
-    stages: Sequence[StageSight], *, layers: int, head: str, rtt_s: Rtt, avoided: Collection[str]
+    ordered: Sequence[StageSight],
+    behind: Sequence[_Behind],
+    *,
+    layers: int,
+    head: str,
+    rtt_s: Rtt,
+    apart: Collection[frozenset[str]],
 ) -> FoundChain | None:
     """Dijkstra without a queue: stages lie in order of their first layers, and none leads back."""
 
-    ordered = sorted(
-        (one for one in stages if one.place.layers.layers == layers),
-        key=lambda one: (one.place.layers.first, one.place.peer_id),
-    )
-    # For each stage the way to its end: how many avoided peers are on it, its seconds, and the stage before.
-    ways: dict[int, tuple[int, float, int | None]] = {}
+    # For each stage the way to its end: what counts more than time, its seconds, and the stage before.
+    ways: dict[int, tuple[_Behind, float, int | None]] = {}
     ending: defaultdict[int, list[int]] = defaultdict(list)
     for index, one in enumerate(ordered):
         place = one.place
-        behind = int(place.peer_id in avoided)
         if place.layers.is_first:
-            ways[index] = (behind, _one_way_s(head, place.peer_id, rtt_s) + one.pass_s, None)
+            ways[index] = (behind[index], _one_way_s(head, place.peer_id, rtt_s) + one.pass_s, None)
         found = [
-            (ways[other][0] + behind, ways[other][1] + _one_way_s(sender, place.peer_id, rtt_s) + one.pass_s, other)
+            (
+                ways[other][0].plus(behind[index]),
+                ways[other][1] + _one_way_s(sender, place.peer_id, rtt_s) + one.pass_s,
+                other,
+            )
             for other in ending[place.layers.first]
             for sender in [ordered[other].place.peer_id]
+            if frozenset((sender, place.peer_id)) not in apart
         ]
         if found:
             ways[index] = min(found)

@@ -17,16 +17,18 @@ that a head whose own line is slow does not go from chain to chain.
 
 import asyncio
 import logging
+import random
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 from typing import Final
 
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_search import (
     USUAL_RTT_S,
     FoundChain,
@@ -36,6 +38,9 @@ from cosine_node.stages.chain_search import (
     find_chain,
     loaded_pass_s,
 )
+from cosine_node.stages.checks import CHECK_TOKENS
+from cosine_node.stages.coverage import unheld
+from cosine_node.stages.disputes import Disputes
 from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.pass_times import EndedPass, StuckPass
 from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
@@ -104,11 +109,17 @@ class ChainSource:
         needs: ChainNeeds,
         *,
         here: Callable[[], NetworkCoordinate | None] = lambda: None,
+        disputes: Disputes | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._directory = directory
         self._needs = needs
         self.here = here
+        self.disputes = disputes or Disputes()
+        """Who is believed."""
+        self._chance = chance
+        self._spare_tokens = 0
         self.numerics: str | None = None
         self.pool_tokens: int | None = None
         self.found: FoundChain | None = None
@@ -299,6 +310,11 @@ class ChainSource:
         chosen = [records[peer_id] for peer_id in peer_ids]
         room_tokens = min(record.stage.pool_tokens for record in chosen if record.stage is not None)
         wanted_tokens = min(self._needs.pool_tokens, room_tokens) // PAGE_TOKENS * PAGE_TOKENS
+        # So that a second chain, over stages that this one needs too, has room to check it.
+        less_tokens = (room_tokens - min(room_tokens // 4, CHECK_TOKENS)) // PAGE_TOKENS * PAGE_TOKENS
+        if less_tokens >= self._needs.least_pool_tokens:
+            wanted_tokens = min(wanted_tokens, less_tokens)
+        self._spare_tokens = max(0, room_tokens - (self.pool_tokens or wanted_tokens))
         return ChainPlan(
             places=tuple(one.place for one in found.stages),
             target_digest=self._needs.target_digest,
@@ -309,8 +325,55 @@ class ChainSource:
             ways_s=chain_ways_s(peer_ids, head=self._transport.peer_id, rtt_s=self._known_rtt_s)[:-1],
         )
 
-    def _search(self, busy: Collection[str] = ()) -> FoundChain:
-        """The best chain now, of stages with one numerics; busy ones as the last resort. Raises `NoChain`."""
+    @asynccontextmanager
+    async def second(
+        self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
+    ) -> AsyncIterator[tuple[RemoteChain, ChainEngine]]:
+        """A chain beside the one in use, and an engine over it, with a pool of at most so many tokens.
+
+        It goes over as few peers of `unlike` as possible, over none of `without`, and else over any, whoever is
+        fastest: so that newcomers are found right as well. Raises `NoChain`, also where nobody else holds anything,
+        and `ChainLost`.
+        """
+        assert self.numerics is not None, "beside a chain"
+        found = self._search(unlike=unlike, without=without)
+        shared = {one.place.peer_id for one in found.stages} & set(unlike)
+        if len(shared) == len(found.stages) and not without:
+            raise NoChain("Nobody else holds any of these layers.")
+        rooms = [record.stage.pool_tokens for record in self._records if record.stage is not None]
+        room_tokens = min(pool_tokens, *([self._spare_tokens] if shared else rooms)) // PAGE_TOKENS * PAGE_TOKENS
+        if not room_tokens:
+            raise NoChain("Stages that others do not replace have no room for a second chain.")
+        plan = ChainPlan(
+            places=tuple(one.place for one in found.stages),
+            target_digest=self._needs.target_digest,
+            numerics=self.numerics,
+            vocab_tokens=self._needs.vocab_tokens,
+            pool_tokens=room_tokens,
+            first_sequence=0,
+        )
+        try:
+            async with open_chain(self._transport, plan, join_s=4.0) as chain:
+                engine = ChainEngine(
+                    chain,
+                    PagePool(tokens=room_tokens),
+                    vocab_tokens=self._needs.vocab_tokens,
+                    context_tokens=room_tokens,
+                    numerics=self.numerics,
+                )
+                yield chain, engine
+        except ChainLost as error:
+            if error.peer_id is not None and error.retry_after_s is None:
+                self._note_failed(error.peer_id)
+            raise
+
+    def _search(
+        self, busy: Collection[str] = (), *, unlike: Collection[str] = (), without: Collection[str] = ()
+    ) -> FoundChain:
+        """The best chain now, of stages with one numerics; busy ones as the last resort. Raises `NoChain`.
+
+        With `unlike` any that goes over as few of them as possible.
+        """
         floor_s = self._stranger_layer_s()
         now_s = asyncio.get_running_loop().time()
         asked = [
@@ -321,26 +384,44 @@ class ChainSource:
             and (self.pool_tokens is not None or record.stage.pool_tokens >= self._needs.least_pool_tokens)
             and record.numerics == (self.numerics or record.numerics)
         ]
-        avoided = self._failures.avoided(now_s).union(busy)
+        avoided = self._failures.avoided(now_s).union(busy, unlike)
+        aside = self.disputes.set_aside(now_s).union(without)
+        peers = [record.peer_id for record in asked]
+        levels = {} if unlike else self.disputes.standings.levels(peers, now_s=now_s)
 
-        def find(records: Sequence[NodeRecord]) -> FoundChain:
+        def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
+            sights = [self._sight(record, floor_s) for record in records]
             return find_chain(
-                [self._sight(record, floor_s) for record in records],
+                [replace(sight, pass_s=self._chance()) for sight in sights] if unlike else sights,
                 layers=self._needs.layers,
                 head=self._transport.peer_id,
-                rtt_s=self._rtt_s,
+                rtt_s=(lambda one, other: 0.0) if unlike else self._rtt_s,
                 avoided=avoided,
+                standing=levels,
+                apart=apart,
             )
 
         found = []
-        for numerics in {record.numerics for record in asked}:
+        believed = [record for record in asked if record.peer_id not in aside]
+        for numerics in {record.numerics for record in believed}:
             with suppress(NoChain):
-                found.append(find([record for record in asked if record.numerics == numerics]))
+                same = [record for record in believed if record.numerics == numerics]
+                found.append(find(same, apart=self.disputes.apart))
         if found:
             return min(found, key=lambda one: one.seconds)
         # Raises with the layers that nobody holds, in whatever numerics.
-        find(asked)
-        raise NoChain("No stages of one data type hold all layers in order.")
+        find(asked, apart=())
+        raise NoChain(self._why_not(believed))
+
+    def _why_not(self, believed: Sequence[NodeRecord]) -> str:
+        """Why there is no chain though all layers are held."""
+        for dispute in self.disputes.open:
+            return f"{dispute}, and nobody else holds them."
+        held = [record.stage.held for record in believed if record.stage is not None]
+        if gaps := unheld(held, layers=self._needs.layers):
+            names = " and ".join(map(str, gaps))
+            return f"Layers {names} of {self._needs.layers} are held by stages alone that were found wrong."
+        return "No stages of one data type hold all layers in order."
 
     def _rtt_s(self, one: str, other: str) -> float | None:
         """The distance of two peers, with what was measured between them where they were neighbours in a chain."""

@@ -12,7 +12,7 @@ from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.operations import BadActivations
 from cosine_node.stages.remote_chain import rows_of
 from cosine_protocol.errors import CosineError, MalformedMessage
-from cosine_protocol.limits import MAX_FEED_TOKENS
+from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
@@ -285,27 +285,22 @@ class ComputedFeed:
     entered: bytearray | None
     left: bytes | None
 
-    @property
-    def bytes(self) -> int:
-        return len(self.entered or b"") + len(self.left or b"")
-
 
 class ComputedFeeds:
-    """The latest passes of one chain at one stage, for probes: the last one, and those before within a bound."""
+    """The latest passes of one chain at one stage, for probes: the last one, and others within `KEPT_TOKENS`."""
 
-    def __init__(self, *, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
+    def __init__(self) -> None:
+        self._tokens = 0
         self._feeds: dict[int, ComputedFeed] = {}
         self._unprobed_tokens = 0
 
     def add(self, number: int, feed: ComputedFeed) -> None:
         """Keep one more, in place of the oldest."""
         self._feeds[number] = feed
-        self._bytes += feed.bytes
+        self._tokens += feed.tokens
         self._unprobed_tokens += PROBES_A_TOKEN * feed.tokens
-        while self._bytes > self._most_bytes and len(self._feeds) > 1:
-            self._bytes -= self._feeds.pop(next(iter(self._feeds))).bytes
+        while self._tokens > KEPT_TOKENS and len(self._feeds) > 1:
+            self._tokens -= self._feeds.pop(next(iter(self._feeds))).tokens
 
     def take(self, parts: Sequence[FeedPart]) -> list[ComputedFeed | None]:
         """The feed of each part, None where it is not there. Raises `MalformedMessage`, `TooManyProbes`."""

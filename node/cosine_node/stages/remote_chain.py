@@ -257,6 +257,15 @@ class RemoteChain:
         return tuple(place.peer_id for place in self._plan.places)
 
     @property
+    def places(self) -> tuple[StagePlace, ...]:
+        """The stages and what they hold, in order."""
+        return self._plan.places
+
+    @property
+    def numerics(self) -> str:
+        return self._plan.numerics
+
+    @property
     def fed(self) -> int:
         """The number of the feed that will be sent next."""
         return self._sent
@@ -329,17 +338,13 @@ class RemoteChain:
             try:
                 traces = None if each is None else await asyncio.wait_for(asyncio.shield(each), PROBE_S)
             except TimeoutError:
-                self.give_up(self._plan.places[number].peer_id, "it does not say what it has computed")
+                place = self._plan.places[number]
+                self._lose(f"{place}: it does not say what it has computed.", peer_id=place.peer_id)
                 traces = None
             if self._reason is not None:
                 raise ChainLost(self._reason, peer_id=self.failed_peer)
             found.append(traces)
         return found
-
-    def give_up(self, peer_id: str, reason: str) -> None:
-        """Have the chain lost for what one of its stages did; on the event loop."""
-        place = next(place for place in self._plan.places if place.peer_id == peer_id)
-        self._lose(f"{place}: {reason}.", peer_id=peer_id)
 
     def _post(self, messages: Sequence[m.Message]) -> None:
         for message in messages:
@@ -374,9 +379,9 @@ class RemoteChain:
         """When a stage has sent what comes now, by this head's clock; what it says of its own is worth nothing."""
         return self._loop.time() - (channel.rtt_s or 0.0) / 2
 
-    def leave(self, reason: str) -> None:
-        """Lose the chain for what its stages did, of which none is known to be gone; on the event loop."""
-        self._lose(reason)
+    def leave(self, reason: str, *, peer_id: str | None = None) -> None:
+        """Lose the chain for what its stages did, of which one may be at fault; on the event loop."""
+        self._lose(reason, peer_id=peer_id)
 
     async def listen(self, number: int, channel: Channel) -> None:
         """Take what one stage says, until the chain is lost with it."""

@@ -64,8 +64,6 @@ from cosine_protocol.stage_messages import (
 LOG = logging.getLogger(__name__)
 INBOX_BYTES: Final = 8 << 20
 """A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
-KEPT_BYTES: Final = 8 << 20
-"""What a chain's latest passes may take that are kept for probes: as much as may wait."""
 MAX_CHAINS: Final = 64
 """Far above the heads that one stage has time for."""
 MAX_PEER_CHAINS: Final = 4
@@ -127,7 +125,7 @@ class ServedChain:
         self.head = head
         self.hosted = books
         self.inbox = inbox
-        self.computed = ComputedFeeds(most_bytes=KEPT_BYTES)
+        self.computed = ComputedFeeds()
         self.next: Channel | None = None
         self.look_ahead = LookAhead()
         self.is_followed = False

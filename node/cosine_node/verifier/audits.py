@@ -13,6 +13,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from cosine_node.engine.base import Choice, Engine, Row
+from cosine_node.engine.choice_gap import CANDIDATES, gap_of
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, User
 from cosine_node.verifier.admission import VerifierConfig, check_claim
@@ -48,8 +49,6 @@ MAX_WAIT_S: Final = 30.0
 """Half as long as a client waits for an answer (`cosine_p2p.session.auditing`)."""
 TICK_S: Final = 1.0
 """How late one that has waited long enough is told so."""
-CANDIDATES: Final = 8
-"""Beyond so many tokens a gap need not be exact, for it is wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +176,6 @@ class AuditedStream(ServedRequest):
         )
 
 
-def gap_of(choice: Choice, committed: int) -> float:
-    """The score of a choice less that of another token, or less than that where it is no candidate.
-
-    A token that the sampler rules out is as far away as can be.
-    """
-    chances = dict(choice.candidates)
-    if committed in chances:
-        rival = chances[committed]
-    elif len(chances) < CANDIDATES:
-        return MAX_SCORE_GAP
-    else:
-        rival = min(chances.values())
-    best = chances.get(choice.token, 1.0)
-    return min(MAX_SCORE_GAP, max(choice.margin, math.log(best / rival))) if rival > 0 else MAX_SCORE_GAP
-
-
 class AuditService:
     """Serves `/cosine/audit`. Audits are among `requests`, where a place is free; whoever comes takes it back.
 
@@ -210,13 +193,16 @@ class AuditService:
         counts: VerifierCounts,
         wake: Callable[[], None],
         knows: Callable[[str], bool] = lambda author: False,
+        why_not: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`why_not` tells why nobody can be judged now, if so."""
         self._requests = requests
         self._engine = engine
         self._config = config
         self._counts = counts
         self._wake = wake
         self._knows = knows
+        self._why_not = why_not
         self._about_known: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
         self._about_others: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
         self._lines = self._about_known, self._about_others
@@ -254,6 +240,8 @@ class AuditService:
                 raise failure
             if self._is_draining:
                 raise _leaving()
+            if (reason := self._why_not()) is not None:
+                raise cannot_judge(reason)
             if grammars is not None and constraint is not None and grammars.fault(constraint) is None:
                 then = partial(self._ask, channel, message)
                 self._preparations.begin(channel, message.number, grammars, constraint, then)
@@ -354,6 +342,10 @@ class AuditService:
 
 def _no_time(wait_s: float) -> PeerError:
     return PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s)
+
+
+def cannot_judge(reason: str) -> PeerError:
+    return PeerError(ErrorCode.UNSUPPORTED, f"cannot judge: {reason}", RETRY_AFTER_S)
 
 
 def _leaving() -> PeerError:

@@ -118,6 +118,7 @@ class VerifierService:
             counts=self.counts,
             wake=self._loop.wake,
             knows=knows,
+            why_not=lambda: None if chain is None else chain.why_not_judge,
         )
         self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
         self._preparations = Preparations()

@@ -50,7 +50,7 @@ from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
 from cosine_node.stages.operations import ChainLost, NoChain, NotComputed
-from cosine_node.verifier.audits import AuditedStream
+from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.request import (
@@ -355,11 +355,7 @@ class StepLoop:
                 request.compare(result.choices, result.likelihoods)
                 self._take_known(request, row)
                 if request.is_compared:
-                    self._counts.audited_tokens += len(request.output) - request.own_from
-                    log_of(request).info("audited, %d tokens differ", len(request.different))
-                    stages = self._chain.stages if self._chain is not None else ()
-                    request.post(request.answer(self._identity, stages=stages))
-                    self._forget(request, "audited")
+                    self._end_audit(request)
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"
         self._tell_prompt(request, row, result)
@@ -394,6 +390,18 @@ class StepLoop:
         self._report(request, verdict, nodes, done)
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
+
+    def _end_audit(self, request: AuditedStream) -> None:
+        """Tell what an audit has found, unless those that computed it are in doubt meanwhile."""
+        why_not = None if self._chain is None else self._chain.why_not_judge
+        if why_not is not None:
+            self.fail(request, cannot_judge(why_not))
+            return
+        self._counts.audited_tokens += len(request.output) - request.own_from
+        log_of(request).info("audited, %d tokens differ", len(request.different))
+        stages = self._chain.stages if self._chain is not None else ()
+        request.post(request.answer(self._identity, stages=stages))
+        self._forget(request, "audited")
 
     def _tell_prompt(self, request: VerifierRequest, row: Row, result: RowResult) -> None:
         """Post how likely the tokens of a prompt are, as far as they were fed."""

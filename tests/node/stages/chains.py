@@ -79,6 +79,8 @@ async def served(
     *,
     network: MemoryNetwork | None = None,
     offload: Offload | None = None,
+    host_of: Callable[[int, StageModel], StageHost] = lambda number, model: StageHost(model),
+    service_of: Callable[..., StageService] = StageService,
     **options: Any,
 ) -> AsyncIterator[ServedStages]:
     """Each model served by a peer of its own; without `offload` their passes run in one thread."""
@@ -86,11 +88,9 @@ async def served(
     threads = Threads("engine", 1)
     stages = ServedStages(network, models, [], [])
     transports = [network.join(f"stage {number}") for number, _ in enumerate(models)]
-    for transport, model in zip(transports, models, strict=True):
-        host = StageHost(model)
-        service = StageService(
-            host, transport=transport, target_digest=TARGET, offload=offload or threads, **options
-        )
+    for number, (transport, model) in enumerate(zip(transports, models, strict=True)):
+        host = host_of(number, model)
+        service = service_of(host, transport=transport, target_digest=TARGET, offload=offload or threads, **options)
         await service.start()
         stages.hosts.append(host)
         stages.services.append(service)

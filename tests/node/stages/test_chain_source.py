@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.chain_source import OPEN_S, ChainNeeds, ChainSource
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.operations import NoChain
@@ -98,8 +99,8 @@ async def test_a_lost_stage_is_replaced_and_gives_the_same_token(models: list[St
             await swarm.announce(number)
         chain = await swarm.source.open(first_sequence=0)
         assert swarm.chosen() == ["stage 0", "stage 1"]
-        # As much as the stages have.
-        assert swarm.source.pool_tokens == POOL_TOKENS
+        # As much as the stages have, but for a second chain's part.
+        assert swarm.source.pool_tokens == 112 == POOL_TOKENS * 3 // 4 // PAGE_TOKENS * PAGE_TOKENS
         assert swarm.source.found is not None and list(swarm.source.found.spares) == ["stage 1"]
         expected = await first_token(chain, first_sequence=0)
         await swarm.kill(1)

@@ -41,7 +41,7 @@ def state_of(value: Any) -> Any:
     if isinstance(value, PagedEngine) or type(value).__module__.startswith("cosine_node.engine"):
         slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
         names = [*slots, *getattr(value, "__dict__", {})]
-        return {name: state_of(getattr(value, name)) for name in names if name != "_chain"}
+        return {name: state_of(getattr(value, name)) for name in names if name not in ("_chain", "witness")}
     return value.tolist() if hasattr(value, "tolist") else value
 
 

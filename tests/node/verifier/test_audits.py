@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
+from cosine_node.engine.choice_gap import CANDIDATES, gap_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_places import MAX_WAITING
-from cosine_node.verifier.audits import AHEAD_S, CANDIDATES, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S, gap_of
+from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S
 from cosine_node.verifier.replay import feed, stream_of
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService

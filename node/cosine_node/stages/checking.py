@@ -1,0 +1,250 @@
+"""What two chains say of one sequence, compared: which stages contradict each other, and where first. Pure.
+
+Theory of operation
+-------------------
+A stage says of each pass what entered it and what left it, by projections whose seed was drawn afterwards
+(`projections`). A head has the same tokens computed again over a second chain, and compares. The output of a stage
+at a position depends on what entered it there and before, so places are looked at in the order of causes: position
+by position, at each the boundaries between layers from the first to the last. At the *first* place where something
+is wrong all that went in was equal, and the fault is told by what is not:
+
+- The two senders say that different things left them: one of these two lies, whatever happened behind them.
+- They say the same, but of one chain the receiver says that something else came in: one of these neighbours lies,
+  for what one sends the other gets. Nobody else can tell which (`Contradiction.is_link`).
+- Nothing of it, but the last stages choose differently, beyond what rounding explains (`trust.audit_rule`): one of
+  those behind the last boundary that is equal.
+
+Two honest stages round differently, so "equal" has two bounds: up to `clean` a boundary counts as equal, from
+`wrong` on as different. Between the two it proves nothing, and the next one that is different makes suspects of all
+stages since the last clean one: else a liar could let noise that nobody counts grow in the honest stage behind it.
+Where single positions are not wrong, their median may be: what is a little off everywhere is no rounding.
+Stages that say nothing, since they are older, widen the suspects in the same way.
+
+What follows from a contradiction is told in `disputes`, who is asked for what in `checks`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_node.engine.base import Choice
+from cosine_node.engine.choice_gap import gap_of
+from cosine_node.stages.projections import Projections
+from cosine_p2p.trust.audit_rule import WIDE, is_near_tie, most_by_chance, rounding_of
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
+
+Gaps = npt.NDArray[np.float64]
+"""By position how far two vectors are apart, as a share of their length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRounding:
+    """How far apart two honest stages' vectors are: up to `clean` as good as equal, from `wrong` on never.
+
+    The medians of a sequence have bounds of their own: what is a little off everywhere is no rounding.
+    """
+
+    clean: float
+    wrong: float
+    clean_median: float
+    wrong_median: float
+
+
+TRACE_ROUNDING: Final[Mapping[str, TraceRounding]] = MappingProxyType(
+    {
+        "float32": TraceRounding(clean=1.2e-5, wrong=1e-3, clean_median=3e-6, wrong_median=1e-4),
+        "bfloat16": TraceRounding(clean=0.17, wrong=0.6, clean_median=0.04, wrong_median=0.15),
+        "float16": TraceRounding(clean=0.035, wrong=0.3, clean_median=0.0055, wrong_median=0.03),
+    }
+)
+"""Where texts were written token by token, four at once, with one thread, and read in pieces of 64 with two, the
+widest gaps were, of the embedded target and of SmolLM2-135M with its 29 boundaries, 1.0e-6 and 4.6e-6 in float32,
+0.016 and 0.069 in bfloat16, 0.0018 and 0.013 in float16; the widest medians 4.6e-7 and 1.1e-6, 0.006 and 0.016,
+0.0008 and 0.0021 (`python -m tests.node.stages.measure_traces`). Clean is up to two and a half times the widest of
+them. Wrong is from 200, 8 and 20 times on; of medians from 90, 9 and 14."""
+MEDIAN_POSITIONS: Final = 16
+"""Fewer have no median worth the name."""
+LINK: Final = 1e-5
+"""Between what one stage says it sent and the next one that it got: equal bytes, and projections in float 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTrace:
+    """What a stage says of the positions of a sequence, [positions, projections]; None where it says nothing."""
+
+    peer_id: str
+    layers: LayerRange
+    entered: Projections | None
+    left: Projections | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTrace:
+    """What the stages of a chain say of a sequence, and the last one's choice after each position, where known."""
+
+    stages: tuple[StageTrace, ...]
+    choices: tuple[Choice | None, ...]
+
+    @property
+    def peer_ids(self) -> tuple[str, ...]:
+        return tuple(stage.peer_id for stage in self.stages)
+
+    @property
+    def positions(self) -> int:
+        return len(self.choices)
+
+    def over(self, boundary: int) -> Projections | None:
+        """What goes over a boundary between layers, by the word of the sender, or else of the receiver."""
+        sender, receiver = self._at(boundary)
+        return receiver.entered if sender.left is None else sender.left
+
+    def link_gaps(self, boundary: int) -> Gaps | None:
+        """How far sender and receiver disagree there; None unless both say something."""
+        sender, receiver = self._at(boundary)
+        return None if sender.left is None or receiver.entered is None else apart(sender.left, receiver.entered)
+
+    def link(self, boundary: int) -> tuple[str, str]:
+        """The neighbours at a boundary."""
+        sender, receiver = self._at(boundary)
+        return sender.peer_id, receiver.peer_id
+
+    def between(self, first: int, end: int) -> tuple[str, ...]:
+        """The stages that may be at fault for what is wrong at boundary `end` and was right at `first`."""
+        suspects = [stage.peer_id for stage in self.stages if first <= stage.layers.first < end]
+        if first and self._at(first)[1].entered is None:
+            suspects.insert(0, self._at(first)[0].peer_id)
+        if end < self.stages[-1].layers.end and self._at(end)[0].left is None:
+            suspects.append(self._at(end)[1].peer_id)
+        return tuple(suspects)
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The boundaries between its stages, of which at least one of them says something."""
+        return tuple(each.layers.end for each in self.stages[:-1] if self.over(each.layers.end) is not None)
+
+    def _at(self, boundary: int) -> tuple[StageTrace, StageTrace]:
+        number = next(number for number, each in enumerate(self.stages) if each.layers.end == boundary)
+        return self.stages[number], self.stages[number + 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Two sides of which one has lied, and the layers that they disagree about.
+
+    They are stages of the first chain and of the second, or, of a link, the sender and the receiver in one chain.
+    `place` orders contradictions by their causes.
+    """
+
+    ones: tuple[str, ...]
+    others: tuple[str, ...]
+    layers: LayerRange
+    place: tuple[int, int]
+    is_link: bool = False
+
+    @property
+    def members(self) -> frozenset[str]:
+        return frozenset(self.ones) | frozenset(self.others)
+
+
+def apart(one: Projections, other: Projections) -> Gaps:
+    """How far vectors at each position are apart as a share of their length; infinite where one is no vector."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = np.mean((one - other) ** 2, axis=1)
+        length = np.mean((one**2 + other**2) / 2, axis=1)
+        found = np.sqrt(difference / np.where(length > 0, length, 1.0))
+    return np.where(np.isfinite(found), found, math.inf)
+
+
+def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, numerics: str) -> Contradiction | None:
+    """The first place where two chains contradict each other or themselves; None where all may be honest."""
+    rounding = TRACE_ROUNDING[numerics]
+    positions, layers = min(one.positions, other.positions), one.stages[-1].layers.layers
+    common = sorted({*one.boundaries} & {*other.boundaries})
+    gaps = {boundary: _gaps(one, other, boundary, positions) for boundary in common}
+    found: list[Contradiction] = []
+
+    def crossing(end: int, position: int) -> Contradiction:
+        upto = {each: of_each[: position + 1] for each, of_each in gaps.items() if each < end}
+        first = max((each for each, of_each in upto.items() if _is_clean(of_each, rounding)), default=0)
+        return Contradiction(
+            ones=one.between(first, end),
+            others=other.between(first, end),
+            layers=LayerRange(first=first, end=end, layers=layers),
+            place=(position, end),
+        )
+
+    for boundary, of_boundary in gaps.items():
+        if (position := _first(of_boundary, rounding.wrong)) is not None:
+            found.append(crossing(boundary, position))
+        elif _median(of_boundary) > rounding.wrong_median:
+            found.append(crossing(boundary, positions))
+    for chain in (one, other):
+        for boundary in chain.boundaries:
+            link_gaps = chain.link_gaps(boundary)
+            if link_gaps is not None and (position := _first(link_gaps[:positions], LINK)) is not None:
+                sender, receiver = chain.link(boundary)
+                about = LayerRange(first=boundary - 1, end=boundary + 1, layers=layers)
+                place = (position, boundary)
+                found.append(
+                    Contradiction(ones=(sender,), others=(receiver,), layers=about, place=place, is_link=True)
+                )
+    if found:
+        # Where senders differ that counts, and not the link behind them.
+        return min(found, key=lambda each: (each.place, each.is_link))
+    if choices_differ(one.choices, other.choices, sampling=sampling, numerics=numerics):
+        return crossing(layers, positions)
+    return None
+
+
+def choices_differ(
+    ones: Sequence[Choice | None], others: Sequence[Choice | None], *, sampling: Sampling, numerics: str
+) -> bool:
+    """True if two last stages chose differently more often than rounding explains, as in an audit.
+
+    `others` have candidates.
+    """
+    rounding = rounding_of(numerics)
+    wide = near = compared = 0
+    for one, other in zip(ones, others, strict=False):
+        if one is None or other is None:
+            continue
+        compared += 1
+        if one.token != other.token:
+            gap = gap_of(other, one.token)
+            near += 1
+            wide += not is_near_tie(gap, sampling=sampling, near_tie=WIDE * rounding.near_tie)
+    has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
+    filtered = rounding.filter_flip_rate * compared if has_filter else 0.0
+    return wide > most_by_chance(filtered) or near > most_by_chance(filtered + rounding.flip_rate * compared)
+
+
+def agrees(trace: ChainTrace, third: ChainTrace, upto: Contradiction, *, sampling: Sampling, numerics: str) -> bool:
+    """True if a third chain does not contradict one at the place where another one does, nor before."""
+    found = contradiction(trace, third, sampling=sampling, numerics=numerics)
+    return found is None or found.place > upto.place
+
+
+def _gaps(one: ChainTrace, other: ChainTrace, boundary: int, positions: int) -> Gaps:
+    ours, theirs = one.over(boundary), other.over(boundary)
+    assert ours is not None and theirs is not None, "a boundary of both"
+    return apart(ours[:positions], theirs[:positions])
+
+
+def _first(gaps: Gaps, bound: float) -> int | None:
+    wrong = np.flatnonzero(gaps > bound)
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _is_clean(gaps: Gaps, rounding: TraceRounding) -> bool:
+    """True if the same went over a boundary, as far as rounding lets anybody say."""
+    return not len(gaps) or (gaps.max() <= rounding.clean and _median(gaps) <= rounding.clean_median)
+
+
+def _median(gaps: Gaps) -> float:
+    return float(np.median(gaps)) if len(gaps) >= MEDIAN_POSITIONS else 0.0

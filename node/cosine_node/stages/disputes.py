@@ -1,0 +1,114 @@
+"""Which stages a head believes: those found right, those found wrong, and those that contradict each other. Pure.
+
+A key costs nothing, so belief is earned as verifiers earn it (`cosine_p2p.trust.standing`): by checks in which
+another holder of the same layers computed the same. Of a contradiction follows the first that applies:
+
+- A third holder agrees with one side: the other one lied.
+- One side has clearly more checks: it is believed.
+- Neighbours that contradict each other over what went from one to the other are not put side by side again. Who is
+  in such a dispute with two others lies: one liar is likelier than two.
+- Else all of them are set aside, until one of them is found wrong elsewhere.
+
+Of a side of several stages nobody knows which one lied: they are set aside together, and the other side is free.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cosine_node.stages.checking import Contradiction
+from cosine_p2p.trust.standing import Standings
+from cosine_protocol.stage_messages import LayerRange
+
+CHECK_SHARE: Final = 0.05
+"""The least share of requests that are checked: as many as clients have audited."""
+CLEARLY: Final = 4
+"""Times as many checks, and at least so many: two levels of standing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Stages of which at least one lies, and nobody can tell which."""
+
+    members: frozenset[str]
+    layers: LayerRange
+    is_link: bool = False
+
+    def __str__(self) -> str:
+        names = sorted(self.members)
+        joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"Stages {joined} disagree about layers {self.layers} of {self.layers.layers}"
+
+
+class Disputes:
+    """What a head has found of stages. Times never go back."""
+
+    def __init__(self) -> None:
+        self.standings = Standings()
+        self._open: list[Dispute] = []
+
+    @property
+    def open(self) -> tuple[Dispute, ...]:
+        """Disputes that nothing has decided."""
+        return tuple(self._open)
+
+    def set_aside(self, now_s: float) -> frozenset[str]:
+        """The stages that no chain goes over."""
+        doubted = (dispute.members for dispute in self._open if not dispute.is_link)
+        return self.standings.rejected(now_s).union(*doubted)
+
+    @property
+    def apart(self) -> frozenset[frozenset[str]]:
+        """Pairs that are no neighbours."""
+        return frozenset(dispute.members for dispute in self._open if dispute.is_link)
+
+    def are_free(self, peer_ids: Collection[str], *, now_s: float) -> bool:
+        """True if a chain may go over these stages, in this order."""
+        pairs = zip(peer_ids, list(peer_ids)[1:], strict=False)
+        return self.set_aside(now_s).isdisjoint(peer_ids) and not any({*pair} in self.apart for pair in pairs)
+
+    def are_checked(self, peer_ids: Iterable[str], *, now_s: float) -> bool:
+        """True if each of these was found right at least once."""
+        return all(self.standings.checks(peer_id, now_s=now_s) for peer_id in peer_ids)
+
+    def check_chance(self, peer_ids: Iterable[str], *, now_s: float) -> float:
+        """The chance that a request is checked which these have computed: the least checked of them decides."""
+        chances = [self.standings.audit_chance(each, CHECK_SHARE, now_s=now_s) for each in peer_ids]
+        return max(chances, default=0.0)
+
+    def note_right(self, peer_id: str, *, now_s: float) -> None:
+        """Another holder of its layers has computed the same."""
+        self.standings.note_right(peer_id, now_s=now_s)
+
+    def note_wrong(self, side: Collection[str], layers: LayerRange, *, now_s: float) -> None:
+        """One of a side lied: the only one is never asked again, several are set aside."""
+        if len(side) == 1:
+            (peer_id,) = side
+            self.standings.reject(peer_id, now_s=now_s)
+            self._open = [dispute for dispute in self._open if peer_id not in dispute.members]
+        else:
+            self._note(Dispute(frozenset(side), layers))
+
+    def judge(self, found: Contradiction, *, now_s: float) -> tuple[str, ...]:
+        """Decide about a contradiction that no third stage has; the side that is not believed, if one is."""
+        for side, other in ((found.ones, found.others), (found.others, found.ones)):
+            least = min(self.standings.checks(each, now_s=now_s) for each in side)
+            most = max(self.standings.checks(each, now_s=now_s) for each in other)
+            if least >= CLEARLY * max(1, most):
+                self.note_wrong(other, found.layers, now_s=now_s)
+                return other
+        if found.is_link:
+            for peer_id in found.members:
+                if any(dispute.is_link and dispute.members & found.members == {peer_id} for dispute in self._open):
+                    self.note_wrong((peer_id,), found.layers, now_s=now_s)
+                    return (peer_id,)
+        self._note(Dispute(found.members, found.layers, found.is_link))
+        return ()
+
+    def _note(self, dispute: Dispute) -> None:
+        if dispute not in self._open:
+            self._open.append(dispute)
+
+    def state(self, now_s: float) -> list[list[Any]]:
+        """Checks and rejections as values of JSON."""
+        return self.standings.state(now_s)

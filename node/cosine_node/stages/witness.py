@@ -1,0 +1,148 @@
+"""Which pass computed each token of a head's sequences, and what the stages say of these passes. Pure.
+
+Keys and values that a sequence looks at may come from passes of others that began alike, so a record goes by the
+slots of the pool: whatever is in one was put there by the pass that was fed into it last. What a stage got wrong in
+one pass is wrong for all who look at its slots later, in every layer behind; so a sequence is compared whole, from
+its first token on, or as far as everything is known.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.tree import SequenceTree
+from cosine_node.stages.checking import ChainTrace, StageTrace
+from cosine_node.stages.operations import NotComputed
+from cosine_node.stages.projections import Projections, read_projections
+from cosine_node.stages.remote_chain import StagePlace
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import PartTrace
+
+Told = tuple[Projections | None, Projections | None]
+"""What entered a stage in a pass and what left it, of each token; None where it says nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class WitnessedPass:
+    """A feed, what the last stage chose after each of its tokens, and what each stage said of it once it was asked.
+
+    `told` has nothing of a stage that knows no probes, and `seed` is None before anybody was asked.
+    """
+
+    number: int
+    rows: tuple[Row, ...]
+    tokens: int
+    end: int = 0
+    """The tokens fed so far, its own included."""
+    choices: list[Choice | None] = field(default_factory=list)
+    seed: bytes | None = None
+    told: tuple[Told | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedToken:
+    """A token of a sequence, and the place in a pass that computed it."""
+
+    token: int
+    fed: WitnessedPass
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedSequence:
+    """A sequence that has ended: its tokens, as far as it is known who computed them."""
+
+    tokens: tuple[WitnessedToken, ...]
+    sampling: Sampling
+    prompt_tokens: int
+
+
+class Witness:
+    """Notes the passes of one chain. `on_answer` is called once one was answered, `on_end` with ended sequences."""
+
+    def __init__(
+        self,
+        *,
+        first_feed: int = 0,
+        on_answer: Callable[[WitnessedPass], object] = lambda fed: None,
+        on_end: Callable[[WitnessedSequence], object] = lambda sequence: None,
+    ) -> None:
+        self._next = first_feed
+        self.fed_tokens = 0
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._slots: dict[int, tuple[WitnessedPass, int]] = {}
+        self._unanswered: list[WitnessedPass] = []
+
+    def note_fed(self, rows: Sequence[Row], trees: Sequence[SequenceTree]) -> None:
+        """A pass begins."""
+        slots = [tree.nodes[name].slot for tree, row in zip(trees, rows, strict=True) for name in row.nodes]
+        self.fed_tokens += len(slots)
+        fed = WitnessedPass(self._next, tuple(rows), len(slots), self.fed_tokens)
+        self._next += 1
+        self._unanswered.append(fed)
+        for index, slot in enumerate(slots):
+            self._slots[slot] = fed, index
+
+    def note_answered(self, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
+        """The oldest pass over these rows was answered."""
+        fed = next((each for each in self._unanswered if each.rows == tuple(rows)), None)
+        if fed is None:
+            return
+        self._unanswered.remove(fed)
+        for row, result in zip(rows, results, strict=True):
+            fed.choices += [None] * (len(row.tokens) - len(result.choices))
+            fed.choices += result.choices
+        fed.rows = ()
+        if not all(isinstance(result.error, NotComputed) for result in results):
+            self._on_answer(fed)
+
+    def note_ended(self, tree: SequenceTree) -> None:
+        """A sequence is about to be released."""
+        found: list[WitnessedToken] = []
+        for token, slot in zip(tree.tokens, tree.slots, strict=True):
+            fed, index = self._slots.get(slot, (None, 0))
+            if fed is None or not fed.choices:
+                break
+            found.append(WitnessedToken(token, fed, index))
+        if found:
+            self._on_end(WitnessedSequence(tuple(found), tree.sampling, tree.prompt_tokens))
+
+
+def told_of(trace: PartTrace, *, tokens: int) -> Told:
+    """What a stage says of a part with so many tokens."""
+    return read_projections(trace.entered, tokens=tokens), read_projections(trace.left, tokens=tokens)
+
+
+def trace_of(tokens: Sequence[WitnessedToken], places: Sequence[StagePlace]) -> ChainTrace:
+    """What the stages of a chain say of a sequence, as far as each that says anything says it of every token."""
+    known = list(takewhile(lambda each: each.fed.told, tokens))
+    stages = []
+    most = len(known)
+    for number, place in enumerate(places):
+        sides: list[list[Projections] | None] = []
+        for side, is_end in enumerate((place.layers.is_first, place.layers.is_last)):
+            if is_end or not known or known[0].fed.told[number] is None:
+                sides.append(None)
+                continue
+            found: list[Projections] = []
+            for each in known[:most]:
+                told = each.fed.told[number]
+                if told is None or (of_side := told[side]) is None:
+                    break
+                found.append(of_side[each.index])
+            most = len(found)
+            sides.append(found)
+        stages.append((place, sides))
+    return ChainTrace(
+        tuple(
+            StageTrace(
+                place.peer_id, place.layers, *(None if side is None else np.array(side[:most]) for side in sides)
+            )
+            for place, sides in stages
+        ),
+        tuple(each.fed.choices[each.index] for each in known[:most]),
+    )
