@@ -2,6 +2,13 @@
 
 from typing import Final
 
-from tests.fuzz import asking, files, serving, staging, wire
+from tests.fuzz import asking, files, serving, staging, weights, wire
 
-TARGETS: Final = {**wire.TARGETS, **serving.TARGETS, **staging.TARGETS, **asking.TARGETS, **files.TARGETS}
+TARGETS: Final = {
+    **wire.TARGETS,
+    **serving.TARGETS,
+    **staging.TARGETS,
+    **asking.TARGETS,
+    **files.TARGETS,
+    **weights.TARGETS,
+}

@@ -26,7 +26,7 @@ RANGE_PIECES: Final = 32
 READERS: Final = 4
 MAX_INDEX_BYTES: Final = 64 << 20
 """A choice above the 10 MB of 90,000 tensors."""
-_REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _FILE: Final = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 
 

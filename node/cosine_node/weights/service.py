@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,8 @@ from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtoco
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 
+ReadFile = Callable[[Path, int, int], Awaitable[bytes]]
+"""Gives the bytes of a file from one on, so many. Raises `OSError`."""
 MAX_STREAMS: Final = 8
 """Bounds what waits to be sent, with `MAX_SENT_AHEAD_BYTES` for each: 10 MiB."""
 MAX_OF_PEER: Final = 2
@@ -38,10 +40,13 @@ class WeightsService:
         self,
         held: HeldWeights,
         *,
+        read: ReadFile | None = None,
         budget: CallBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`read` gives bytes of a file, by default from a thread."""
         self._held = held
+        self._read = read or _read_in_thread
         self._digest = held.content_digest
         self._rows = held.manifest.tensors
         bits = "".join("1" if row.name in held.tensors else "0" for row in self._rows)
@@ -108,10 +113,14 @@ class WeightsService:
                 tensor = placed.tensor
                 if kind is WeightKind.TENSOR:
                     size_bytes = max(0, min(limits.MAX_CHUNK_BYTES, tensor.size_bytes - offset))
-                    data = await asyncio.to_thread(_read, placed.file, tensor.start + offset, size_bytes)
+                    data = await self._read(placed.file, tensor.start + offset, size_bytes)
                     return tensor.size_bytes, data
                 whole = b"".join(tensor.digests)
         return len(whole), whole[offset : offset + limits.MAX_CHUNK_BYTES]
+
+
+async def _read_in_thread(file: Path, start: int, size_bytes: int) -> bytes:
+    return await asyncio.to_thread(_read, file, start, size_bytes)
 
 
 def _read(file: Path, start: int, size_bytes: int) -> bytes:

@@ -1,0 +1,199 @@
+"""Weights of the Hugging Face hub, by ranges of its files: here of a server on loopback."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node.weights.fetching import SourcePlace, WeightsFetch
+from cosine_node.weights.hub_source import HubSource
+from cosine_node.weights.partial_folder import INDEX, PartialFolder
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from tests.node.weights.models import Nodes, held, new_folder, rows_of, write_model
+from tests.node.weights.test_fetching import Counting, some
+
+pytestmark = pytest.mark.network
+REPOSITORY = "someone/model"
+
+
+@dataclass
+class Hub:
+    """A server of files with ranges; `asked` are the lengths of the ranges, `tokens` what it was shown."""
+
+    folder: Path
+    endpoint: str = ""
+    asked: list[int] = field(default_factory=list)
+    tokens: set[str | None] = field(default_factory=set)
+    sends_ranges: bool = True
+
+    def source(self, **more: Any) -> HubSource:
+        return HubSource(REPOSITORY, endpoint=self.endpoint, **more)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    served = Hub(write_model(tmp_path / "whole"))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.tokens.add(self.headers.get("Authorization"))
+            place, _, name = self.path.partition("/resolve/main/")
+            file = served.folder / name
+            if place == f"/{REPOSITORY}" and name:
+                # As the hub does: to another address, which must not see the token.
+                self.send_response(302)
+                self.send_header("Location", f"{served.endpoint.replace('127.0.0.1', 'localhost')}/cdn/{name}")
+                self.end_headers()
+                return
+            file = served.folder / self.path.removeprefix("/cdn/")
+            if not file.is_file():
+                self.send_error(404)
+                return
+            data, status = file.read_bytes(), 200
+            if (asked := self.headers.get("Range")) and served.sends_ranges:
+                first, last = map(int, asked.removeprefix("bytes=").split("-"))
+                data, status = data[first : last + 1], 206
+                served.asked.append(len(data))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def index(hub: Hub) -> None:
+    """Write the list of files that a repository in several has."""
+    names = {name: placed.file.name for name, placed in held(hub.folder).tensors.items()}
+    (hub.folder / INDEX).write_text(json.dumps({"weight_map": names}))
+
+
+async def fetch(source: HubSource, folder: PartialFolder, wanted: set[int], nodes: Nodes | None = None) -> None:
+    @asynccontextmanager
+    async def opened() -> Any:
+        yield source
+
+    async def find() -> list[SourcePlace]:
+        others = [] if nodes is None else await nodes.find()
+        return [SourcePlace(source.name, opened), *others]
+
+    await WeightsFetch(folder, wanted, what="the model", tell=lambda progress: None).run(find)
+
+
+def test_the_wanted_tensors_come_by_ranges_and_prove_themselves_as_a_whole(hub: Hub, tmp_path: Path) -> None:
+    index(hub)
+    known = held(hub.folder)
+    folder, rows = new_folder(known, tmp_path / "cache"), rows_of(known, "layers.1.")
+    asyncio.run(fetch(hub.source(token="secret"), folder, rows))
+    assert set(held(folder.path).tensors) == {known.manifest.tensors[row].name for row in rows}
+    read = sum(hub.asked)
+    share = sum(known.manifest.tensors[row].size_bytes for row in rows)
+    assert share < read < 1.1 * share
+    assert hub.tokens == {"Bearer secret", None}
+
+
+def test_the_hub_and_peers_are_read_from_at_once(hub: Hub, tmp_path: Path) -> None:
+    index(hub)
+    known = held(hub.folder)
+    folder, service = new_folder(known, tmp_path / "cache"), Counting(some(known, "layers.2."))
+
+    async def play() -> None:
+        nodes = Nodes(known)
+        await nodes.add("peer", service.handle)
+        await fetch(hub.source(), folder, rows_of(known, "model"), nodes)
+
+    asyncio.run(play())
+    assert held(folder.path).is_whole
+
+
+def test_a_repository_with_other_weights_is_asked_no_more(
+    hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index(hub)
+    known = held(hub.folder)
+    for file in hub.folder.glob("*.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[-9] ^= 1
+        file.write_bytes(data)
+    original = write_model(tmp_path / "original")
+    folder = new_folder(known, tmp_path / "cache")
+
+    async def play() -> None:
+        nodes = Nodes(held(original), one_way_s=0.001)
+        await nodes.add("peer")
+        await fetch(hub.source(), folder, rows_of(known, "model"), nodes)
+
+    asyncio.run(play())
+    assert held(folder.path).is_whole
+    assert "sent other bytes of" in caplog.text
+
+
+def test_of_tensors_of_another_shape_none_is_there(hub: Hub) -> None:
+    index(hub)
+    known = held(hub.folder)
+    tensors = tuple(replace(tensor, shape=(1, *tensor.shape)) for tensor in known.manifest.tensors)
+    source = hub.source()
+    asyncio.run(source.look(replace(known.manifest, tensors=tensors)))
+    assert not any(source.holds(row) for row in range(len(tensors)))
+
+
+def test_a_repository_in_one_file_has_no_list(hub: Hub) -> None:
+    known = held(hub.folder)
+    first = sorted(hub.folder.glob("*.safetensors"))[0]
+    first.rename(hub.folder / "model.safetensors")
+    source = hub.source()
+    asyncio.run(source.look(known.manifest))
+    assert 0 < sum(source.holds(row) for row in range(len(known.manifest.tensors))) < len(known.manifest.tensors)
+
+
+@pytest.mark.parametrize(
+    "listed", ["[]", "{}", '{"weight_map": {"a": "../secret"}}', '{"weight_map": 3}', "[" * 100_000]
+)
+def test_a_broken_list_is_an_error_of_the_hub(hub: Hub, listed: str) -> None:
+    (hub.folder / INDEX).write_text(listed)
+    with pytest.raises(RemoteProtocolError):
+        asyncio.run(hub.source().look(held(hub.folder).manifest))
+
+
+def test_a_server_without_ranges_is_not_read_from(hub: Hub) -> None:
+    index(hub)
+    hub.sends_ranges = False
+    with pytest.raises(RemoteProtocolError, match="sends no ranges"):
+        asyncio.run(hub.source().look(held(hub.folder).manifest))
+
+
+def test_a_hub_that_does_not_answer_is_lost(hub: Hub) -> None:
+    source = HubSource(REPOSITORY, endpoint="http://127.0.0.1:9")
+    with pytest.raises(PeerLost):
+        asyncio.run(source.look(held(hub.folder).manifest))
+
+
+@pytest.mark.parametrize("name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x"])
+def test_other_names_are_none_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert HubSource.of(name) is None
+
+
+def test_a_name_of_the_hub_is_its_repository_unless_it_is_not_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    found = HubSource.of(REPOSITORY)
+    assert found is not None and found.name.endswith(REPOSITORY)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert HubSource.of(REPOSITORY) is None

@@ -1,0 +1,57 @@
+"""Who is given which pieces."""
+
+from cosine_node.weights.pieces import PieceBoard, Run
+
+
+def everything(_: int) -> bool:
+    return True
+
+
+def test_pieces_are_given_out_in_order_and_each_once() -> None:
+    board = PieceBoard([(1, 0), (0, 1), (0, 0)])
+    runs = [board.take(name, holds=everything) for name in "abc"]
+    assert runs == [Run(0, 0, 1), Run(0, 1, 1), Run(1, 0, 1)]
+
+
+def test_a_run_is_of_one_tensor_and_without_gaps() -> None:
+    board = PieceBoard([(0, 0), (0, 1), (0, 3), (1, 0)])
+    runs = [board.take("a", holds=everything, most=9) for _ in range(3)]
+    assert runs == [Run(0, 0, 2), Run(0, 3, 1), Run(1, 0, 1)]
+
+
+def test_a_source_is_given_what_it_holds() -> None:
+    board = PieceBoard([(0, 0), (1, 0)])
+    assert board.take("a", holds=lambda row: row == 1) == Run(1, 0, 1)
+    assert board.take("a", holds=lambda row: row == 1) is None
+
+
+def test_what_is_given_back_comes_first() -> None:
+    board = PieceBoard([(0, 0), (0, 1), (0, 2)])
+    run = board.take("a", holds=everything, most=2)
+    assert run is not None
+    board.note_done(0, 0)
+    board.give_back(run, "a")
+    assert board.take("b", holds=everything) == Run(0, 1, 1)
+
+
+def test_at_the_end_another_source_fetches_what_a_slow_one_has_not_brought() -> None:
+    board = PieceBoard([(0, 0)])
+    assert board.take("slow", holds=everything) == Run(0, 0, 1)
+    assert board.take("slow", holds=everything) is None
+    assert board.take("fast", holds=everything) == Run(0, 0, 1)
+    assert board.take("third", holds=everything) is None
+    board.give_back(Run(0, 0, 1), "fast")
+    # The slow one still fetches it.
+    assert board.take("fast", holds=everything) == Run(0, 0, 1)
+    assert [board.note_done(0, 0), board.note_done(0, 0)] == [True, False]
+    assert board.is_done
+    board.give_back(Run(0, 0, 1), "slow")
+    assert board.is_done and board.take("slow", holds=everything) is None
+
+
+def test_rows_lack_until_their_last_piece_is_there() -> None:
+    board = PieceBoard([(0, 0), (3, 0)])
+    board.take("a", holds=everything)
+    assert board.lacking_rows == {0, 3}
+    board.note_done(0, 0)
+    assert board.lacking_rows == {3}

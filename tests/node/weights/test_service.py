@@ -1,0 +1,177 @@
+"""What a node serves of its weights, and how much to whom."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_node.weights.service import MAX_OF_PEER, MAX_STREAMS, WeightsService
+from cosine_p2p.text.held_weights import HeldWeights
+from cosine_p2p.transport.channel import Channel
+from cosine_p2p.trust.call_budget import CallBudget
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
+from tests.node.weights.models import held, tensors, write_model
+
+NAME = "model.layers.0.up.weight"
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
+    return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
+
+
+def ask(service: WeightsService, *questions: m.Message, peers: int = 1) -> list[m.Message]:
+    """The answers that the last of several peers gets, which all ask from streams that stay open."""
+
+    async def run() -> list[m.Message]:
+        network = MemoryNetwork()
+        server = network.join("server")
+        await server.serve(WEIGHTS, service.handle)
+        others = [network.join(f"client {number}") for number in range(peers)]
+        opened = [Channel(await client.dial("server", WEIGHTS), WEIGHTS) for client in others]
+        answers: list[m.Message] = []
+        try:
+            for channel in opened:
+                await channel.__aenter__()
+                channel.post(questions[0])
+                answers = [await channel.receive()]
+            for question in questions[1:]:
+                opened[-1].post(question)
+                answers.append(await opened[-1].receive())
+        finally:
+            for channel in opened:
+                await channel.__aexit__(None, None, None)
+        return answers
+
+    return asyncio.run(run())
+
+
+def question(known: HeldWeights, kind: WeightKind, index: int = 0, offset: int = 0) -> AskWeights:
+    return AskWeights(7, known.content_digest, kind, index, offset)
+
+
+def row_of(known: HeldWeights, name: str) -> int:
+    return next(row for row, tensor in enumerate(known.manifest.tensors) if tensor.name == name)
+
+
+def test_manifest_parts_digests_and_tensors_are_served(known: HeldWeights) -> None:
+    row, size = row_of(known, NAME), len(tensors()[NAME][2])
+    answers = ask(
+        WeightsService(known),
+        question(known, WeightKind.MANIFEST),
+        question(known, WeightKind.PART, 1),
+        question(known, WeightKind.DIGESTS, row),
+        question(known, WeightKind.TENSOR, row, limits.MAX_CHUNK_BYTES),
+        question(known, WeightKind.TENSOR, row, size - 3),
+        question(known, WeightKind.TENSOR, row, size + 3),
+    )
+    tensor = known.tensors[NAME].tensor
+    assert answers == [
+        WeightBytes(7, len(known.encoded), known.encoded),
+        WeightBytes(7, 2, b"{}"),
+        WeightBytes(7, 96, b"".join(tensor.digests)),
+        WeightBytes(7, size, tensors()[NAME][2][limits.MAX_CHUNK_BYTES :][: limits.MAX_CHUNK_BYTES]),
+        WeightBytes(7, size, tensors()[NAME][2][-3:]),
+        WeightBytes(7, size, b""),
+    ]
+
+
+def test_a_bit_tells_of_each_tensor_whether_it_is_there(known: HeldWeights) -> None:
+    rows = {1, 4}
+    names = {known.manifest.tensors[row].name for row in rows}
+    some = replace(known, tensors={name: one for name, one in known.tensors.items() if name in names})
+    (answer,) = ask(WeightsService(some), question(known, WeightKind.HELD))
+    assert answer == WeightBytes(7, 1, bytes([0b01001000]))
+    (none,) = ask(WeightsService(replace(known, tensors={})), question(known, WeightKind.HELD))
+    assert none == WeightBytes(7, 1, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "code"),
+    [
+        (WeightKind.PART, 2, ErrorCode.NOT_HELD),
+        (WeightKind.TENSOR, 0, ErrorCode.NOT_HELD),
+        (WeightKind.DIGESTS, 0, ErrorCode.NOT_HELD),
+        (WeightKind.TENSOR, limits.MAX_TENSORS, ErrorCode.NOT_HELD),
+    ],
+)
+def test_what_is_not_there_is_refused(known: HeldWeights, kind: WeightKind, index: int, code: ErrorCode) -> None:
+    (answer,) = ask(WeightsService(replace(known, tensors={})), question(known, kind, index))
+    assert isinstance(answer, m.Error) and (answer.number, answer.code) == (7, code)
+
+
+def test_only_the_model_that_is_served_is_told_of(known: HeldWeights) -> None:
+    (answer,) = ask(WeightsService(known), replace(question(known, WeightKind.MANIFEST), content_digest=bytes(32)))
+    assert isinstance(answer, m.Error) and answer.code == ErrorCode.WRONG_TARGET
+
+
+def test_a_file_that_is_gone_is_no_end_of_the_stream(tmp_path: Path) -> None:
+    known = held(write_model(tmp_path / "whole"))
+    for file in (tmp_path / "whole").glob("*.safetensors"):
+        file.unlink()
+    gone, manifest = ask(
+        WeightsService(known), question(known, WeightKind.TENSOR), question(known, WeightKind.MANIFEST)
+    )
+    assert isinstance(gone, m.Error) and gone.code == ErrorCode.INTERNAL
+    assert isinstance(manifest, WeightBytes)
+
+
+@pytest.mark.parametrize(("peers", "is_served"), [(MAX_STREAMS, True), (MAX_STREAMS + 1, False)])
+def test_so_many_peers_read_at_once_and_the_next_is_told_to_come_again(
+    known: HeldWeights, peers: int, is_served: bool
+) -> None:
+    (answer,) = ask(WeightsService(known), question(known, WeightKind.MANIFEST), peers=peers)
+    if is_served:
+        assert isinstance(answer, WeightBytes)
+    else:
+        assert isinstance(answer, m.Error) and (answer.number, answer.code) == (0, ErrorCode.OVERLOADED)
+        assert answer.retry_after_s is not None
+
+
+def test_one_peer_has_few_streams(known: HeldWeights) -> None:
+    async def run() -> list[m.Message]:
+        network = MemoryNetwork()
+        await network.join("server").serve(WEIGHTS, WeightsService(known).handle)
+        client, answers = network.join("client"), []
+        opened = []
+        for _ in range(MAX_OF_PEER + 1):
+            opened.append(Channel(await client.dial("server", WEIGHTS), WEIGHTS))
+            await opened[-1].__aenter__()
+            opened[-1].post(question(known, WeightKind.MANIFEST))
+            answers.append(await opened[-1].receive())
+        for channel in opened:
+            await channel.__aexit__(None, None, None)
+        return answers
+
+    *served, refused = asyncio.run(run())
+    assert all(isinstance(answer, WeightBytes) for answer in served)
+    assert isinstance(refused, m.Error) and refused.code == ErrorCode.OVERLOADED
+
+
+def test_a_peer_that_asks_much_is_answered_later(known: HeldWeights) -> None:
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        network = MemoryNetwork()
+        service = WeightsService(known, budget=CallBudget(peer_rate=10.0, peer_burst=5.0), clock=clock)
+        await network.join("server").serve(WEIGHTS, service.handle)
+        began_s = clock()
+        async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
+            for _ in range(15):
+                channel.post(question(known, WeightKind.MANIFEST))
+            for _ in range(15):
+                assert isinstance(await channel.receive(), WeightBytes)
+        return clock() - began_s
+
+    assert run_virtual(run()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_no_question_ends_the_stream(known: HeldWeights) -> None:
+    (answer,) = ask(WeightsService(known), WeightBytes(7, 0, b""))
+    assert isinstance(answer, m.Error) and (answer.number, answer.code) == (0, ErrorCode.MALFORMED)
