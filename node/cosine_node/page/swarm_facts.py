@@ -3,12 +3,13 @@
 Texts of other peers are told as they are; whoever shows them must show them as text.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p.survey import NodeSight, Survey
+from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import Role
@@ -72,10 +73,9 @@ def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
     }
 
 
-def way_to(addresses: Iterable[str]) -> str:
+def way_to(addresses: Sequence[str]) -> str:
     """How a node is reached by its record: `direct`, `relayed` if all addresses are of relays, "" without any."""
-    relayed = ["/p2p-circuit" in address for address in addresses]
-    return "" if not relayed else "relayed" if all(relayed) else "direct"
+    return "" if not addresses else "relayed" if is_relayed(addresses) else "direct"
 
 
 def coordinate_facts(of: NetworkCoordinate) -> Json:

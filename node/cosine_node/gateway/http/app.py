@@ -34,6 +34,7 @@ from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
+from cosine_node.page.files import asset_routes
 from cosine_node.page.routes import Watched
 from cosine_node.page.trend import Trend
 from cosine_node.terminal.events import Emit
@@ -156,6 +157,7 @@ def make_app(
             Route("/metrics", metrics, middleware=open_to_all),
             # vLLM and llama.cpp have them here, and clients that know one base alone look for them under it.
             *_token_routes(service, watch, checks),
+            *(Route(route.path, route.endpoint, middleware=open_to_all) for route in asset_routes()),
         ],
         middleware=middleware,
         exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _hung_up},

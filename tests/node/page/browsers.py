@@ -1,0 +1,97 @@
+"""Debian's Chromium, driven by Playwright, on a gateway of its own; nothing but that gateway may be asked."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from tests.node.gateway.gateways import ServedGateway, served
+from tests.node.page.scene import scene
+
+CHROMIUM: Final = shutil.which("chromium")
+QUESTION: Final = "How can many machines write one text?"
+WIDE: Final = {"width": 1280, "height": 860}
+DONE: Final = "tokens/s ·"
+"""Stands under a reply that is whole."""
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The browser; the test that asks for it is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (`apt install chromium`).")
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed.")
+    with playwright.sync_playwright() as running:
+        # Sandboxes of their own are not to be had for root, as in most containers.
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """A person with a page: what it asked and what went wrong is remembered."""
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.url = url
+        self.context = browser.new_context(**{"viewport": WIDE, **options})
+        self.page = self.context.new_page()
+        self.asked: list[str] = []
+        self.problems: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", lambda said: self._note(said.type, said.text))
+        self.page.on("dialog", lambda dialog: self.problems.append(f"a dialog: {dialog.message}"))
+        self.page.set_default_timeout(30_000)
+        self.page.goto(url)
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self.problems.append(text)
+
+    def show(self, view: str) -> None:
+        """Go to another view."""
+        self.page.get_by_role("navigation").get_by_role("link", name=view).click()
+
+    def ask(self, text: str = QUESTION) -> None:
+        """Send a message."""
+        self.page.get_by_label("Message", exact=True).fill(text)
+        self.page.keyboard.press("Enter")
+
+    def await_reply(self) -> str:
+        """The text of the latest reply, once it is whole."""
+        reply = self.page.get_by_role("article", name="Reply").last
+        reply.get_by_text(DONE).wait_for()
+        return str(reply.locator(".text").inner_text())
+
+    def prove(self) -> None:
+        """Look at the proof of the latest reply."""
+        self.page.get_by_role("button", name="Check its proof").click()
+
+    def verdict(self, title: str) -> None:
+        """Wait for what a proof comes to."""
+        self.page.get_by_role("heading", name=title).wait_for()
+
+    def leave(self) -> None:
+        """Close the page; nobody else was asked, and nothing went wrong."""
+        self.context.close()
+        others = [url for url in self.asked if not url.startswith((self.url, f"blob:{self.url}"))]
+        assert (others, self.problems) == ([], [])
+
+
+@contextmanager
+def visited(
+    browser: Any, *, place: Any = None, view: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Any]:
+    """A visitor of a gateway over a scene, and that gateway; `options` are the gateway's, `view` the browser's."""
+    with served(swarm_of=place or scene(), **options) as gateway, visiting(browser, gateway, **(view or {})) as one:
+        yield one, gateway
+
+
+@contextmanager
+def visiting(browser: Any, gateway: ServedGateway, **view: Any) -> Iterator[Visitor]:
+    """A visitor of a gateway that runs."""
+    visitor = Visitor(browser, f"{gateway.url}/", **view)
+    yield visitor
+    visitor.leave()

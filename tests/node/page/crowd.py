@@ -1,0 +1,85 @@
+"""Swarms that are told and not there: thousands of nodes, and such with hostile texts in every field."""
+
+import random
+from typing import Any, Final
+
+from cosine_lab.simulation.swarm import numbered_identity
+
+HOSTILE: Final = {
+    "a script": "<script>window.hit=1</script><img src=x onerror=window.hit=1>",
+    "an attribute": '" onmouseover="window.hit=1" x=\'',
+    "a template": "{{constructor.constructor('window.hit=1')()}} ${window.hit=1} <%= 1 %>",
+    "a link": "javascript:window.hit=1",
+    "turned around": "safe\u202e\u2066exe.txt\u202c\u2069\u200f",
+    "controls": "\x00\x07\x1b[2J\x1b]0;owned\x07\r\n\u2028\u0085",
+    "no end": "W" * 10_000,
+    "many marks": "e" + "\u0301" * 400,
+    "a shell": "'; rm -rf ~ #`id`$(id)",
+    "a prototype": "__proto__",
+}
+TURNING: Final = "[\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\u0000-\\u0008\\u001b]"
+"""What may stand nowhere on a page, as a regular expression of a browser."""
+
+
+def told_node(number: int, **fields: Any) -> dict[str, Any]:
+    """One node as the page is told of it."""
+    rng = random.Random(number)
+    role = "verifier" if number % 20 == 0 else "drafter"
+    peer_id = numbered_identity(number + 1).peer_id
+    return {
+        "peer_id": peer_id,
+        "role": role,
+        "target": "zoo:target",
+        "target_digest": "ab" * 32,
+        "model": "zoo:target" if role == "verifier" else f"zoo:draft-{rng.choice(('code', 'prose', 'math'))}",
+        "numerics": "bfloat16",
+        "expertise": [] if role == "verifier" else [rng.choice(("code", "prose", "math", "law", "medicine"))],
+        "learns": False,
+        "software": "cosine-p2p/0.9",
+        "emulated": "",
+        "capacity": 16,
+        "load": rng.randrange(17),
+        "pass_ms": round(rng.uniform(5, 90), 1),
+        "context_tokens": 8192,
+        "addresses": [f"/ip4/203.0.113.{number % 250}/tcp/31337/p2p/{peer_id}"],
+        "way": rng.choice(("direct", "direct", "relayed")),
+        "coordinate": {
+            "x_ms": rng.gauss(rng.choice((-60, 0, 45)), 9),
+            "y_ms": rng.gauss(rng.choice((-20, 25)), 8),
+            "z_ms": 0.0,
+            "height_ms": 4.0,
+            "error": 0.1,
+        },
+        "layers": None,
+        "busy": None,
+        "rtt_ms": round(rng.uniform(4, 190), 1),
+        "passes": 1000,
+        "reason": "no answer within 4 s" if rng.random() < 0.04 else "",
+        "receipts": None,
+        "checks": rng.randrange(64) if role == "verifier" else None,
+        "is_convicted": False,
+        **fields,
+    }
+
+
+def told_swarm(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"target": "zoo:target", "problem": "", "nodes": nodes, "coverage": [], "trend": []}
+
+
+def crowd(nodes: int, *, turn: int = 0) -> dict[str, Any]:
+    """So many nodes, whose round trips are others at every turn."""
+    return told_swarm(
+        [told_node(number, rtt_ms=round(5 + (7 * number + turn) % 180, 1)) for number in range(nodes)]
+    )
+
+
+def hostile_swarm() -> dict[str, Any]:
+    """A node for each hostile text, which stands in every field that its peer fills."""
+    nodes = []
+    for number, text in enumerate(HOSTILE.values()):
+        said = dict.fromkeys(("model", "target", "numerics", "software", "emulated", "reason", "role"), text)
+        lists = {"expertise": [text, text], "addresses": [text]}
+        peer_id = text if number % 2 else numbered_identity(number + 1).peer_id
+        nodes.append(told_node(number, **said, **lists, peer_id=peer_id))
+    coverage = [{"target_digest": text, "numerics": text, "holders": [1, 0, 1]} for text in HOSTILE.values()]
+    return told_swarm(nodes) | {"coverage": coverage, "problem": HOSTILE["a script"]}

@@ -1,0 +1,106 @@
+// A conversation, which stays in this browser.
+
+import type { Proof } from "../proof/proof";
+
+export type Token = {
+  token: number;
+  source: string;
+  is_copied: boolean;
+  round: number;
+  confidence: number | null;
+  content: string;
+  reasoning: string;
+};
+export type VerifierPart = { peer_id: string; rtt_ms: number; tokens: number };
+export type DrafterPart = { peer_id: string; domain: string; drafted: number; accepted: number; rtt_ms: number };
+export type Account = {
+  seconds: number;
+  time_to_first_token_s: number;
+  tokens: number;
+  rounds: number;
+  accepted: number;
+  offered: number;
+  plain_pass_s: number | null;
+  coordinator: string;
+  verifiers: VerifierPart[];
+  drafters: DrafterPart[];
+  why: string[];
+  proof: Proof;
+};
+export type Message = {
+  role: "user" | "assistant";
+  content: string;
+  reasoning?: string;
+  tokens?: Token[];
+  account?: Account;
+  error?: string;
+  isStopped?: boolean;
+};
+export type Options = {
+  system: string;
+  temperature: string;
+  top_p: string;
+  top_k: string;
+  min_p: string;
+  repetition_penalty: string;
+  max_tokens: string;
+  seed: string;
+  stop: string;
+};
+export type Conversation = { messages: Message[]; options: Options };
+
+export const NO_OPTIONS: Options = {
+  system: "",
+  temperature: "",
+  top_p: "",
+  top_k: "",
+  min_p: "",
+  repetition_penalty: "",
+  max_tokens: "",
+  seed: "",
+  stop: "",
+};
+const KEPT = "cosine.conversation";
+
+/** What was kept here; an empty one where it is broken. */
+export function keptConversation(): Conversation {
+  try {
+    const kept = JSON.parse(localStorage.getItem(KEPT) ?? "") as Conversation;
+    if (Array.isArray(kept.messages)) return { messages: kept.messages, options: { ...NO_OPTIONS, ...kept.options } };
+  } catch {
+    // Another version wrote it, or nobody.
+  }
+  return { messages: [], options: NO_OPTIONS };
+}
+
+/** Keep it; of one that is too long for the browser the words alone. */
+export function keep(conversation: Conversation): void {
+  const words = {
+    ...conversation,
+    messages: conversation.messages.map(({ role, content }) => ({ role, content })),
+  };
+  for (const each of [conversation, words]) {
+    try {
+      localStorage.setItem(KEPT, JSON.stringify(each));
+      return;
+    } catch {
+      // The browser has no room for that much.
+    }
+  }
+}
+
+/** The body of a request that goes on with a conversation. Numbers go as they were typed: the gateway says what is wrong. */
+export function requestOf({ messages, options }: Conversation): Record<string, unknown> {
+  const { system, stop, ...numbers } = options;
+  const said = messages
+    .filter((each) => each.role === "user" || each.content)
+    .map(({ role, content }) => ({ role, content }));
+  const given = Object.entries(numbers).filter(([, value]) => value.trim());
+  return {
+    messages: system.trim() ? [{ role: "system", content: system }, ...said] : said,
+    stream: true,
+    provenance: true,
+    ...Object.fromEntries(given.map(([name, value]) => [name, value.trim()])),
+    ...(stop ? { stop: stop.split("\n").filter(Boolean) } : {}),
+  };
+}

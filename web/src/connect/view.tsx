@@ -1,0 +1,137 @@
+// How to give a machine to this swarm, and how to use it from other programs.
+
+import { useState } from "preact/hooks";
+import { name } from "../harmless";
+import { Snippet } from "../parts";
+import { gapsOf } from "../swarm/layers";
+import type { Swarm } from "../swarm/state";
+import { doctorCommand, domainsOf, entranceOf, joinCommand, needsOf, type Wish } from "./command";
+import { clientsOf } from "./settings";
+
+const ROLES: [Wish["role"], string, string][] = [
+  ["drafter", "Drafter", "A small model that guesses. Any machine can be one."],
+  ["verifier", "Verifier", "Holds the whole target, and decides every token."],
+  ["stage", "Stage", "Holds some layers of a target that is too large for one machine."],
+];
+
+function Wizard({ swarm }: { swarm: Swarm }) {
+  const [wish, setWish] = useState<Wish>({ role: "drafter", model: "", expertise: "", layers: "auto", memory: "" });
+  const set = (more: Partial<Wish>) => setWish({ ...wish, ...more });
+  const gaps = swarm.coverage.flatMap((kind) => gapsOf(kind.holders));
+  const needs = needsOf(swarm, gaps);
+  const domains = domainsOf(swarm.nodes);
+  const entrance = entranceOf(swarm);
+  const models = [...new Set(swarm.nodes.filter((node) => node.role === wish.role).map((node) => node.model))];
+  const field = (key: "model" | "expertise" | "layers" | "memory") => ({
+    value: wish[key],
+    onInput: (event: Event) => set({ [key]: (event.target as HTMLInputElement).value }),
+  });
+  return (
+    <section class="card" aria-labelledby="give-title">
+      <h2 id="give-title">Give a machine</h2>
+      {needs.length > 0 && (
+        <ul class="needs" aria-label="What this swarm lacks">
+          {needs.slice(0, 6).map((need) => (
+            <li>
+              <span>{name(need.sentence, 160)}</span>
+              <button type="button" class="quiet" onClick={() => setWish(need.wish)}>
+                Help with that
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
+      <fieldset class="roles">
+        <legend>As a</legend>
+        {ROLES.map(([role, title, what]) => (
+          <label>
+            <input
+              type="radio"
+              name="role"
+              checked={wish.role === role}
+              onChange={() => set({ role, model: role === "drafter" ? "" : swarm.target })}
+            />
+            <b>{title}</b>
+            <span>{what}</span>
+          </label>
+        ))}
+      </fieldset>
+      <div class="settings">
+        <label class="whole">
+          <span>Model: an embedded one, a folder, a Hugging Face id, or a GGUF file</span>
+          <input {...field("model")} placeholder={wish.role === "drafter" ? "zoo:draft-code" : ""} list="models" autocomplete="off" />
+          <datalist id="models">
+            {models.slice(0, 40).map((each) => (
+              <option value={name(each, 200)} />
+            ))}
+          </datalist>
+        </label>
+        {wish.role === "drafter" && (
+          <label class="whole">
+            <span>
+              Good at
+              {domains.length > 0 && `; here are ${domains.slice(0, 8).map(([domain, drafters]) => `${name(domain, 40)} ${drafters}`).join(", ")}`}
+            </span>
+            <input {...field("expertise")} placeholder="embedded drafters know theirs" autocomplete="off" />
+          </label>
+        )}
+        {wish.role === "stage" && (
+          <>
+            <label>
+              <span>Layers</span>
+              <input {...field("layers")} placeholder="auto: those that the swarm lacks" autocomplete="off" />
+            </label>
+            <label>
+              <span>Memory</span>
+              <input {...field("memory")} placeholder="6GiB" autocomplete="off" />
+            </label>
+          </>
+        )}
+      </div>
+      <p class="faint">First what keeps it from working, on the machine that you give:</p>
+      <Snippet text={doctorCommand(swarm, wish)} label="Command that looks for problems" />
+      <p class="faint">Then:</p>
+      <Snippet text={joinCommand(swarm, wish)} label="Command that joins" />
+      {!entrance && <p class="problem">No node tells an address here: put that of any node in the place of ADDRESS.</p>}
+      {entrance && /\/ip4\/127\.|\/ip6\/::1\//.test(entrance) && (
+        <p class="faint">This swarm listens on its own machine alone: others cannot join it.</p>
+      )}
+    </section>
+  );
+}
+
+function Clients({ hasKey }: { hasKey: boolean }) {
+  const clients = clientsOf(location.origin, hasKey);
+  const [chosen, setChosen] = useState(clients[0]!.name);
+  const client = clients.find((each) => each.name === chosen)!;
+  return (
+    <section class="card" aria-labelledby="use-title">
+      <h2 id="use-title">Use it from other programs</h2>
+      <p>They ask this gateway as they ask OpenAI.</p>
+      <div class="chips" role="group" aria-label="Programs">
+        {clients.map((each) => (
+          <button type="button" aria-pressed={each.name === chosen} onClick={() => setChosen(each.name)}>
+            {each.name}
+          </button>
+        ))}
+      </div>
+      <p class="faint">{client.where}</p>
+      <Snippet text={client.text} label={`Settings of ${client.name}`} />
+    </section>
+  );
+}
+
+export function Connect({ swarm, hasKey }: { swarm: Swarm | null; hasKey: boolean }) {
+  return (
+    <div class="connect">
+      <header class="title">
+        <h1>Join and connect</h1>
+        <p>Give a machine to this swarm, or let your programs use it.</p>
+      </header>
+      <div class="pair even">
+        {swarm ? <Wizard swarm={swarm} /> : <p role="status">Looking at every node…</p>}
+        <Clients hasKey={hasKey} />
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,74 @@
+// The layers that stages hold, with what nobody holds and the command that would fill it.
+
+import { stageCommand } from "../connect/command";
+import { Snippet } from "../parts";
+import { name } from "../harmless";
+import type { Coverage, Swarm } from "./state";
+
+const MAX_KINDS = 4;
+
+/** Ranges of layers that nobody holds: the first one, and the one after the last. */
+export function gapsOf(holders: number[]): [number, number][] {
+  const gaps: [number, number][] = [];
+  holders.forEach((held, layer) => {
+    if (held) return;
+    const last = gaps.at(-1);
+    if (last && last[1] === layer) last[1] = layer + 1;
+    else gaps.push([layer, layer + 1]);
+  });
+  return gaps;
+}
+
+function Bars({ holders }: { holders: number[] }) {
+  const most = Math.max(1, ...holders);
+  return (
+    <svg class="bars" viewBox={`0 0 ${holders.length} 10`} preserveAspectRatio="none" aria-hidden="true">
+      {holders.map((held, layer) => {
+        const height = held ? Math.max(1.5, (10 * held) / most) : 10;
+        return <rect class={held ? "held" : "gap"} x={layer + 0.08} y={10 - height} width={0.84} height={height} />;
+      })}
+    </svg>
+  );
+}
+
+function Kind({ kind, swarm }: { kind: Coverage; swarm: Swarm }) {
+  const gaps = gapsOf(kind.holders);
+  const least = Math.min(...kind.holders);
+  return (
+    <div class="kind">
+      <div class="row">
+        <b>{name(kind.numerics, 60)}</b>
+        <span class="faint">
+          {kind.holders.length} layers of {kind.target_digest.slice(0, 8)}
+        </span>
+        <span class="grow" />
+        <span class={gaps.length ? "bad" : "good"}>
+          {gaps.length
+            ? `Nobody holds ${gaps.map(([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : first)).join(", ")}`
+            : `each held by ${least} or more`}
+        </span>
+      </div>
+      <Bars holders={kind.holders} />
+      <div class="row ends" aria-hidden="true">
+        <span>0</span>
+        <span class="grow" />
+        <span>{kind.holders.length - 1}</span>
+      </div>
+      {gaps.map(([first, end]) => (
+        <Snippet text={stageCommand(swarm, first, end)} label={`Command that holds layers ${first} to ${end - 1}`} />
+      ))}
+    </div>
+  );
+}
+
+export function Layers({ swarm }: { swarm: Swarm }) {
+  if (!swarm.coverage.length) return null;
+  return (
+    <section class="card layers" aria-labelledby="layers-title">
+      <h2 id="layers-title">Layers held by stages</h2>
+      {swarm.coverage.slice(0, MAX_KINDS).map((kind) => (
+        <Kind kind={kind} swarm={swarm} />
+      ))}
+    </section>
+  );
+}
