@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Reach, reach_of
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
@@ -100,6 +101,7 @@ class Reachability:
         self._local = local_hosts(self._hosts)
         # Who has a public address is perhaps reached at it: that is tried first.
         self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in self._local)
+        self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
         self._has_answer = asyncio.Event()
@@ -144,6 +146,7 @@ class Reachability:
                 await self._begin_again()
             daemon = await self._daemon()
             ways, own = await daemon.ways(), await daemon.visible_maddrs()
+            await self._hang_up_on_moved(ways)
             peers = _public_peers(ways, self._anchors)
             if peers or self._is_public or self._insists:
                 await self._ask(ways, peers, own)
@@ -159,6 +162,19 @@ class Reachability:
         daemon = await self._daemon()
         await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
         await asyncio.gather(*map(self._connect, self._anchors.values()), return_exceptions=True)
+
+    async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
+        """Cut the connections of peers that have come from another address: p2pd would go on with the dead one.
+
+        They dial again. Once for each pair of addresses: a peer may have two.
+        """
+        for peer_id, maddrs in ways.items():
+            at = [parsed(maddr) for maddr in maddrs if "/p2p-circuit" not in maddr]
+            hosts = frozenset(each.host for each in at if each is not None and each.host_kind == "ip4")
+            if len(hosts) > 1 and self._moved.get(peer_id) != hosts:
+                self._moved.note(peer_id, hosts)
+                logger.debug("%s has come from another address", peer_id)
+                await (await self._daemon()).disconnect(peer_id)
 
     async def _connect(self, maddr: str) -> None:
         await (await self._daemon()).connect(peer_of(maddr), (maddr,), CONNECT_S)
