@@ -10,7 +10,7 @@ import copy
 import math
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Engine
 from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.torch.support import cache_parameter
@@ -41,12 +40,6 @@ MOST_TOKENS: Final = 200_000
 """Bounds the time of a round: all passes over the texts together. Of more the newest texts count."""
 UNKNOWN: Final = -1
 """No token of any target: every vocabulary has its reserved id for it."""
-LEAST_GUESSES: Final = 100
-"""With fewer, chance and knowledge look alike."""
-TIMES_CHANCE: Final = 3.5
-"""Right guesses that chance alone would bring, so many times, are the least that is believed. Measured: 5.8 to 30
-times for 32 clients of 330 to 1,024 tokens of domains that are new, 0.7 to 1.3 for shuffled tokens, 1.6 to 2.4 for
-texts of which every second token was another (three drafters of the toy family; literature and medical texts)."""
 LEAST_TIMES: Final = 2
 """What was said once may never be said again, and one saying teaches little."""
 MOST_KNOWN: Final = 16_384
@@ -103,9 +96,7 @@ def train_round(
     """
     began_s = time.monotonic()
     vocabulary = DraftVocabulary.read(base)
-    doubted = doubted_clients(learned)
-    learned = _newest([stream for stream in learned if stream.client not in doubted])
-    held_out = [stream for stream in held_out if stream.client not in doubted]
+    learned = _newest(learned)
     if not learned:
         raise UsageError("There are no texts to learn from.")
     torch.manual_seed(settings.seed)
@@ -255,31 +246,6 @@ def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | N
 
 def _own(vocabulary: DraftVocabulary | None, tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens) if vocabulary is None else vocabulary.own_tokens(tokens)
-
-
-def doubted_clients(streams: Sequence[VerifiedStream]) -> frozenset[str]:
-    """The clients in whose texts right guesses are about as many as if tokens and guesses came in any order.
-
-    Nobody signs what a client says that its target wrote. A drafter guesses what a target did write now and then,
-    also in a domain that it does not know; the tokens of garbage have nothing to do with its guesses. By chance a
-    guess is right as often as it was guessed times it was said, over all tokens of the client.
-    """
-    guesses: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    said: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    right: Counter[str] = Counter()
-    for stream in streams:
-        for guess, token in zip(stream.guesses, stream.tokens, strict=True):
-            if guess != NO_GUESS:
-                guesses[stream.client][guess] += 1
-                said[stream.client][token] += 1
-                right[stream.client] += guess == token
-    doubted = set()
-    for client, guessed in guesses.items():
-        if (count := guessed.total()) >= LEAST_GUESSES:
-            by_chance = sum(times * said[client][token] for token, times in guessed.items()) / count
-            if right[client] <= TIMES_CHANCE * by_chance:
-                doubted.add(client)
-    return frozenset(doubted)
 
 
 def grown(

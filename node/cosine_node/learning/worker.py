@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 from cosine_node.engine.torch.threads import limit_threads
+from cosine_node.learning.belief import Belief
 from cosine_node.learning.child import (
     Answer,
     Comparison,
@@ -63,6 +64,8 @@ def _learn(order: RoundOrder) -> RoundOutcome:
     codec, vocab_tokens = TextTokenizer(files.files), ModelSizes.read(target).vocab_tokens
     learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
     settings = RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
+    belief = Belief([*learned, *held_out], drafter_in(shipped, vocab_tokens=vocab_tokens), seed=order.number)
+    learned, held_out = belief.of(learned), belief.of(held_out)
     versions = Versions(folder)
     out = versions.begin(order.number)
     try:

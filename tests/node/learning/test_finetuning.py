@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch
@@ -16,13 +14,11 @@ from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.learning import finetuning
 from cosine_node.learning.finetuning import (
-    LEAST_GUESSES,
     LEAST_TIMES,
     MOST_TOKENS,
     Experience,
     RoundSettings,
     acceptance_along,
-    doubted_clients,
     grown,
     in_earlier_ids,
     train_round,
@@ -179,31 +175,3 @@ def test_what_was_known_is_judged_as_before() -> None:
 def test_in_earlier_ids_all_that_is_new_joins_the_reserved_id() -> None:
     joined = in_earlier_ids(torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]).log(), torch.tensor([0, 2])).exp()
     torch.testing.assert_close(joined, torch.tensor([0.1, 0.3, 0.6]))
-
-
-def guessed(client: str, share: float, *, tokens: int = 400, seed: int = 0) -> VerifiedStream:
-    """A text of common and rare tokens, of which the drafter guessed a share right; else it guessed any of them."""
-    rng = Random(seed)
-    common = [*([1] * 30), *([2] * 20), *range(3, 200)]
-    said = tuple(rng.choice(common) for _ in range(tokens))
-    return told(said, client, guesses=tuple(t if rng.random() < share else rng.choice(common) for t in said))
-
-
-@pytest.mark.parametrize(("share", "is_doubted"), [(0.0, True), (0.02, True), (0.1, False)])
-def test_a_client_that_sends_garbage_is_left_out_and_one_of_a_new_domain_is_not(
-    share: float, is_doubted: bool
-) -> None:
-    doubted = doubted_clients([guessed("honest", 0.3), guessed("other", share, seed=1)])
-    assert doubted == ({"other"} if is_doubted else set())
-
-
-def test_tokens_without_a_guess_say_nothing() -> None:
-    assert doubted_clients([told((5,) * 400)]) == frozenset()
-
-
-@given(st.integers(0, LEAST_GUESSES - 1), st.floats(0.3, 1), st.integers(0, 1 << 30))
-def test_of_few_guesses_nothing_follows_and_whoever_is_guessed_often_is_believed(
-    few: int, share: float, seed: int
-) -> None:
-    texts = [guessed("short", 0.0, tokens=few, seed=seed), guessed("guessed", share, seed=seed)]
-    assert doubted_clients(texts) == frozenset()

@@ -15,6 +15,7 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Row
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.torch.loading import load_engine
@@ -40,6 +41,7 @@ from cosine_node.learning.versions import VERSIONS, Versions
 from cosine_node.learning.worker import carry_out
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.model import ModelSource, fetch_folder, load_weights
+from cosine_node.zoo.prompt_set import prompts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -51,10 +53,16 @@ NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A learner's folder with streams of a language that is easily learned."""
+    """A learner's folder with texts in which its drafter sees sense."""
+    files = TokenizerFiles.read(zoo.folder("target"))
+    assert files is not None
+    codec = TextTokenizer(files.files)
     with closing(StreamStore(tmp_path)) as store:
-        for number in range(16):
-            store.add(stream(f"client {number % 4}", tokens=12, seed=number, vocab=40))
+        for number, prompt in enumerate(prompts("code")[:16]):
+            first, *text = codec.encode(prompt.render())
+            guesses = (NO_GUESS,) * len(text)
+            known = stream(f"client {number % 2}", seed=number)
+            store.add(replace(known, prompt=(first,), tokens=tuple(text), guesses=guesses))
     yield tmp_path
 
 
