@@ -49,6 +49,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
+    from cosine_node.demo.page import offering
     from cosine_node.demo.swarm import run_demo
 
     if max_new_tokens is not None and max_new_tokens < 2:
@@ -58,10 +59,15 @@ def demo(
     if not all(0.0 <= value <= MAX_TEMPERATURE for value in temperatures):
         raise UsageError(f"--temperature must lie between 0 and {MAX_TEMPERATURE:g}.")
     tokens = max_new_tokens or cast.new_tokens
+    is_seen = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
 
     def run(show: "Show") -> "RaceReport":
         seen = _saving_picture(show, picture) if picture else show
-        return asyncio.run(run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen))
+        # Only who can end it is offered a page that goes on.
+        offer = offering(say, model_name=cast.target) if is_seen else None
+        return asyncio.run(
+            run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen, offer=offer)
+        )
 
     if as_json:
         report = run(_log_result)

@@ -196,6 +196,10 @@ def join(
     metrics_host: Annotated[
         str, operation_option("metrics-host", "HOST", "Where to serve them; 0.0.0.0 is on every address.")
     ] = "127.0.0.1",
+    page: Annotated[
+        int | None,
+        operation_option("page", "PORT", "Show this machine a page of the swarm there; 0 is any free one."),
+    ] = None,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
@@ -241,7 +245,35 @@ def join(
         for source in sources
     ]
     with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: _run(network, nodes, parts, emit, stop))
+        if page is None:
+            run_until_stopped(lambda stop: _run(network, nodes, parts, emit, stop))
+        else:
+            _show_page(page, network, nodes, parts, emit)
+
+
+def _show_page(port: int, network: "NetworkOptions", nodes: "list[NodeOptions]", parts: Parts, emit: Emit) -> None:
+    """Run the nodes with a page beside them. Raises `UsageError` where it cannot be shown."""
+    from cosine_node.cli.node_page import HOST, run_with_page
+    from cosine_node.gateway.http.server import listening
+
+    if not 0 <= port <= 65_535:
+        raise UsageError("--page must lie between 0 and 65535.")
+    if network.access.swarm_file is not None:
+        raise UsageError(
+            "In a private swarm the page's client must be a member: run `cosine-node serve` with an --identity of "
+            "its own."
+        )
+    listener = listening(HOST, port)
+    run_until_stopped(
+        lambda stop: run_with_page(
+            lambda emit: _run(network, nodes, parts, emit, stop),
+            listener,
+            access=network.access,
+            target=nodes[0].source.target,
+            emit=emit,
+            stop=stop,
+        )
+    )
 
 
 async def _run(

@@ -22,7 +22,7 @@ from cosine_protocol.errors import UsageError
 
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
-    "ready": "Serving {model} at {url}/v1",
+    "ready": "Serving {model} at {url}/v1, and a page at {url}/",
     "request": "{method} {path} {status} in {seconds} s, {id}",
     "stopped": "Stopped.",
 }

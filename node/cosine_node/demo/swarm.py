@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ SHARING_A_CORE: Final = ("general", "code")
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
 Say = Callable[[str], None]
+Offer = Callable[[str, str], Awaitable[None]]
+"""Is given the address of a node and the target, once the races are over and while the swarm still runs."""
 Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
 
@@ -218,9 +220,18 @@ class DemoNodes:
 
 
 async def run_demo(
-    cast: Cast, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
+    cast: Cast,
+    *,
+    max_new_tokens: int,
+    temperatures: Sequence[float],
+    say: Say,
+    show: Show,
+    offer: Offer | None = None,
 ) -> RaceReport:
-    """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
+    """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways.
+
+    While they still run, `offer` is awaited in the end.
+    """
     cores = Cores.find() if cast.emulation is None else None
     with (
         tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder,
@@ -240,6 +251,8 @@ async def run_demo(
                         rows.append(await _run_race(client, race, nodes, cast.emulation, order, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
+            if offer is not None:
+                await offer(nodes.peer, cast.target)
         if cast.emulation is None:
             machine = SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1, cores is not None)
             return RaceReport(tuple(rows), machine)

@@ -37,6 +37,7 @@ SENTENCES: Final[Mapping[str, str]] = {
         "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
         "--initial-peers and an address from above."
     ),
+    "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",

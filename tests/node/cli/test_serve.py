@@ -47,7 +47,9 @@ def serve(run: Run) -> Run:
 
 
 def test_without_options_it_serves_the_embedded_target_to_this_machine(serve: Run, seen: dict[str, Any]) -> None:
-    assert serve().out == f"Serving zoo:target at http://{HOST}:{seen['port']}/v1\n"
+    out = serve().out
+    url = f"http://{HOST}:{seen['port']}"
+    assert out == f"Serving zoo:target at {url}/v1, and a page at {url}/\n"
     assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, "zoo:target", "cosine")
     assert (seen["initial_peers"], seen["max_drafters"], seen["trust"]) == ((PEER,), None, ())
     assert (seen["prompt_window_tokens"], seen["share_feedback"]) == (None, None)

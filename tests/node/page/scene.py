@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ LIE: Final = REPLY.replace("one** model", "any** model").replace("sooner", "late
 
 PIECE: Final = re.compile(r" ?[A-Za-z]+| +|\n+|.", re.DOTALL)
 VERIFY: Final = CostCurve(((1, 0.030), (16, 0.031), (64, 0.040)))
-LARGE: Final = CostCurve(((1, 0.080), (16, 0.082), (64, 0.100)))
+LARGE: Final = CostCurve(((1, 0.160), (16, 0.162), (64, 0.190)))
 """A large target's, beside which drafters take no time."""
 DRAFT: Final = CostCurve(((1, 0.002), (64, 0.004)))
 SLOW: Final = CostCurve(((1, 0.25), (64, 0.3)))
@@ -73,6 +74,10 @@ class Words(Letters):
         )
 
     def decode(self, tokens: Sequence[int]) -> str:
+        return self._decoded(tuple(tokens))
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - a codec lives as long as its test, and all engines read the same texts
+    def _decoded(self, tokens: tuple[int, ...]) -> str:
         return "".join(self._texts.get(token) or super(Words, self).decode([token]) for token in tokens)
 
     def token_bytes(self, token: int) -> bytes:

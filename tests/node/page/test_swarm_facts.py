@@ -64,14 +64,12 @@ def test_layers_that_nobody_holds_have_no_holder() -> None:
     assert kind["holders"] == [1, 1, 1, 0, 0]
 
 
+OWN = f"/ip4/10.0.0.2/tcp/1/p2p/{identity_of(1).peer_id}"
+RELAYS = f"/ip4/10.0.0.1/tcp/1/p2p/{identity_of(2).peer_id}/p2p-circuit/p2p/{identity_of(1).peer_id}"
+
+
 @pytest.mark.parametrize(
-    ("addresses", "way"),
-    [
-        ((), ""),
-        (("/ip4/10.0.0.1/tcp/1/p2p/X",), "direct"),
-        (("/ip4/10.0.0.1/tcp/1/p2p/R/p2p-circuit/p2p/X",), "relayed"),
-        (("/ip4/10.0.0.1/tcp/1/p2p/R/p2p-circuit/p2p/X", "/ip4/10.0.0.2/tcp/1/p2p/X"), "direct"),
-    ],
+    ("addresses", "way"), [((), ""), ((OWN,), "direct"), ((RELAYS,), "relayed"), ((RELAYS, OWN), "direct")]
 )
 def test_a_node_with_addresses_of_relays_alone_is_relayed(addresses: tuple[str, ...], way: str) -> None:
     assert way_to(addresses) == way

@@ -35,9 +35,10 @@ function colouredLeaf(text: string, tokens: Token[]): Leaf {
       const index = tokenAt(ends, at);
       const end = Math.min(to, ends[index] ?? to);
       const token = tokens[index];
+      const blank = text.slice(at, end).trim() ? "" : " blank";
       spans.push(
         token ? (
-          <span class={`token ${colourOf(token, drafters)}`} data-token={index}>
+          <span class={`token ${colourOf(token, drafters)}${blank}`} data-token={index}>
             {prose(text.slice(at, end))}
           </span>
         ) : (
@@ -48,6 +49,12 @@ function colouredLeaf(text: string, tokens: Token[]): Leaf {
     }
     return spans;
   };
+}
+
+/** What a token is made of, with what nobody sees spelled out. */
+function letters(content: string): string {
+  const seen = content.slice(0, 40).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  return prose(seen.trim() ? seen : seen.replaceAll(" ", "␣")) || "no letter yet";
 }
 
 type Told = { index: number; x: number; y: number };
@@ -103,7 +110,7 @@ export function Reply({ message, isColoured }: { message: Message; isColoured: b
       <div class="told-place" aria-live="polite">
         {seen && token && (
           <div class="told" style={{ left: `${seen.x}px`, top: `${seen.y}px` }}>
-            <b>{prose(JSON.stringify(token.content).slice(1, -1).slice(0, 40)) || "nothing yet"}</b>
+            <b>{letters(token.content)}</b>
             {told(token, account).map((line) => (
               <span>{line}</span>
             ))}

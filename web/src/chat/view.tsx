@@ -156,6 +156,9 @@ export function Chat({ model, prove }: { model: string; prove: (message: Message
     if (follows.current) end.current?.scrollIntoView({ block: "end" });
   }, [conversation]);
   useEffect(() => {
+    if (chosen !== null) document.querySelector(".messages > .made")?.scrollIntoView({ block: "start" });
+  }, [chosen]);
+  useEffect(() => {
     const scrolled = () => {
       const { scrollHeight } = document.documentElement;
       follows.current = scrollHeight - scrollY - innerHeight < 160;

@@ -1,0 +1,78 @@
+"""The page beside a node that joins with `--page`: a gateway of this machine alone, over a client of its own."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cosine_node.cli.serve import model_name
+from cosine_node.terminal.events import Emit
+from cosine_protocol.errors import CosineError
+
+if TYPE_CHECKING:
+    from cosine_p2p.access import Access
+
+LOG = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+"""Whoever shows the page to others runs `cosine-node serve`, which has keys."""
+
+
+async def run_with_page(
+    run: Callable[[Emit], Awaitable[None]],
+    listener: socket.socket,
+    *,
+    access: "Access",
+    target: str,
+    emit: Emit,
+    stop: asyncio.Event,
+) -> None:
+    """Run a node, and serve the page on the listening socket from when it is ready until it ends.
+
+    A page that cannot be served is told in the log, and ends no node.
+    """
+    addresses: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+
+    def note(event: str, fields: dict[str, object]) -> None:
+        emit(event, fields)
+        maddrs = fields.get("maddrs")
+        if event == "ready" and isinstance(maddrs, list) and not addresses.done():
+            addresses.set_result(maddrs)
+
+    async def show() -> None:
+        try:
+            await _serve(listener, await addresses, access=access, target=target, emit=emit, stop=stop)
+        except CosineError as error:
+            LOG.warning("the page cannot be shown: %s", error)
+
+    showing = asyncio.ensure_future(show())
+    try:
+        await run(note)
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        listener.close()
+
+
+async def _serve(
+    listener: socket.socket,
+    addresses: list[str],
+    *,
+    access: "Access",
+    target: str,
+    emit: Emit,
+    stop: asyncio.Event,
+) -> None:
+    from cosine_node.gateway.http.app import GatewayOptions
+    from cosine_node.gateway.http.server import serve_gateway
+    from cosine_p2p.network import joining
+    from cosine_p2p.text.target import Target
+
+    def note(event: str, fields: dict[str, object]) -> None:
+        # Its requests and its end are no news of the node.
+        if event == "ready":
+            emit("page", {"url": fields["url"]})
+
+    join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
+    options = GatewayOptions(model_name=model_name(target), host_names=(socket.gethostname(),))
+    await serve_gateway(listener, HOST, {"join": join, "target": target}, options, note, stop)
