@@ -22,6 +22,7 @@ from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
+from cosine_p2p.transport.patience import JOIN_PATIENCE_S
 from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
@@ -62,8 +63,7 @@ class HivemindTransport:
     """Implements `Transport` and the DHT's `Cells`. Made by `start`; end it with `close`.
 
     When p2pd dies its streams end, and p2pd and the DHT node come back with the same identity, port, handlers
-    and stored records; `restarts` counts that. Who dials or asks the DHT meanwhile waits for it, for as long as a
-    dial may take.
+    and stored records; `restarts` counts that. Who dials or asks the DHT meanwhile waits for it.
     """
 
     def __init__(self, config: TransportConfig) -> None:
@@ -147,7 +147,7 @@ class HivemindTransport:
         self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` of a running daemon."""
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
         await self._approach(running.daemon, peer_id)
@@ -298,9 +298,13 @@ class HivemindTransport:
             await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
 
     async def _up(self, peer_id: str) -> _Running:
-        """Raises `PeerLost` where the daemon does not come back in the time that a dial may take."""
+        """Raises `PeerLost` where the daemon does not come back.
+
+        It may take longer than a dial, where peers that it knew do not answer, and is no fault of the peer that is
+        to be dialled: who gave up would have lost all verifiers at once.
+        """
         try:
-            async with asyncio.timeout(self.config.dial_timeout_s):
+            async with asyncio.timeout(JOIN_PATIENCE_S):
                 await self._is_up.wait()
         except TimeoutError:
             raise PeerLost(peer_id, "the local network daemon is being started again") from None

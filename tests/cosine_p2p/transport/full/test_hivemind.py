@@ -163,6 +163,31 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
         assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [b.peer_id]
 
 
+@in_swarm
+async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_dial_may(
+    made: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client whose own daemon died would count all verifiers as lost, one after the other."""
+    server, client = await made.node(), await made.node(client_mode=True, dial_timeout_s=0.2)
+    await server.serve(ECHO, echo)
+    build, is_down, may_come = HivemindTransport._build, asyncio.Event(), asyncio.Event()
+
+    async def build_late(transport: HivemindTransport, peers: list[str]) -> None:
+        is_down.set()
+        await may_come.wait()
+        transport.config = replace(transport.config, dial_timeout_s=BACK_S)
+        await build(transport, peers)
+
+    monkeypatch.setattr(HivemindTransport, "_build", build_late)
+    os.kill(pid_of(client), signal.SIGKILL)
+    await is_down.wait()
+    dialling = asyncio.ensure_future(client.dial(server.peer_id, ECHO))
+    await asyncio.wait([dialling], timeout=0.5)
+    assert not dialling.done()
+    may_come.set()
+    assert await answers(await dialling)
+
+
 async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str = "-") -> None:
     """libp2p does not dial again for some seconds after a failure."""
     while True:
