@@ -28,6 +28,8 @@ MAX_DIMENSIONS: Final = 4
 MAX_ITEMS: Final = 4_000_000
 """Of all lists, keys and tensors of a file together: three times those of the largest vocabularies, 262,144 tokens
 with their scores, types and merges. A file without contents but for its length could else hold any number."""
+MAX_HEADER_BYTES: Final = 128 << 20
+"""Ten times as long as the longest with four million items; a text in a hole of the file has any length."""
 PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
 """The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
 PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
@@ -225,6 +227,8 @@ class _Reading:
         (length,) = self._unpack("Q")
         if length > len(self._data) - self._at:
             raise ValueError("a text ends after the file")
+        if self._at + length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header is longer than {MAX_HEADER_BYTES >> 20} MiB")
         text = self._data[self._at : self._at + length].decode()
         self._at += length
         return text

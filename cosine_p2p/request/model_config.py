@@ -1,10 +1,10 @@
 """A model's config.json as transformers reads it, without transformers."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_p2p.storage.bounded_file import read_json
 from cosine_protocol.errors import UsageError
 
 FILE_NAME: Final = "config.json"
@@ -23,7 +23,7 @@ def read_config_object(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = read_json(file)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
     if not isinstance(content, dict):

@@ -12,11 +12,12 @@ from typing import Final
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.request.generation_config import FILE_NAME as GENERATION_CONFIG
+from cosine_p2p.storage.bounded_file import read_bounded
 from cosine_p2p.text.tensor_hashes import HashCache, HashedTensor
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, names_in
 from cosine_p2p.text.tokenizer_sources import MODEL_CONFIG, OTHER_NAMES, TIKTOKEN, TOKENIZER, other_names
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage, UsageError
-from cosine_protocol.limits import MAX_MANIFEST_BYTES
+from cosine_protocol.limits import MAX_FILE_BYTES, MAX_MANIFEST_BYTES
 from cosine_protocol.manifest import Manifest, ManifestPart, manifest_digest
 
 MANIFEST: Final = "weights.manifest"
@@ -75,7 +76,7 @@ class HeldWeights:
             return cls._of_gguf(path / GGUF_LINK, cache)
         if not (path / MODEL_CONFIG).is_file() or not files:
             raise UsageError(f"{path} is not a model folder: it needs config.json and *.safetensors files.")
-        parts = {name: (path / name).read_bytes() for name in part_names(path) if (path / name).is_file()}
+        parts = {name: _read_part(path / name) for name in part_names(path) if (path / name).is_file()}
         return cls._whole(path, parts, _placed(path, files, cache))
 
     @classmethod
@@ -115,7 +116,7 @@ class HeldWeights:
             if not is_part_name(part.name):
                 raise UsageError(f"{folder / MANIFEST} names {part.name!r}, which is no file of a model.")
             file = folder / part.name
-            data = file.read_bytes() if file.is_file() else b""
+            data = _read_part(file) if file.is_file() else b""
             if _row(part.name, data) != part:
                 raise UsageError(f"{file} is not what {MANIFEST} says; remove {folder}, and it is fetched again.")
             parts[part.name] = data
@@ -133,6 +134,13 @@ class HeldWeights:
             parts=MappingProxyType(parts),
             tensors=MappingProxyType(dict(tensors)),
         )
+
+
+def _read_part(file: Path) -> bytes:
+    try:
+        return read_bounded(file, most_bytes=MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
 
 
 def read_manifest(file: Path) -> tuple[Manifest, bytes]:

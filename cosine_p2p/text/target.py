@@ -14,6 +14,7 @@ from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.text.gguf_folder import unfold
 from cosine_p2p.text.held_weights import HeldWeights
@@ -168,6 +169,6 @@ def _listed(digests: Iterable[bytes]) -> str:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError, RecursionError):
         return None

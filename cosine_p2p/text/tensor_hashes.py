@@ -20,8 +20,8 @@ from cosine_protocol.manifest import PIECE_BYTES, ManifestTensor, pieces_root
 LOG = logging.getLogger(__name__)
 CACHE_VERSION: Final = 2
 """Of what stands in the cache; entries of another one are never looked at."""
-MAX_HEADER_BYTES: Final = 100 << 20
-"""About safetensors' own limit, 100 MB."""
+MAX_HEADER_BYTES: Final = 16 << 20
+"""More than 100,000 tensors of one file take; safetensors' own limit, 100 MB, may mean 2 GB of empty objects."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

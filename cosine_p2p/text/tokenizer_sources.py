@@ -12,6 +12,9 @@ from typing import Final
 
 from platformdirs import user_cache_dir
 
+from cosine_p2p.storage.bounded_file import read_bounded
+from cosine_protocol.errors import UsageError
+
 TOKENIZER: Final = "tokenizer.json"
 """The file that clients read; nothing is converted where it is."""
 MODEL_CONFIG: Final = "config.json"
@@ -36,13 +39,18 @@ class TokenizerSources:
         """Those among the tokenizer files of a model's folder; None where none of them holds tokens.
 
         Of several that do the first counts: Mistral's own, then SentencePiece's, tiktoken's, and lists of words.
+        Raises `UsageError` for a config.json that cannot be read.
         """
         names = (*_FIRST, *sorted(name for name in files if name.endswith(TIKTOKEN)), *_LAST)
         vocabulary = next((name for name in names if files.get(name)), None)
         if vocabulary is None:
             return None
         config = folder / MODEL_CONFIG
-        return cls(vocabulary, {**files, MODEL_CONFIG: config.read_bytes() if config.is_file() else b""})
+        try:
+            content = read_bounded(config) if config.is_file() else b""
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{config} cannot be read ({error}); fetch the model again.") from None
+        return cls(vocabulary, {**files, MODEL_CONFIG: content})
 
     def folder_of(self, library_version: str) -> Path:
         """The place of the tokenizer that a version of transformers makes of them."""

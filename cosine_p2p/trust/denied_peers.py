@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from cosine_p2p.storage.bounded_file import read_bounded
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import BadSignature, UsageError
@@ -193,10 +194,10 @@ def parse_denied(values: Iterable[str]) -> frozenset[str]:
 
 def _read_list(file: Path) -> set[str]:
     try:
-        lines = [line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError):
+        text = read_bounded(file).decode("utf-8")
+    except (OSError, ValueError):
         raise UsageError(f"{str(file)!r} is neither a peer id nor a file of peer ids, one a line.") from None
-    peer_ids = {line for line in lines if line}
+    peer_ids = {name for line in text.splitlines() if (name := line.partition("#")[0].strip())}
     for peer_id in sorted(peer_ids):
         try:
             public_key_of(peer_id)

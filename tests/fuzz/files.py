@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import resource
 import signal
@@ -32,12 +33,14 @@ from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
 from cosine_p2p.text.detokenizer import Detokenizer
-from cosine_p2p.text.held_weights import MANIFEST
+from cosine_p2p.text.held_weights import MANIFEST, HeldWeights
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.template_process import MAX_TEXT_CHARACTERS, TemplateProcesses
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
+from cosine_p2p.trust.denied_peers import parse_denied
 from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import CosineError, PromptRefused
 from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, pieces_root
@@ -144,6 +147,59 @@ def check_model_folder(data: bytes) -> None:
             raise refused
 
 
+HOLES_CPU_S: Final = 15.0
+"""Four million texts of a GGUF file take a third of it; all lengths beyond are refused before."""
+HOLE_BYTES: Final = 1 << 40
+"""A file with a hole of a terabyte takes no place on a disk; one that reads it takes all memory."""
+
+
+def check_holes(data: bytes) -> None:
+    """The files of a model, each with a hole behind what it holds, read with little time and memory."""
+    with _scratch() as folder:
+        for which, sent in moves(data):
+            file = folder / HOLED_FILES[which % len(HOLED_FILES)]
+            file.write_bytes(sent)
+            os.truncate(file, HOLE_BYTES)
+        refused, taken = CosineError(), 0
+        for read in _HOLE_READERS:
+            try:
+                with _confined(limit=resource.RLIMIT_DATA, cpu_s=HOLES_CPU_S):
+                    read(folder)
+                taken += 1
+            except CosineError as error:
+                refused = error
+        if not taken:
+            raise refused
+
+
+HOLED_FILES: Final = (*FILES, "model.gguf", "swarm", "chat_template.jinja", "tokenizer.model", "vocab.json")
+
+
+def _hole_seeds() -> list[bytes]:
+    """What a reader takes from the beginning of each file, and lengths as long as the file."""
+    much = HOLE_BYTES // 2
+    magic = b"GGUF" + (3).to_bytes(4, "little")
+    one_key = magic + bytes(8) + (1).to_bytes(8, "little")
+    key = one_key + (1).to_bytes(8, "little") + b"a"
+    headers = [
+        one_key + much.to_bytes(8, "little"),
+        magic + much.to_bytes(8, "little") * 2,
+        key + (8).to_bytes(4, "little") + much.to_bytes(8, "little"),
+        key + (9).to_bytes(4, "little") + (0).to_bytes(4, "little") + much.to_bytes(8, "little"),
+        key + (9).to_bytes(4, "little") + (8).to_bytes(4, "little") + (4_000_000).to_bytes(8, "little"),
+    ]
+    gguf, weights = HOLED_FILES.index("model.gguf"), HOLED_FILES.index("model.safetensors")
+    written = json.dumps({"a": {"dtype": "U8", "shape": [much], "data_offsets": [0, much]}}).encode()
+    return [
+        script(*((number, b"{}") for number in range(len(HOLED_FILES)))),
+        script((0, b"{}"), (weights, much.to_bytes(8, "little"))),
+        script((weights, len(written).to_bytes(8, "little") + written)),
+        *(script((gguf, header)) for header in headers),
+        # What is there without weights is taken.
+        script(),
+    ]
+
+
 def _read_defaults(folder: Path) -> None:
     published = read_generation_config(folder)
     apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
@@ -164,6 +220,17 @@ _FOLDER_READERS: Final[tuple[Callable[[Path], object], ...]] = (
     lambda folder: read_folder("fuzz", folder),
     ModelSizes.read,
 )
+
+
+_HOLE_READERS: Final[tuple[Callable[[Path], object], ...]] = (
+    *(read for read in _FOLDER_READERS if read is not _read_facts),
+    TokenizerFiles.read,
+    lambda folder: HeldWeights.read(folder) if not list(folder.glob("*.safetensors")) else None,
+    lambda folder: GgufFile.open(folder / "model.gguf"),
+    lambda folder: read_swarm_file(folder / "swarm"),
+    lambda folder: parse_denied([str(folder / "swarm")]),
+)
+"""All but the hashes of weights, which a node computes of as many bytes as there are."""
 
 
 def _folder_seeds() -> list[bytes]:
@@ -268,8 +335,11 @@ class _RenderingHere(TemplateProcesses):
 
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
-        with _confined():
-            line = json.dumps(template_worker.answer(json.loads(json.dumps(asked))))
+        try:
+            with _confined():
+                line = json.dumps(template_worker.answer(json.loads(json.dumps(asked))))
+        except _TooLong:
+            raise PromptRefused("it took too long") from None
         return self.read(line)
 
     def read(self, line: str) -> str:
@@ -280,21 +350,25 @@ class _RenderingHere(TemplateProcesses):
 
 
 @contextmanager
-def _confined() -> Iterator[None]:
+def _confined(*, limit: int = resource.RLIMIT_AS, cpu_s: float = CPU_S) -> Iterator[None]:
+    """Bound what is done within. Raises `_TooLong`, and Python itself `MemoryError`.
+
+    `RLIMIT_DATA` leaves out files that are mapped and not changed, which take no memory of their own.
+    """
+
     def stop(*_: object) -> None:
         raise _TooLong
 
-    before, (soft, hard) = signal.signal(signal.SIGVTALRM, stop), resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + FREE_BYTES, hard))
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    before, (soft, hard) = signal.signal(signal.SIGVTALRM, stop), resource.getrlimit(limit)
+    pages = Path("/proc/self/statm").read_text().split()
+    used = int(pages[0 if limit == resource.RLIMIT_AS else 5]) * resource.getpagesize()
+    resource.setrlimit(limit, (used + FREE_BYTES, hard))
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
     try:
         yield
-    except _TooLong:
-        raise PromptRefused("it took too long") from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(limit, (soft, hard))
         signal.signal(signal.SIGVTALRM, before)
 
 
@@ -485,6 +559,7 @@ TARGETS: Final = {
     "model-folder": FuzzTarget(
         check=check_model_folder, seeds=_folder_seeds, runs=2_000, mutate=mutated_files, max_bytes=16_000
     ),
+    "holes": FuzzTarget(check=check_holes, seeds=_hole_seeds, runs=1_000, mutate=mutated_files, max_bytes=16_000),
     "tokenizer": FuzzTarget(
         check=check_tokenizer, seeds=_tokenizer_seeds, runs=10_000, mutate=mutated_tokenizer, max_bytes=12_000
     ),

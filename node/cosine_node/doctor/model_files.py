@@ -19,6 +19,8 @@ from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.request.model_config import FILE_NAME as CONFIG_FILE
 from cosine_p2p.request.model_config import read_model_config
+from cosine_p2p.storage.bounded_file import read_json
+from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -136,8 +138,7 @@ def _parameters(file: Path) -> int:
     size_bytes = file.stat().st_size
     with file.open("rb") as handle:
         header_bytes = int.from_bytes(handle.read(8), "little")
-        # 100 MiB is the bound that the format itself sets.
-        if not 2 <= header_bytes <= min(100 << 20, size_bytes - 8):
+        if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
             raise ValueError("its header is cut off")
         header: dict[str, Any] = json.loads(handle.read(header_bytes))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
@@ -150,7 +151,7 @@ def _parameters(file: Path) -> int:
 def _missing_shards(folder: Path) -> str:
     """The damage of an index that names files which are not there; "" if there is none."""
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_text("utf-8"))
+        index = read_json(folder / "model.safetensors.index.json")
         named = sorted({str(name) for name in index["weight_map"].values()})
         missing = [name for name in named if not (folder / name).is_file()]
     except FileNotFoundError:

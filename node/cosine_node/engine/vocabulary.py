@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cosine_node.engine.base import Choice, Engine, EngineAround, Row, RowResult
+from cosine_p2p.storage.bounded_file import read_json
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling, TokenBias
 
@@ -46,7 +47,7 @@ class DraftVocabulary:
         if not file.is_file():
             return None
         try:
-            ids = json.loads(file.read_text("utf-8"))
+            ids = read_json(file)
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{file} cannot be read ({error}); fetch the drafter again.") from None
         if not isinstance(ids, list):

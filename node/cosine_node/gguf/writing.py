@@ -29,9 +29,12 @@ from gguf import (
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_p2p.gguf.pre_tokenizers import CONTRACTIONS, PRE_TOKENIZERS, WORDS
+from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.text.chat_template import ChatTemplates
+from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import PromptRefused, UsageError
+from cosine_protocol.limits import MAX_FILE_BYTES
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "F32": LlamaFileType.ALL_F32,
@@ -279,7 +282,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = read_json(file, most_bytes=MAX_FILE_BYTES)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
     if not isinstance(content, dict):
@@ -291,6 +294,8 @@ def _read_tensors(file: Path) -> dict[str, npt.NDArray[np.float32]]:
     """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
     data = np.memmap(file, mode="r", dtype=np.uint8)
     (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
+    if header_bytes > MAX_HEADER_BYTES:
+        raise ValueError("the header length is wrong")
     header = json.loads(data[8 : 8 + header_bytes].tobytes())
     tensors = {}
     for name, entry in header.items():

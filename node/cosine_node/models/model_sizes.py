@@ -22,10 +22,11 @@ class ModelSizes:
 
         Elsewhere they are as the file has them, without the defaults of a kind. Raises `UsageError`.
         """
+        # Before transformers reads it, which has no bounds.
+        config = text_part(read_model_config(folder))
         has_transformers = all(find_spec(name) is not None for name in ("torch", "transformers"))
         if has_transformers and (known := _of_known_kind(folder)) is not None:
             return known
-        config = text_part(read_model_config(folder))
         vocab_tokens = config.get("vocab_size")
         if not isinstance(vocab_tokens, int) or vocab_tokens < 1:
             raise UsageError(f"{folder} is no target to draft for: no config.json names its vocabulary.")
