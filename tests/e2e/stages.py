@@ -1,13 +1,13 @@
 """A model in parts as processes: stages, a head over them, a drafter."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import COMMAND, Node, close_all
 
 NETWORK: Final = "parts"
 PLACE: Final = ("--network", NETWORK, "--threads", "1", "--initial-peers")
@@ -22,17 +22,19 @@ class StageSwarm:
     nodes: dict[str, Node] = field(default_factory=dict)
     starts: int = 0
 
-    def begin(self, name: str, *arguments: str) -> Node:
+    def begin(self, name: str, *arguments: str, command: Sequence[str] = COMMAND) -> Node:
         """Start a node, which is not ready yet."""
         self.starts += 1
         place = (*PLACE, self.boot.maddr)
-        self.nodes[name] = Node.start(f"{name}-{self.starts}", ("join", *arguments, *place), self.folder)
+        self.nodes[name] = Node.start(
+            f"{name}-{self.starts}", ("join", *arguments, *place), self.folder, command=command
+        )
         return self.nodes[name]
 
-    def begin_stage(self, name: str, layers: str) -> Node:
+    def begin_stage(self, name: str, layers: str, *, command: Sequence[str] = COMMAND) -> Node:
         """Start a stage of the embedded target, as slow in float32 as everywhere."""
         options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
-        return self.begin(name, "--role", "stage", *options)
+        return self.begin(name, "--role", "stage", *options, command=command)
 
     def begin_head(self, *more: str) -> Node:
         return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target", *more)

@@ -1,12 +1,16 @@
 """A head that finds its stages by their records, among honest stages and others, in virtual time."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import LAYERS, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
@@ -17,6 +21,7 @@ from cosine_node.serving.head import HeadChains
 from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.chain_runner import ChainRunner
 from cosine_node.stages.chain_source import ChainNeeds, ChainSource
+from cosine_node.stages.checks import ChainChecks
 from cosine_node.stages.inbox import QueuedFeed
 from cosine_node.stages.remote_chain import feed_messages
 from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
@@ -27,7 +32,7 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange, Passed
 from tests.protocol.samples import record_of
-from tests.swarm.reference import target_engine
+from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
 """Of an honest stage."""
@@ -39,7 +44,8 @@ class Conduct:
     """What a stage does that an honest one does not. It may change while it serves.
 
     It is `late_s` with each pass, `hides` that it held it, announces `pass_s`, `refuses` each feed with an error,
-    `gives_back` each row without tokens, or `leaves_out` what is wanted. It counts what it was `fed`.
+    `gives_back` each row without tokens, `leaves_out` what is wanted, or `lies` with finite nonsense. It counts
+    what it was `fed`.
     """
 
     late_s: float = 0.0
@@ -48,6 +54,7 @@ class Conduct:
     refuses: bool = False
     gives_back: bool = False
     leaves_out: bool = False
+    lies: bool = False
     fed: int = 0
 
 
@@ -84,9 +91,21 @@ class _ConductedBooks:
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         found = self._inner.run(rows, activations)
+        # Layers that compute nothing send zeros; what is nonsense stays so, and the last stage says other tokens.
+        if activations is not None and any(activations):
+            found = bytes(activations) if isinstance(found, bytes) else [_other(result) for result in found]
+        if self._conduct.lies:
+            drawn = np.random.default_rng(len(rows)).standard_normal(len(found) // 4).astype("<f4")
+            found = drawn.tobytes() if isinstance(found, bytes) else [_other(result) for result in found]
         if self._conduct.gives_back and isinstance(found, list):
             return [RowResult((), error=BadLogits("The model gave NaN or infinite logits.")) for _ in found]
         return found
+
+
+def _other(result: RowResult) -> RowResult:
+    """Other tokens than the target's."""
+    choices = [replace(each, token=(each.token + 1) % VOCAB_TOKENS) for each in result.choices]
+    return replace(result, choices=tuple(choices))
 
 
 class ConductedStage(SimulatedStage):
@@ -94,6 +113,7 @@ class ConductedStage(SimulatedStage):
 
     def __init__(self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes) -> None:
         super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
+        self.numerics = "float32"
         self.conduct = Conduct()
         offload: Offload = self._late
         self.service = service = _ConductedService(
@@ -108,6 +128,8 @@ class ConductedStage(SimulatedStage):
     def open(
         self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
     ) -> ChainBooks:
+        # Chains that check others have smaller pools.
+        self._whole = lambda: ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens)
         inner = super().open(
             pool_tokens=pool_tokens,
             window_pool_tokens=window_pool_tokens,
@@ -131,6 +153,7 @@ class ChainSwarm:
     stages: dict[str, ConductedStage] = field(default_factory=dict)
     source: ChainSource | None = None
     service: VerifierService | None = None
+    checks: ChainChecks | None = None
     sequence: int = 1
 
     @classmethod
@@ -188,7 +211,7 @@ class ChainSwarm:
             pool_tokens=whole.free_tokens,
             least_pool_tokens=1024,
         )
-        self.source = source = ChainSource(transport, self.directory, needs)
+        self.source = source = ChainSource(transport, self.directory, needs, chance=random.Random(2).random)
         chain = await source.open(first_sequence=0)
         looking = asyncio.ensure_future(source.run())
         self.swarm._stack.callback(looking.cancel)
@@ -203,7 +226,16 @@ class ChainSwarm:
             context_tokens=whole.context_tokens,
             numerics=whole.numerics,
         )
-        chains = HeadChains(source, curve)
+        rng = random.Random(1)
+        self.checks = checks = ChainChecks(
+            source,
+            source.disputes,
+            chance=rng.random,
+            now_s=asyncio.get_running_loop().time,
+            draw=rng.randbytes,
+        )
+        self.swarm._stack.push_async_callback(checks.close)
+        chains = HeadChains(source, curve, checks)
         runner = ChainRunner(engine, chains, new_pool=lambda: PagePool(tokens=tokens), opened=chains.opened(chain))
         self.service = service = VerifierService(
             engine=engine,

@@ -112,7 +112,11 @@ class SimulatedStage:
     async def _compute(self, call: Callable[[], None]) -> None:
         """Work of the engine, which takes as long as the curve says."""
         async with self._engine_is_free:
+            self.fed_tokens = 0
             call()
+            if not self.fed_tokens:
+                # The answer to a probe, which takes no time worth the name.
+                return
             seconds = self.curve.seconds(self.fed_tokens)
             self.use.passes += 1
             self.use.tokens += self.fed_tokens

@@ -386,8 +386,11 @@ class ChainSource:
         ]
         avoided = self._failures.avoided(now_s).union(busy, unlike)
         aside = self.disputes.set_aside(now_s).union(without)
+        if unlike:
+            # What would hold a check up says nothing.
+            aside |= self._failures.avoided(now_s)
         peers = [record.peer_id for record in asked]
-        levels = {} if unlike else self.disputes.standings.levels(peers, now_s=now_s)
+        levels = {} if unlike else self.disputes.levels(peers, now_s=now_s)
 
         def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
             sights = [self._sight(record, floor_s) for record in records]

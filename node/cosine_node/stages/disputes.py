@@ -14,7 +14,7 @@ Of a side of several stages nobody knows which one lied: they are set aside toge
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cosine_node.stages.checking import Contradiction
 from cosine_p2p.trust.standing import Standings
@@ -71,6 +71,11 @@ class Disputes:
         """True if each of these was found right at least once."""
         return all(self.standings.checks(peer_id, now_s=now_s) for peer_id in peer_ids)
 
+    def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
+        """The standing of stages by which chains are chosen: those with `CLEARLY` checks or more are alike."""
+        levels = self.standings.levels(peer_ids, now_s=now_s)
+        return {peer_id: min(level, CLEARLY.bit_length()) for peer_id, level in levels.items()}
+
     def check_chance(self, peer_ids: Iterable[str], *, now_s: float) -> float:
         """The chance that a request is checked which these have computed: the least checked of them decides."""
         chances = [self.standings.audit_chance(each, CHECK_SHARE, now_s=now_s) for each in peer_ids]
@@ -108,7 +113,3 @@ class Disputes:
     def _note(self, dispute: Dispute) -> None:
         if dispute not in self._open:
             self._open.append(dispute)
-
-    def state(self, now_s: float) -> list[list[Any]]:
-        """Checks and rejections as values of JSON."""
-        return self.standings.state(now_s)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -163,3 +164,39 @@ def test_gaps_and_bars_are_readable() -> None:
     assert gaps_sentence(gaps) == "Layers 8:16 and 20:24 of 24 are held by nobody."
     assert gaps_sentence(gaps[:1]) == "Layers 8:16 of 24 are held by nobody."
     assert bars([0, 1, 2, 8, 30]) == "×▁▂██"
+
+
+def names_of(stages: Sequence[StageSight], **options: Any) -> list[str]:
+    found = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=lambda one, other: 0.0, **options)
+    return [one.place.peer_id for one in found.stages]
+
+
+def test_standing_counts_before_speed_and_failures_before_standing() -> None:
+    stages = [sight("a", 0, 4), sight("fast", 4, 8, 0.001), sight("known", 4, 8, 0.1), sight("best", 4, 8, 0.2)]
+    assert names_of(stages) == ["a", "fast"]
+    standing = {"a": 1, "known": 2, "best": 3}
+    assert names_of(stages, standing=standing) == ["a", "best"]
+    assert names_of(stages, standing=standing, avoided=["best"]) == ["a", "known"]
+    # The only holder of layers has nobody to be compared with.
+    assert names_of(stages, standing={"known": 1}) == ["a", "known"]
+
+
+@given(
+    standing=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3)),
+    apart=st.sets(st.sets(st.sampled_from("abcdef"), min_size=2, max_size=2).map(frozenset), max_size=4),
+)
+def test_neighbours_that_are_apart_never_follow_each_other(
+    standing: dict[str, int], apart: set[frozenset[str]]
+) -> None:
+    parts = [(0, 3), (3, 6), (6, 8)]
+    stages = [sight(name, *parts[number // 2]) for number, name in enumerate("abcdef")]
+    chains = [[one.place.peer_id for one in chain] for chain in all_chains(stages)]
+    free = [names for names in chains if not any({*pair} in apart for pair in pairwise(names))]
+    try:
+        found = names_of(stages, standing=standing, apart=apart)
+    except NoChain:
+        assert not free
+        return
+    assert found in free
+    levels = max(sum(standing.get(name, 0) for name in names) for names in free)
+    assert sum(standing.get(name, 0) for name in found) == levels

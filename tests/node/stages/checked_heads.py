@@ -1,0 +1,160 @@
+"""A head that checks the stages it writes over, of which some may lie."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from cosine_node.engine.base import Row
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_source import ChainNeeds, ChainSource
+from cosine_node.stages.checks import ChainChecks
+from cosine_node.stages.engine import StageModel, load_part
+from cosine_node.stages.remote_chain import RemoteChain
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_protocol.records import Role, StageOffer
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
+from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, served
+from tests.node.stages.liars import CandidService, Lie, lying_hosts
+from tests.protocol.samples import record_of
+
+PROMPT: Final = tuple(range(3, 23))
+TOKENS: Final = 12
+GREEDY: Final = Sampling()
+TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load(
+    folder: Path, parts: Sequence[LayerRange], *, holders: int, dtype: torch.dtype, slots: int = POOL_TOKENS
+) -> list[StageModel]:
+    """Each part so many times, by stages whose numbers go up by the parts."""
+    return [
+        StageModel(load_part(str(folder), part, dtype=dtype), part, slots=slots, way=PassWay.PACKED)
+        for _ in range(holders)
+        for part in parts
+    ]
+
+
+class Head:
+    """A head that checks the stages it writes over."""
+
+    def __init__(self, stages: ServedStages, *, seed: int = 0) -> None:
+        self.stages = stages
+        self.directory = MemoryDirectory()
+        self.now_s = 0.0
+        rng = random.Random(seed)
+        slots = stages.models[0].slots
+        needs = ChainNeeds(
+            target_digest=TARGET,
+            layers=stages.models[0].layers.layers,
+            vocab_tokens=stages.models[0].vocab_tokens,
+            pool_tokens=slots * 3 // 5,
+            least_pool_tokens=32,
+        )
+        self.source = ChainSource(stages.network.join("head"), self.directory, needs, chance=rng.random)
+        self.checks = ChainChecks(
+            self.source, self.source.disputes, chance=rng.random, now_s=lambda: self.now_s, draw=rng.randbytes
+        )
+        self.disputes = self.source.disputes
+        self.engine: ChainEngine | None = None
+        self.chain: RemoteChain | None = None
+
+    async def announce(self, number: int, **fields: Any) -> None:
+        """The lower its number the faster a stage says to be."""
+        model = self.stages.models[number]
+        layers = model.layers
+        offer = StageOffer(
+            first_layer=layers.first,
+            end_layer=layers.end,
+            layers=layers.layers,
+            wide_tokens=64,
+            wide_pass_us=20_000,
+            busy_permille=0,
+            pool_tokens=model.slots,
+        )
+        record = record_of(
+            peer_id=f"stage {number}",
+            role=Role.STAGE,
+            target_digest=TARGET,
+            stage=offer,
+            numerics=model.numerics,
+            pass_us=1000 * (1 + number),
+            **fields,
+        )
+        await self.directory.announce(record, (TARGET.hex(),))
+
+    async def open(self) -> None:
+        """Go on over the best chain. Raises `NoChain`."""
+        first = self.engine.opened if self.engine is not None else 0
+        self.chain = await self.source.open(first_sequence=first)
+        assert self.source.pool_tokens is not None and self.source.numerics is not None
+        self.engine = ChainEngine(
+            self.chain,
+            PagePool(tokens=self.source.pool_tokens),
+            vocab_tokens=self.stages.models[0].vocab_tokens,
+            context_tokens=256,
+            numerics=self.source.numerics,
+            first_sequence=first,
+        )
+        self.engine.witness = self.checks.begin(self.chain)
+
+    async def write(
+        self, prompt: Sequence[int] = PROMPT, *, tokens: int = TOKENS, sampling: Sampling = GREEDY
+    ) -> list[int]:
+        """A text, token by token; over another chain first where the one before was given up."""
+        if self.chain is None or self.chain.lost.is_set():
+            await self.open()
+        assert self.engine is not None and self.chain is not None
+        sequence = self.engine.open(sampling=sampling, prompt_tokens=len(prompt), scope="all")
+        known = self.engine.reuse_prefix(sequence, prompt)
+        fed, text = tuple(prompt[known:]), list[int]()
+        while len(text) < tokens:
+            row = Row.chain(sequence, fed, scored_from=len(fed) - 1)
+            self.engine.begin([row])
+            [result] = self.engine.end([row], list(await self.chain.answer()))
+            self.engine.keep(sequence, row.nodes)
+            text.append(result.choices[0].token)
+            fed = (text[-1],)
+        self.engine.release(sequence)
+        return text
+
+    async def checked(self, prompt: Sequence[int] = PROMPT, **options: Any) -> list[int]:
+        """A text, and what its check brings."""
+        text = await self.write(prompt, **options)
+        await self.checks.idle()
+        return text
+
+    @property
+    def rejected(self) -> set[str]:
+        return set(self.disputes.standings.rejected(self.now_s))
+
+    @property
+    def used(self) -> list[str]:
+        assert self.chain is not None
+        return list(self.chain.stages)
+
+
+@asynccontextmanager
+async def head_of(
+    models: Sequence[StageModel],
+    lies: dict[int, Lie] | None = None,
+    *,
+    seed: int = 0,
+    holders: Sequence[int] | None = None,
+) -> AsyncIterator[Head]:
+    """A head among stages, all of them or those of these numbers."""
+    async with served(models, host_of=lying_hosts(lies or {}), service_of=CandidService) as stages:
+        head = Head(stages, seed=seed)
+        try:
+            for number in holders or range(len(models)):
+                await head.announce(number)
+            yield head
+        finally:
+            await head.checks.close()
+            await head.source.close()
