@@ -1,6 +1,9 @@
 """A model in parts on machines that have nothing of it: each fetches its share from the swarm, as processes."""
 
 import asyncio
+import json
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,8 +96,7 @@ def test_the_text_is_that_of_the_whole_model(machines: Machines) -> None:
 def test_a_stage_keeps_its_share_on_the_disk_and_little_more(machines: Machines, name: str, layers: range) -> None:
     folder = machines.weights_of(name)
     held = HeldWeights.read(folder)
-    numbers = {int(tensor.split(".")[2]) for tensor in held.tensors if ".layers." in tensor}
-    assert numbers == set(layers)
+    assert layers_of(held) == set(layers)
     share = sum(placed.tensor.size_bytes for placed in held.tensors.values())
     cache = machines.folder / name / "XDG_CACHE_HOME"
     stored = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
@@ -102,5 +104,35 @@ def test_a_stage_keeps_its_share_on_the_disk_and_little_more(machines: Machines,
     assert held.content_digest == HeldWeights.read(zoo.folder("target")).content_digest
 
 
+def layers_of(held: HeldWeights) -> set[int]:
+    return {int(name.split(".")[2]) for name in held.tensors if ".layers." in name}
+
+
 def test_a_head_keeps_no_tensor(machines: Machines) -> None:
     assert not HeldWeights.read(machines.weights_of("head")).tensors
+
+
+def test_other_stages_are_sources_too_and_where_they_are_gone_it_waits(machines: Machines) -> None:
+    late = machines.start_stage("late", "2:4").wait_ready()
+    assert layers_of(HeldWeights.read(machines.weights_of("late"))) == {2, 3}
+    assert late.ready["layers"] == "2:4"
+    machines.nodes["first"].kill()
+    stranded = machines.start_stage("stranded", "0:3")
+    said = waiting_for(stranded)
+    assert re.fullmatch(
+        r"Nobody offers \d+ of the \d+ tensors of layers 0:3 of 8 of [0-9a-f]{64} now, such as .*", said
+    )
+    assert stranded.stop() == 0
+    # What it has found meanwhile stays for the next time: layer 2 from the late one.
+    assert layers_of(HeldWeights.read(machines.weights_of("stranded"))) == {2}
+
+
+def waiting_for(node: Node) -> str:
+    """What a node says that it waits for, once it has fetched something."""
+    while node.process.poll() is None:
+        for line in node.log.read_text().splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") == "waiting_for_weights" and event.get("bytes"):
+                return str(event["said"])
+        time.sleep(0.2)
+    raise AssertionError(node.log.read_text())

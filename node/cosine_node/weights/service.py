@@ -26,6 +26,8 @@ MAX_OF_PEER: Final = 2
 PIECE_RATE: Final = 512.0
 """Answers a second for one peer: 128 MiB, a gigabit link."""
 PIECE_BURST: Final = 512.0
+IDLE_S: Final = 30.0
+"""Who asks nothing, or reads nothing, for so long holds a stream that others want."""
 RETRY_S: Final = 10.0
 """Who finds all streams taken asks somebody else meanwhile."""
 
@@ -68,10 +70,13 @@ class WeightsService:
             self._streams[peer_id] += 1
             try:
                 while True:
-                    answer = await self._answer(await channel.receive())
+                    async with asyncio.timeout(IDLE_S):
+                        question = await channel.receive()
+                    answer = await self._answer(question)
                     await asyncio.sleep(self._budget.owe(peer_id, 1, now_s=self._clock()))
-                    await channel.send(answer)
-            except PeerLost:
+                    async with asyncio.timeout(IDLE_S):
+                        await channel.send(answer)
+            except (PeerLost, TimeoutError):
                 return
             except RemoteProtocolError as error:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))

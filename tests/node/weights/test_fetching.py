@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,9 @@ from cosine_protocol.manifest import PIECE_BYTES
 from cosine_protocol.weight_messages import WeightKind
 from tests.full_disk import full_disk
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, tensors, write_model
+
+PIECES = 4
+"""What a fetch brings before it is killed."""
 
 Handler = Callable[[Stream], Awaitable[None]]
 
@@ -193,6 +198,25 @@ def test_a_fetch_that_was_given_up_goes_on_where_it_was(known: HeldWeights, fold
     pieces = sum(known.manifest.tensors[row].pieces for row in rows)
     assert set(held(folder.path).tensors) == {known.manifest.tensors[row].name for row in rows}
     assert 0 < len(second.sent) < pieces
+
+
+def test_a_process_that_is_killed_leaves_what_the_next_one_needs_not_fetch(tmp_path: Path) -> None:
+    whole, cache = write_model(tmp_path / "whole"), tmp_path / "cache"
+    command = [sys.executable, "-m", "tests.node.weights.interrupted", str(whole), str(cache)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "still\n"
+        child.kill()
+    known = held(whole)
+    service = Counting(known)
+
+    async def play() -> None:
+        nodes = Nodes(known)
+        await nodes.add("all", service.handle)
+        await nodes.fetch(new_folder(known, cache), rows_of(known, "model"))
+
+    asyncio.run(play())
+    assert held(new_folder(known, cache).path).is_whole
+    assert len(service.sent) == sum(tensor.pieces for tensor in known.manifest.tensors) - PIECES
 
 
 def test_a_damaged_draft_is_mended(known: HeldWeights, folder: PartialFolder) -> None:

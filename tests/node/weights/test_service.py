@@ -8,13 +8,13 @@ import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.weights.service import MAX_OF_PEER, MAX_STREAMS, WeightsService
+from cosine_node.weights.service import IDLE_S, MAX_OF_PEER, MAX_STREAMS, WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode
+from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.node.weights.models import held, tensors, write_model
@@ -170,6 +170,21 @@ def test_a_peer_that_asks_much_is_answered_later(known: HeldWeights) -> None:
         return clock() - began_s
 
     assert run_virtual(run()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_who_asks_nothing_for_long_loses_its_stream(known: HeldWeights) -> None:
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        network = MemoryNetwork()
+        await network.join("server").serve(WEIGHTS, WeightsService(known, clock=clock).handle)
+        async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
+            channel.post(question(known, WeightKind.MANIFEST))
+            assert isinstance(await channel.receive(), WeightBytes)
+            with pytest.raises(PeerLost):
+                await channel.receive()
+        return clock()
+
+    assert run_virtual(run()) == pytest.approx(IDLE_S, abs=1.0)
 
 
 def test_no_question_ends_the_stream(known: HeldWeights) -> None:

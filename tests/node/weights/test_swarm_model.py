@@ -1,0 +1,164 @@
+"""A model that is not on this machine is found in the swarm: by name, by digest, or not at all."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cosine_node.weights.fetching import FetchProgress
+from cosine_node.weights.service import WeightsService
+from cosine_node.weights.swarm_model import SoughtModel, SwarmModel, said_of
+from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.text.held_weights import HeldWeights
+from cosine_protocol.errors import UsageError
+from cosine_protocol.protocols import WEIGHTS
+from cosine_protocol.records import Role
+from tests.cosine_p2p.gguf_samples import write_sample
+from tests.cosine_p2p.samples import identity_of, record_of
+from tests.node.weights.models import Nodes, held, rows_of, write_model
+
+NAME = "someone/model"
+DIGEST = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
+    return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
+
+
+class Swarm:
+    """Nodes of a model in a directory, each with what it serves."""
+
+    def __init__(self, known: HeldWeights, cache: Path) -> None:
+        self.nodes = Nodes(known)
+        self.directory = MemoryDirectory()
+        self._cache = cache
+
+    async def add(self, number: int, served: HeldWeights, *, digest: bytes = DIGEST) -> None:
+        identity = identity_of(number)
+        record = record_of(identity, now_s=0.0, role=Role.VERIFIER, target=NAME)
+        record = replace(record, target_digest=digest, content_digest=served.content_digest)
+        await self.directory.announce(record, (NAME, digest.hex()))
+        await self.nodes.network.join(identity.peer_id).serve(WEIGHTS, WeightsService(served).handle)
+
+    async def find(self, text: str) -> SwarmModel | None:
+        return await SwarmModel.find(
+            self.nodes.here,
+            self.directory,
+            SoughtModel.parse(text),
+            cache_folder=self._cache,
+            choose=lambda name, offered: max(offered, key=lambda digest: offered[digest]),
+        )
+
+
+@pytest.mark.parametrize("text", [NAME, DIGEST.hex(), f"{NAME}@{DIGEST.hex()}"])
+def test_a_model_is_found_by_name_and_by_digest(known: HeldWeights, tmp_path: Path, text: str) -> None:
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        await swarm.add(1, known)
+        found = await swarm.find(text)
+        assert found is not None and found.target_digest == DIGEST
+        folder = await found.folder()
+        assert folder is not None
+        await found.fetch(folder, rows_of(known, "layers.0."), what="a layer", tell=lambda progress: None)
+        assert len(held(folder.path).tensors) == 2
+        assert held(folder.path).content_digest == known.content_digest
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("text", ["another/model", f"{NAME}@{bytes(32).hex()}", bytes(32).hex()])
+def test_what_nobody_has_is_not_found(known: HeldWeights, tmp_path: Path, text: str) -> None:
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        await swarm.add(1, known)
+        assert await swarm.find(text) is None
+
+    asyncio.run(play())
+
+
+def test_of_a_name_that_several_models_have_one_is_chosen(known: HeldWeights, tmp_path: Path) -> None:
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        await swarm.add(1, known)
+        for number in (2, 3):
+            await swarm.add(number, known, digest=bytes(32))
+        found = await swarm.find(NAME)
+        assert found is not None and found.target_digest == bytes(32)
+
+    asyncio.run(play())
+
+
+def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, tmp_path: Path) -> None:
+    """One is gone, one lies, the third gives it."""
+    other = replace(known, encoded=known.encoded[:-1] + b"\0")
+
+    class Lying(WeightsService):
+        def __init__(self) -> None:
+            super().__init__(other)
+            self._digest = known.content_digest
+
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        for number in (1, 2, 3):
+            await swarm.add(number, known)
+        gone, liar = (identity_of(number).peer_id for number in (1, 2))
+        await swarm.nodes.network.join(gone).close()
+        await swarm.nodes.network.join(liar).serve(WEIGHTS, Lying().handle)
+        found = await swarm.find(NAME)
+        assert found is not None
+        folder = await found.folder()
+        assert folder is not None and folder.manifest == known.manifest
+
+    asyncio.run(play())
+
+
+def test_a_manifest_that_is_here_needs_nobody(known: HeldWeights, tmp_path: Path) -> None:
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        await swarm.add(1, known)
+        found = await swarm.find(NAME)
+        assert found is not None
+        assert await found.folder() is not None
+        await swarm.nodes.network.join(identity_of(1).peer_id).close()
+        assert await found.folder() is not None
+
+    asyncio.run(play())
+
+
+def test_where_nobody_gives_a_manifest_there_is_no_folder(known: HeldWeights, tmp_path: Path) -> None:
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path)
+        await swarm.add(1, known)
+        await swarm.nodes.network.join(identity_of(1).peer_id).close()
+        found = await swarm.find(NAME)
+        assert found is not None and await found.folder() is None
+
+    asyncio.run(play())
+
+
+def test_a_gguf_file_is_not_fetched_in_parts(tmp_path: Path) -> None:
+    known = HeldWeights.read(write_sample(tmp_path / "a.gguf"), cache_folder=tmp_path / "hashes")
+
+    async def play() -> None:
+        swarm = Swarm(known, tmp_path / "cache")
+        await swarm.add(1, known)
+        found = await swarm.find(NAME)
+        assert found is not None
+        await found.folder()
+
+    with pytest.raises(UsageError, match="cannot be held in parts"):
+        asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (FetchProgress(3 << 20, 9 << 20, 1), "3 of 9 MiB are here, read from one source."),
+        (FetchProgress(3 << 30, 9 << 30, 2), "3,072 of 9,216 MiB are here, read from 2 sources."),
+        (FetchProgress(0, 9, 0, "Nobody offers it."), "Nobody offers it."),
+    ],
+)
+def test_how_far_a_fetch_is_is_one_sentence(progress: FetchProgress, said: str) -> None:
+    assert said_of(progress) == said
