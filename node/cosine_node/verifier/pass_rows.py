@@ -204,7 +204,7 @@ class PassRows:
 
         Raises `PeerError` if it needs more pages than there are.
         """
-        if request.stage is not RequestStage.DECODE and not request.is_pending_fed:
+        if request.stage is not RequestStage.DECODE:
             if index not in schedule.chunks:
                 return None
             row = request.prefill_row(schedule.chunks[index])

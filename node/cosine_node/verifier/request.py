@@ -539,11 +539,6 @@ class VerifierRequest(ServedRequest):
         return asked is not None and asked.of_prompt and not self.first and self.stage is RequestStage.PREFILL
 
     @property
-    def can_use_pass(self) -> bool:
-        # Below the last token of a prompt under way drafts can be fed.
-        return not self.awaits_prefill or self.is_pending_fed
-
-    @property
     def may_reuse_prefix(self) -> bool:
         # Nothing is known of the scores after tokens that were fed for others.
         return not self.tells_prompt
@@ -591,11 +586,6 @@ class VerifierRequest(ServedRequest):
         self.fed, self.choices, self.likelihoods = {}, {}, {}
         if self.stage is RequestStage.DECODE:
             self.stage = RequestStage.RECOMPUTE
-
-    def note_under_way(self, row: Row) -> None:
-        """The last known tokens are under way: drafts may be fed below them before the next token is known."""
-        self.fed[self.tree.root] = row.nodes[-1]
-        self.named = row.nodes[-1] + 1
 
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
         """The row that feeds the pending token, unless it was fed, and nodes of the live tree that were not.

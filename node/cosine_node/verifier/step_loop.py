@@ -217,7 +217,7 @@ class StepLoop:
         """
         now_s = _now_s()
         nodes = tuple(
-            len(row.tokens) - (row.parents[0] == PREFIX) if _is_decoding(request, row) else 0
+            0 if request.stage is not RequestStage.DECODE else len(row.tokens) - (row.parents[0] == PREFIX)
             for request, row in rows
         )
         done: Awaitable[Pass] = self._runner.forward([row for _, row in rows])
@@ -234,7 +234,7 @@ class StepLoop:
         self._pace.note_begun(now_s, tokens=under_way.tokens)
         self._under_way.append(under_way)
         for (request, row), count in zip(rows, nodes, strict=True):
-            if isinstance(request, VerifierRequest) and _is_decoding(request, row):
+            if isinstance(request, VerifierRequest) and request.stage is RequestStage.DECODE:
                 if self._pace.is_ordered and request.account is not None and len(self._requests) > 1:
                     spent_s = self._curve.seconds(under_way.tokens) - self._curve.seconds(under_way.tokens - count)
                     request.account.charge(spent_s=spent_s, tokens=0, plain_pass_s=self._curve.seconds(1))
@@ -244,8 +244,6 @@ class StepLoop:
                 )
             elif row.scored_from < len(row.tokens):
                 request.awaits_prefill = True
-                if self._pace.is_ordered and isinstance(request, VerifierRequest):
-                    request.note_under_way(row)
             elif self._pace.is_ordered:
                 self._take_known(request, row)
 
@@ -462,11 +460,6 @@ class StepLoop:
             self._released.append(request.kv.sequence)
             self._on_place()
             self.wake()
-
-
-def _is_decoding(request: ServedRequest, row: Row) -> bool:
-    """True for a row of drafts, or of the token before them: also below a prompt whose last token is under way."""
-    return request.stage is RequestStage.DECODE or row.parents[0] != PREFIX
 
 
 def signed_earnings(

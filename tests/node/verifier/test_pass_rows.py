@@ -100,24 +100,6 @@ def test_the_pending_token_is_fed_once_and_what_follows_it_hangs_below_it() -> N
     assert serving.fed() == []
 
 
-def test_drafts_are_fed_below_a_prompt_that_is_under_way() -> None:
-    serving = Serving(0, curve=STEEP_AT_FOUR)
-    asked = request_of("c", prompt=(5, 6, 7), max_new_tokens=20)
-    request = unfed(asked, sequence=serving.engine.open(sampling=asked.sampling, prompt_tokens=3))
-    serving.requests.add(request)
-    request.tree.attach(request.tree.root.digest, request.tree.position, WIDE, [1] * len(WIDE))
-    [(_, prompt)] = serving.rows.next_rows()
-    assert prompt.tokens == (5, 6, 7)
-    serving.engine.forward([prompt])
-    request.awaits_prefill = True
-    # The prompt's tokens are one pass's, unless passes follow each other.
-    assert serving.fed() == []
-    request.note_under_way(prompt)
-    [(_, drafts)] = serving.rows.next_rows()
-    assert drafts.parents[0] == prompt.nodes[-1]
-    assert drafts.tokens[:2] == (10, 20) and not set(drafts.nodes) & set(prompt.nodes)
-
-
 def test_who_waits_for_a_pass_comes_first() -> None:
     serving = Serving(2)
     first, second = serving.decoding

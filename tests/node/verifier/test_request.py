@@ -285,11 +285,8 @@ def test_any_drafts_any_resumption_and_any_order_of_passes_give_the_naive_stream
     # The engine computes in the order in which rows are fed, as stages do; what it found is known later.
     row = state.prefill_row(state.unfed_tokens)
     under_way.append((row, engine.forward([row])[0].choices))
-    if most_under_way > 1:
-        state.note_under_way(row)
     while finish is None:
-        may_feed = state.stage is RequestStage.DECODE or state.is_pending_fed
-        if may_feed and len(under_way) < most_under_way:
+        if state.stage is RequestStage.DECODE and len(under_way) < most_under_way:
             chosen: list[TreeNode] = []
             for node in attach_at_random(state, rng, stream):
                 is_possible = node.parent in (None, *state.fed, *chosen, state.tree.root)
