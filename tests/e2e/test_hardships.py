@@ -29,7 +29,7 @@ def test_a_full_disk_stops_nobody_and_is_said(tmp_path: Path) -> None:
     play("full_disk_scene", tmp_path, "--mount")
 
 
-# A minute, for the record of the old address has to lapse.
+# A minute, most of it the start of three nodes.
 @pytest.mark.soak
 def test_a_verifier_that_changes_its_address_is_found_again(tmp_path: Path) -> None:
     play("moving_scene", tmp_path, "--net")

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import msgpack
+from multiaddr import Multiaddr
 
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_p2p.directory.postings import (
@@ -21,6 +22,8 @@ from cosine_p2p.directory.postings import (
 )
 from cosine_p2p.session.delegation import SignedDraft, SignedDrafts
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
+from cosine_p2p.transport.full.questions import field, read_dial_back, read_identity, read_reservation, varint
+from cosine_p2p.transport.reach import Findings, judge_reach
 from cosine_p2p.trust.audit_rule import accuses
 from cosine_p2p.trust.evidence import evidence_of_json
 from cosine_protocol import messages as m
@@ -321,6 +324,29 @@ def first_of(vector: str) -> bytes:
     return bytes.fromhex(vectors.read(vector)["body"])
 
 
+def check_answer(data: bytes) -> None:
+    """Answers of libp2p's own protocols about how we are reached; the first byte says which."""
+    kind, answer = data[:1], data[1:]
+    if kind == b"r":
+        places = read_reservation(answer, OWNER.peer_id, least_bytes=1 << 20)
+    elif kind == b"d":
+        places = (read_dial_back(answer, OWNER.peer_id) or "",)
+    else:
+        told = read_identity(answer, OWNER.peer_id)
+        places = (*told.maddrs, told.seen_at)
+    for place in places:
+        judge_reach(Findings(own=(place,), circuits=(place,), seen_at={"peer": place}, public_peers=1))
+
+
+def answer_seeds() -> list[bytes]:
+    place = Multiaddr("/ip4/203.0.113.1/tcp/4001").to_bytes()
+    return [
+        b"r\x08\x02" + field(3, field(2, place)) + field(4, b"\x10" + varint(1 << 27)) + b"\x28\x64",
+        b"d\x08\x01" + field(3, b"\x08\x00" + field(3, place)),
+        b"i" + field(2, place) + field(3, b"/a/1.0.0") + field(4, place),
+    ]
+
+
 def _identity_seeds() -> Sequence[bytes]:
     return [OWNER.to_file_bytes(), OWNER.peer_id.encode()]
 
@@ -348,5 +374,6 @@ TARGETS: Final = {
         check=check_manifest, seeds=lambda: [MANIFEST.encode()], runs=10_000, mutate=mutated_message
     ),
     "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
+    "answer": FuzzTarget(check=check_answer, seeds=answer_seeds, runs=10_000),
     "tree": FuzzTarget(check=check_tree, seeds=tree_seeds, runs=10_000, mutate=mutated_moves),
 }

@@ -111,6 +111,11 @@ async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout
     Raises `PeerLost`, also for one that cuts a circuit before it has carried `least_bytes` each way.
     """
     answer = await _ask(dial, peer_id, HOP, _RESERVE, timeout_s)
+    return read_reservation(answer, peer_id, least_bytes=least_bytes)
+
+
+def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[str, ...]:
+    """The addresses in a relay's answer. Raises `PeerLost` as `ask_reservation`."""
     try:
         by_number = dict(fields(answer))
         if (status := by_number.get(5)) != _OK:
@@ -135,7 +140,13 @@ async def ask_dial_back(
     """
     plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
     info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
-    answer = await _ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s)
+    return read_dial_back(
+        await _ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s), peer_id
+    )
+
+
+def read_dial_back(answer: bytes, peer_id: str) -> str | None:
+    """The address in the answer of who dialled back. Raises `PeerLost` as `ask_dial_back`."""
     try:
         response = dict(fields(answer)).get(3, b"")
         told = dict(fields(response)) if isinstance(response, bytes) else {}
@@ -152,7 +163,11 @@ async def ask_dial_back(
 
 async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identified:
     """What a peer says of itself and us. Raises `PeerLost`."""
-    answer = await _ask(dial, peer_id, IDENTIFY, b"", timeout_s)
+    return read_identity(await _ask(dial, peer_id, IDENTIFY, b"", timeout_s), peer_id)
+
+
+def read_identity(answer: bytes, peer_id: str) -> Identified:
+    """What a peer says of itself and us. Raises `PeerLost`."""
     try:
         seen_at, protocols = "", []
         for number, value in fields(answer):
