@@ -37,6 +37,8 @@ class Lie(Enum):
     """It sends nonsense, and says that it has sent what is right."""
     BLAMES = auto()
     """It says that it was sent something else, and computes with that."""
+    NO_WORD = auto()
+    """It sends nonsense, and says nothing of its passes."""
 
 
 def drawn_like(raw: bytes | bytearray, dtype: torch.dtype, *, share: float | None = None) -> bytes:
@@ -107,7 +109,10 @@ class ClaimedFeeds(ComputedFeeds):
         self._sent = sent
 
     def take(self, parts: Sequence[FeedPart]) -> list[ComputedFeed | None]:
-        return [None if feed is None else self._claimed(feed) for feed in super().take(parts)]
+        found = super().take(parts)
+        if self._lie is Lie.NO_WORD:
+            return [None] * len(found)
+        return [None if feed is None else self._claimed(feed) for feed in found]
 
     def _claimed(self, feed: ComputedFeed) -> ComputedFeed:
         entered, left = feed.entered, feed.left

@@ -125,7 +125,7 @@ def main() -> None:
             sys.stdout.write(asyncio.run(honest(models, options.honest, numerics)) + "\n")
             sys.stdout.flush()
             right = asyncio.run(right_texts(models))
-            for lie in Lie:
+            for lie in (each for each in Lie if each is not Lie.NO_WORD):
                 places = [
                     place
                     for place in range(HOLDERS)

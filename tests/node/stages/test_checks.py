@@ -9,6 +9,7 @@ import torch
 from cosine_node.stages.disputes import CLEARLY
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.operations import NoChain
+from cosine_protocol.protocols import PROBES
 from tests.node.engine.staged import ranges
 from tests.node.stages.chains import in_loop
 from tests.node.stages.checked_heads import TYPES, head_of, load
@@ -168,3 +169,27 @@ async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, num
         async with head_of(models, {OF_THE_MIDDLE: lie}) as head:
             await head.checked()
             assert head.rejected == {"stage 1"} and not head.disputes.open
+
+
+@in_loop
+async def test_who_does_not_say_what_it_computes_is_left_for_others(thrice: list[StageModel]) -> None:
+    async with head_of(thrice) as honest:
+        expected = await honest.checked()
+    async with head_of(thrice, {OF_THE_MIDDLE: Lie.NO_WORD}) as head:
+        await head.checked()
+        assert head.chain is not None and head.chain.failed_peer == "stage 1"
+        assert await head.checked() == expected
+        assert not head.rejected
+
+
+@in_loop
+async def test_an_older_stage_that_knows_no_probes_is_found_by_its_neighbours(thrice: list[StageModel]) -> None:
+    async with head_of(thrice, {OF_THE_MIDDLE: Lie.NONSENSE}) as head:
+        await head.open()
+        assert head.chain is not None
+        # As if it had not named the feature.
+        head.chain._channels[1].features -= {PROBES}
+        await head.checked()
+        # What its neighbours say makes suspects of it and of the one before or behind, and no more.
+        assert "stage 1" in head.disputes.set_aside(head.now_s)
+        assert head.disputes.set_aside(head.now_s) <= {"stage 0", "stage 1", "stage 2"}
