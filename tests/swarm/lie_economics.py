@@ -3,19 +3,23 @@
 `python -m tests.swarm.lie_economics` prints a table: for numbers of honest and of colluding verifiers and shares of
 audited texts, the share of texts that reached the client wrong, and how much longer all verifiers computed than
 without any audit. Time is virtual. Liars write with another model, say so of nobody of their own, accuse the honest
-ones when they are asked to judge, and are twice as fast.
+ones when they are asked to judge, and are twice as fast. With `shared` it prints what becomes of that where all
+liars are in one address range, or are heads over one stage.
 """
 
 import argparse
+import logging
 import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine, scripted_logits
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm, numbered_identity
 from cosine_node.engine.curve import CostCurve
 from cosine_protocol.errors import GenerationFailed
@@ -27,6 +31,9 @@ TOKENS: Final = 40
 FAST: Final = CostCurve(tuple((tokens, 0.5 * seconds) for tokens, seconds in VERIFY_CURVE.points))
 OTHER_MODEL: Final = 99
 LIAR_NUMBERS: Final = 50_000
+HONEST_NUMBERS: Final = 60_000
+OWN_RANGES: Final = "/ip4/5.6.{}.1/tcp/4001"
+ONE_RANGE: Final = "/ip4/6.7.8.9/tcp/4001"
 
 
 class PatientLiar(ScriptedEngine):
@@ -62,6 +69,30 @@ class Outcome:
     busy_s: float
 
 
+class Shared(StrEnum):
+    """What all liars have in common."""
+
+    NOTHING = "nothing"
+    RANGE = "one range"
+    STAGE = "one stage"
+
+
+async def ring_of(swarm: SimulatedSwarm, make_liar: Callable[[], ScriptedEngine]) -> Ring:
+    """Two stages, of which the last lies."""
+    first, last = even_parts(2)
+    stages = [await swarm.stage(first, target_engine, curve=FAST), await swarm.stage(last, make_liar, curve=FAST)]
+    return Ring(stages=stages, traversal_s=FAST.seconds(1))
+
+
+async def honest_one(swarm: SimulatedSwarm, engine: ScriptedEngine, number: int, shared: Shared) -> str:
+    """An honest verifier, in an address range of its own where liars share one."""
+    identity = None
+    if shared is Shared.RANGE:
+        identity = numbered_identity(HONEST_NUMBERS + number)
+        swarm.network.addresses[identity.peer_id] = OWN_RANGES.format(number)
+    return (await swarm.verifier(engine, identity=identity)).identity.peer_id
+
+
 def outcome(
     *,
     honest: int,
@@ -69,6 +100,7 @@ def outcome(
     texts: int,
     make_liar: Callable[[], ScriptedEngine] = PatientLiar,
     make_honest: Callable[[], ScriptedEngine] = target_engine,
+    shared: Shared = Shared.NOTHING,
     seed: int = 0,
     **options: Any,
 ) -> Outcome:
@@ -78,14 +110,19 @@ def outcome(
         async with SimulatedSwarm() as swarm:
             present: dict[str, Member] = {}
             keys = 0
+            ring = await ring_of(swarm, make_liar) if shared is Shared.STAGE else None
 
             async def liar() -> None:
                 nonlocal keys
                 keys += 1
                 identity = numbered_identity(LIAR_NUMBERS + keys)
-                present[identity.peer_id] = await swarm.verifier(make_liar(), identity=identity, curve=FAST)
+                if shared is Shared.RANGE:
+                    swarm.network.addresses[identity.peer_id] = ONE_RANGE
+                engine = make_liar() if ring is None else target_engine()
+                verifier = await swarm.verifier(engine, identity=identity, curve=FAST, ring=ring)
+                present[identity.peer_id] = verifier
 
-            right = {(await swarm.verifier(make_honest())).identity.peer_id for _ in range(honest)}
+            right = {await honest_one(swarm, make_honest(), number, shared) for number in range(honest)}
             for _ in range(liars):
                 await liar()
             client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), **options)
@@ -111,12 +148,35 @@ def outcome(
     return run_virtual(run())
 
 
+def measure_shared(texts: int) -> None:
+    """Print the table of liars that share something."""
+    sys.stdout.write("| honest | liars | they share | wrong | refused | keys | honest convicted |\n")
+    sys.stdout.write("|--:|--:|---|--:|--:|--:|--:|\n")
+    for honest, liars, shared in (
+        (5, 20, Shared.NOTHING),
+        (5, 20, Shared.RANGE),
+        (2, 4, Shared.RANGE),
+        (2, 4, Shared.STAGE),
+        (2, 2, Shared.STAGE),
+    ):
+        found = outcome(honest=honest, liars=liars, texts=texts, shared=shared, audit=0.05)
+        wrong, refused = found.wrong / texts, found.refused / texts
+        row = f"| {honest} | {liars} | {shared} | {wrong:.2%} | {refused:.2%} | {found.keys} |"
+        sys.stdout.write(f"{row} {found.honest_convicted} |\n")
+        sys.stdout.flush()
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What lies cost and bring.")
     parser.add_argument("--texts", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("what", nargs="?", choices=("alone", "shared"), default="alone")
     given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    if given.what == "shared":
+        measure_shared(given.texts)
+        return
     honest_s = {
         honest: outcome(honest=honest, liars=0, texts=given.texts, audit=0.0).busy_s for honest in (2, 5, 20)
     }

@@ -15,6 +15,8 @@ from cosine_node.engine.curve import CostCurve
 from cosine_p2p.session.probation import TRIAL_TOKENS
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
+from tests.swarm.lie_economics import Shared
+from tests.swarm.lie_economics import outcome as economics
 from tests.swarm.reference import VOCAB_TOKENS, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
 
@@ -100,3 +102,10 @@ def test_honest_heads_over_the_same_stages_are_judged_by_others() -> None:
 def test_heads_over_the_same_stages_alone_clear_nobody() -> None:
     found = outcome(honest=0, lies=False, texts=3)
     assert set(found.states) == {AuditState.UNANSWERED} and not found.heads_convicted
+
+
+def test_a_head_audits_with_several_passes_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    """Its liars share a stage, and passes follow each other sooner than they come back."""
+    found = economics(honest=2, liars=2, texts=6, shared=Shared.STAGE, audit=1.0)
+    assert found.wrong <= 1 and not found.honest_convicted
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -350,8 +350,9 @@ class StepLoop:
     ) -> None:
         """Take one row's result of a pass over `load` requests into its request, and tell the client."""
         if isinstance(request, AuditedStream):
-            request.awaits_prefill = False
+            # In order, those of unscored tokens come while a row that is compared is under way.
             if result.choices or not self._pace.is_ordered:
+                request.awaits_prefill = False
                 request.compare(result.choices, result.likelihoods)
                 self._take_known(request, row)
                 if request.is_compared:
