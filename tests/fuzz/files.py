@@ -29,6 +29,7 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.printing import json_safe
+from cosine_p2p.replies.schema_bounds import with_sound_bounds
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
@@ -540,6 +541,27 @@ def _address_seeds() -> list[bytes]:
     return [f"{host}{end}".encode() for host in (*hosts, *rest) for end in ends]
 
 
+def check_schema(data: bytes) -> None:
+    """A JSON schema of a request, as far as it is read before llguidance has it, in a process of its own."""
+    schema = json.loads(data)
+    sound = with_sound_bounds(schema)
+    json.dumps(sound)
+    # Bounds that were moved need not be moved again.
+    assert with_sound_bounds(sound) == sound or json.dumps(sound).count("NaN")
+
+
+def _schema_seeds() -> list[bytes]:
+    bounded = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "const": {"minimum": 2}}
+    whole = {"type": "integer", "minimum": -3, "maximum": -2.5}
+    nested = {
+        "type": "object",
+        "properties": {"a": bounded, "b": {"type": "array", "items": whole}},
+        "anyOf": [{"$ref": "#/$defs/c"}, True],
+        "$defs": {"c": {"enum": [1, None, "x"], "pattern": "a+"}},
+    }
+    return [json.dumps(schema).encode() for schema in (bounded, whole, nested, [nested], False)]
+
+
 def check_swarm_file(data: bytes) -> None:
     """A member's swarm file."""
     with _scratch() as folder:
@@ -569,6 +591,13 @@ TARGETS: Final = {
     ),
     "tokens-json": FuzzTarget(
         check=check_tokens, seeds=_token_seeds, runs=20_000, mutate=mutated_json, refusals=(ApiError, PromptRefused)
+    ),
+    "schema": FuzzTarget(
+        check=check_schema,
+        seeds=_schema_seeds,
+        runs=20_000,
+        mutate=mutated_json,
+        refusals=(ValueError, RecursionError),
     ),
     "address": FuzzTarget(
         check=check_address, seeds=_address_seeds, runs=10_000, refusals=(ValueError,), max_bytes=300
