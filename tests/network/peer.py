@@ -29,7 +29,7 @@ async def echo(stream: Stream) -> None:
 
 
 async def round_trips(transport: HivemindTransport, peer_id: str, count: int, timeout_s: float) -> dict[str, Any]:
-    """The time that a stream took to open, and the median of round trips over it."""
+    """The time that a stream took to open, the median of round trips over it, and whether the peer is relayed."""
     began_s = time.monotonic()
     stream = await transport.dial(peer_id, ECHO)
     took_s = []
@@ -44,7 +44,8 @@ async def round_trips(transport: HivemindTransport, peer_id: str, count: int, ti
     finally:
         stream.close()
     opened_s = time.monotonic() - began_s - sum(took_s[1:])
-    return {"opened_s": opened_s, "rtt_s": median(took_s)}
+    address = await transport.address_of(peer_id)
+    return {"opened_s": opened_s, "rtt_s": median(took_s), "is_relayed": "/p2p-circuit" in address}
 
 
 async def answer(transport: HivemindTransport, order: dict[str, Any]) -> dict[str, Any]:
