@@ -1,6 +1,6 @@
 """A stage of a chain under strangers: one claims to be its head, the other to be the stage before."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,7 +46,8 @@ class ScriptedStage:
     numerics = "float32"
     grammars: Grammars | None = None
     token_bytes = TOKEN_BYTES
-    pool_tokens = free_tokens = POOL_TOKENS
+    pool_tokens = POOL_TOKENS
+    number = 0
 
     def __init__(self) -> None:
         self.books = self._new(0)
@@ -61,6 +62,9 @@ class ScriptedStage:
         assert not self.is_open, "a chain was set up before the one before had ended"
         self.books, self.is_open = self._new(first_sequence), True
         return self
+
+    def free_tokens(self, *, without: Collection[int] = ()) -> int:
+        return POOL_TOKENS
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         assert activations is not None and len(activations) == TOKEN_BYTES * sum(len(row.tokens) for row in rows)

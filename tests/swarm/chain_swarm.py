@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,9 +12,9 @@ from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
-from cosine_lab.simulation.stages import LAYERS, SimulatedStage, even_parts
+from cosine_lab.simulation.stages import HEADS, LAYERS, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
-from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
+from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.serving.head import HeadChains
@@ -44,8 +44,8 @@ class Conduct:
     """What a stage does that an honest one does not. It may change while it serves.
 
     It is `late_s` with each pass, `hides` that it held it, announces `pass_s`, `refuses` each feed with an error,
-    `gives_back` each row without tokens, `leaves_out` what is wanted, or `lies` with finite nonsense. It counts
-    what it was `fed`.
+    `gives_back` each row without tokens, `leaves_out` what is wanted, or `lies` with finite nonsense. It has room
+    for `most_chains`, and counts what it was `fed`.
     """
 
     late_s: float = 0.0
@@ -55,6 +55,7 @@ class Conduct:
     gives_back: bool = False
     leaves_out: bool = False
     lies: bool = False
+    most_chains: int = HEADS
     fed: int = 0
 
 
@@ -83,11 +84,12 @@ class _ConductedService(StageService):
 class _ConductedBooks:
     """Implements `ChainBooks` for a stage whose conduct may be any."""
 
-    def __init__(self, inner: ChainBooks, conduct: Conduct) -> None:
+    def __init__(self, inner: ChainBooks, conduct: Conduct, number: int, close: Callable[[], object]) -> None:
         self._inner = inner
+        self.number = number
         self._conduct = conduct
         self.books = inner.books
-        self.close: Callable[[], object] = inner.close
+        self.close = close
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         found = self._inner.run(rows, activations)
@@ -115,6 +117,8 @@ class ConductedStage(SimulatedStage):
         super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
         self.numerics = "float32"
         self.conduct = Conduct()
+        self._open: set[int] = set()
+        self._opened = 0
         offload: Offload = self._late
         self.service = service = _ConductedService(
             self, transport=transport, target_digest=target_digest, offload=offload
@@ -130,13 +134,22 @@ class ConductedStage(SimulatedStage):
     ) -> ChainBooks:
         # Chains that check others have smaller pools.
         self._whole = lambda: ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens)
+        if len(self._open) >= self.conduct.most_chains:
+            raise OutOfPages("No token slots are free together.")
         inner = super().open(
             pool_tokens=pool_tokens,
             window_pool_tokens=window_pool_tokens,
             window_tokens=window_tokens,
             first_sequence=first_sequence,
         )
-        return _ConductedBooks(inner, self.conduct)
+        number = self._opened
+        self._opened += 1
+        self._open.add(number)
+        return _ConductedBooks(inner, self.conduct, number, lambda: self._open.discard(number))
+
+    def free_tokens(self, *, without: Collection[int] = ()) -> int:
+        room = self.conduct.most_chains - len(self._open.difference(without))
+        return room * target_engine().free_tokens
 
     @property
     def is_free(self) -> bool:

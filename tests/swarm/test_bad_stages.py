@@ -9,6 +9,8 @@ import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.stages.chain_source import MAX_DOUBTS
+from cosine_node.stages.operations import NoChain
+from cosine_node.stages.remote_chain import IDLE_S
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
@@ -20,9 +22,10 @@ QUIET_S: Final = 1.71
 """What such a text takes over two stages of 20 ms, 10 ms apart."""
 
 
-async def text(swarm: ChainSwarm, seed: int = 0) -> float:
-    """One request, whose text is compared; the seconds that it took."""
-    client = await swarm.swarm.client()
+async def text(swarm: ChainSwarm, seed: int = 0, *, verifier: int | None = None) -> float:
+    """One request, of one head where there are several, whose text is compared; the seconds that it took."""
+    heads = [member.identity.peer_id for member in swarm.swarm.members]
+    client = await swarm.swarm.client(verifier=None if verifier is None else heads[verifier])
     began_s = asyncio.get_running_loop().time()
     done = await client.generate(PROMPT, strategy="plain", max_new_tokens=TOKENS, temperature=0.8, seed=seed)
     assert done.token_ids == plain_stream(PROMPT, Sampling(temperature=0.8, seed=seed), tokens=TOKENS)
@@ -119,6 +122,24 @@ def test_a_text_that_no_stage_can_compute_fails_and_others_go_on() -> None:
                 await text(swarm)
         opened = sum(stage.service.counts.opened for name, stage in swarm.stages.items() if name != "first")
         assert opened == 1 + MAX_DOUBTS
+
+    play(scene)
+
+
+def test_a_head_whose_idle_chain_made_room_for_another_joins_again_when_it_has_work() -> None:
+    async def scene(swarm: ChainSwarm) -> None:
+        for part in range(2):
+            await swarm.stage(f"only {part}", part, most_chains=1)
+        await swarm.head()
+        await text(swarm)
+        with pytest.raises(NoChain):
+            await swarm.head()
+        await asyncio.sleep(IDLE_S)
+        await swarm.head()
+        # Both serve in turn, as long as each has no work for a while when the other has.
+        for seed in range(4):
+            await asyncio.sleep(IDLE_S)
+            assert await text(swarm, seed, verifier=seed % 2) < 1.2 * QUIET_S
 
     play(scene)
 

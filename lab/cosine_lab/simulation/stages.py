@@ -1,7 +1,7 @@
 """Parts of a target in virtual time: the real services and chains, over layers that compute nothing."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +37,8 @@ def even_parts(parts: int) -> list[LayerRange]:
 
 class _Books:
     """Implements `cosine_node.stages.service.ChainBooks`: activations are zeros, results those of an engine."""
+
+    number: Final = 0
 
     def __init__(self, host: "SimulatedStage", books: PagedEngine, answering: Engine | None) -> None:
         self._host = host
@@ -77,7 +79,7 @@ class SimulatedStage:
         engine = whole()
         self.numerics = engine.numerics
         self.grammars = engine.grammars if layers.is_last else None
-        self.pool_tokens = self.free_tokens = HEADS * engine.free_tokens
+        self.pool_tokens = HEADS * engine.free_tokens
         self._engine_is_free = asyncio.Lock()
         self.service = StageService(self, transport=transport, target_digest=target_digest, offload=self._compute)
 
@@ -103,6 +105,11 @@ class SimulatedStage:
             first_sequence=first_sequence,
         )
         return _Books(self, books, None)
+
+    def free_tokens(self, *, without: Collection[int] = ()) -> int:
+        """The whole pool: there is always room for one chain more."""
+        del without
+        return self.pool_tokens
 
     def kill(self) -> None:
         """Vanish as after `kill -9`."""

@@ -1,6 +1,6 @@
 """A stage's layers as chains use them: each has pages of its own, and activations are bytes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -15,8 +15,9 @@ from cosine_node.stages.operations import BadActivations
 class HostedChain:
     """Sequences of one chain at a stage, for one thread at a time; `close` when none uses them."""
 
-    def __init__(self, model: StageModel, engine: StageEngine, close: Callable[[], object]) -> None:
+    def __init__(self, model: StageModel, engine: StageEngine, number: int, close: Callable[[], object]) -> None:
         self._model = model
+        self.number = number
         self.books = engine
         self.close = close
 
@@ -59,11 +60,11 @@ class StageHost:
     def chains(self) -> int:
         return len(self._taken)
 
-    @property
-    def free_tokens(self) -> int:
-        """Tokens of the largest pool that a new chain can have."""
-        ends = [0, *(slots.stop for slots, _ in self._taken.values())]
-        begins = sorted([*(slots.start for slots, _ in self._taken.values()), self._model.slots])
+    def free_tokens(self, *, without: Collection[int] = ()) -> int:
+        """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
+        taken = [slots for number, (slots, _) in self._taken.items() if number not in without]
+        ends = [0, *(slots.stop for slots in taken)]
+        begins = sorted([*(slots.start for slots in taken), self._model.slots])
         return max(begin - end for begin, end in zip(begins, sorted(ends), strict=True))
 
     def open(
@@ -94,7 +95,7 @@ class StageHost:
         number = self._opened
         self._opened += 1
         self._taken[number] = (slots, window_slots)
-        return HostedChain(self._model, engine, lambda: self._taken.pop(number, None))
+        return HostedChain(self._model, engine, number, lambda: self._taken.pop(number, None))
 
 
 def _free_range(taken: Sequence[range], slots: int, all_slots: int) -> range:

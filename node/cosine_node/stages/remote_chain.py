@@ -140,6 +140,9 @@ SECRET_BYTES: Final = 32
 """More than anybody can try."""
 PROBE_S: Final = 10.0
 """Far above what a pass takes for which a probe waits."""
+IDLE_S: Final = 10.0
+"""A chain that has fed nothing for so long is idle: its room is another head's who asks for it. Between two passes
+of a request lies less, and after a pause its head feeds anew what it holds in far less than the pause."""
 CAUSE_S: Final = 0.5
 """For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
 
@@ -237,6 +240,7 @@ class RemoteChain:
         self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
         self._sent = 0
+        self._sent_at_s = -math.inf
         self._unasked: deque[_Feed] = deque()
         self._unanswered: deque[_Feed] = deque()
         self._probes: dict[int, deque[_Probe]] = {number: deque() for number in channels}
@@ -359,6 +363,7 @@ class RemoteChain:
             if isinstance(message, FeedPass):
                 tokens = sum(len(row.tokens) for row in message.rows)
                 self.times.note_sent(message.number, tokens=tokens, now_s=self._loop.time())
+                self._sent_at_s = self._loop.time()
 
     def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
         """Say once why the chain is lost; on the event loop."""
@@ -374,6 +379,12 @@ class RemoteChain:
             if not probe.told.done():
                 probe.told.set_result(None)
         self.lost.set()
+
+    @property
+    def _is_idle(self) -> bool:
+        """True if nothing is under way, and nothing was for about so long that a stage may take the room back."""
+        # Half, for what was sent last was on its way.
+        return not self._unanswered and self._loop.time() - self._sent_at_s > IDLE_S / 2
 
     def _sent_s(self, channel: Channel) -> float:
         """When a stage has sent what comes now, by this head's clock; what it says of its own is worth nothing."""
@@ -393,7 +404,9 @@ class RemoteChain:
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The stage that is gone, or what it said, names the layers that failed.
                             await asyncio.sleep(CAUSE_S)
-                        self._lose(f"{place}: {message.rstrip('.')}.", peer_id=place.peer_id)
+                        # Whose room another head needs is not at fault, if it had no use for it.
+                        is_due = code == ErrorCode.OVERLOADED and self._is_idle
+                        self._lose(f"{place}: {message.rstrip('.')}.", peer_id=None if is_due else place.peer_id)
                         return
                     case said:
                         self._take(number, said, self._sent_s(channel))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -15,6 +15,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
+from cosine_node.stages.idle_chains import IdleChains
 from cosine_node.stages.inbox import (
     BusyShare,
     ComputedFeed,
@@ -28,6 +29,7 @@ from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_
 from cosine_node.stages.projections import VALUE_BYTES, project
 from cosine_node.stages.remote_chain import answer_of, feed_messages
 from cosine_node.stages.turns import OPERATION_STEPS, Turn, steps_of
+from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel, StepCounts
 from cosine_p2p.trust.call_budget import CallBudget
@@ -66,6 +68,8 @@ INBOX_BYTES: Final = 8 << 20
 """A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
 MAX_CHAINS: Final = 64
 """Far above the heads that one stage has time for."""
+NETWORK_SHARE: Final = 0.75
+"""Heads of one address range that work have so much of the pool together, and of the chains: not all of either."""
 MAX_PEER_CHAINS: Final = 4
 """A head has one, and for a moment the one before."""
 RETRY_AFTER_S: Final = 0.5
@@ -81,6 +85,11 @@ Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
 class ChainBooks(Protocol):
     """The sequences of one chain at this stage: `cosine_node.stages.host.HostedChain`."""
+
+    @property
+    def number(self) -> int:
+        """Of the chains of one host each has its own."""
+        ...
 
     @property
     def books(self) -> PagedEngine: ...
@@ -109,8 +118,9 @@ class ChainHost(Protocol):
     @property
     def pool_tokens(self) -> int: ...
 
-    @property
-    def free_tokens(self) -> int: ...
+    def free_tokens(self, *, without: Collection[int] = ()) -> int:
+        """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
+        ...
 
     def open(
         self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
@@ -129,6 +139,7 @@ class ServedChain:
         self.next: Channel | None = None
         self.look_ahead = LookAhead()
         self.is_followed = False
+        self.is_sent_away = False
         self.ended = asyncio.Event()
         self._failures: asyncio.Queue[PeerError] = asyncio.Queue()
 
@@ -208,6 +219,8 @@ class StageService:
         self._reads = CallBudget(peer_rate=READ_FACTOR * READ_RATE, peer_burst=READ_FACTOR * READ_BURST)
         self._note_pass = note_pass
         self._chains: dict[bytes, ServedChain] = {}
+        self._idle = IdleChains()
+        self._clock = time.monotonic
         self._is_draining = False
         self._has_ended = asyncio.Event()
         self.pass_s = pass_s
@@ -227,8 +240,14 @@ class StageService:
 
     @property
     def room_tokens(self) -> int:
-        """The tokens that the pool of a new head's chain may have."""
-        return min(self._host.free_tokens, self._peer_tokens) // PAGE_TOKENS * PAGE_TOKENS
+        """The tokens that the pool of a new head's chain may have, for which idle ones are sent away."""
+        idle = [chain.hosted.number for chain in self._without_work()]
+        return min(self._host.free_tokens(without=idle), self._peer_tokens) // PAGE_TOKENS * PAGE_TOKENS
+
+    def _without_work(self) -> list[ServedChain]:
+        """The chains whose room may be another's, first those without work for the longest time."""
+        idle = map(self._chains.get, self._idle.idle(now_s=self._clock()))
+        return [chain for chain in idle if chain is not None and not chain.is_sent_away]
 
     @property
     def _peer_tokens(self) -> int:
@@ -243,6 +262,8 @@ class StageService:
 
     async def start(self) -> None:
         """Begin to accept streams."""
+        # That of the event loop, which metrics read in another thread.
+        self._clock = asyncio.get_running_loop().time
         await self._transport.serve(STAGE, self.handle)
 
     async def run(self) -> None:
@@ -286,8 +307,10 @@ class StageService:
 
     async def _serve(self, head: Channel, join: Join) -> None:
         """Serve a chain until anything of it ends. Raises `PeerError` where it cannot be."""
-        chain = self._open(head, join)
+        network = range_of(await self._transport.address_of(head.peer_id))
+        chain = self._open(head, join, network)
         self._chains[join.chain] = chain
+        self._idle.note_joined(join.chain, peer_id=head.peer_id, network=network, now_s=self._clock())
         tasks: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as stack:
             try:
@@ -313,9 +336,11 @@ class StageService:
                 # No pass of it runs any more: its slots may be another's.
                 chain.hosted.close()
                 del self._chains[join.chain]
+                self._idle.note_ended(join.chain, now_s=self._clock())
                 self._has_ended.set()
 
-    def _open(self, head: Channel, join: Join) -> ServedChain:
+    def _open(self, head: Channel, join: Join, network: str) -> ServedChain:
+        """A chain with room of its own. Raises `PeerError`."""
         layers = self._host.layers
         if join.target_digest != self._target_digest:
             raise PeerError(ErrorCode.WRONG_TARGET, "layers of another target are held")
@@ -330,25 +355,49 @@ class StageService:
             raise PeerError(ErrorCode.MALFORMED, "windows have a size and a pool, or neither")
         if self._is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving")
-        own = [chain.join for chain in self._chains.values() if chain.head.peer_id == head.peer_id]
-        if len(self._chains) >= MAX_CHAINS or len(own) >= MAX_PEER_CHAINS:
+        books = self._room(head.peer_id, join, network)
+        self.counts.opened += 1
+        token_bytes = 0 if layers.is_first else self._host.token_bytes
+        return ServedChain(join, head, books, StageInbox(token_bytes=token_bytes, most_bytes=self._inbox_bytes))
+
+    def _room(self, peer_id: str, join: Join, network: str) -> ChainBooks:
+        """Room for a chain, of idle ones as far as none is left. Raises `PeerError`."""
+        own = [chain.join for chain in self._chains.values() if chain.head.peer_id == peer_id]
+        near = [self._chains[chain] for chain in self._idle.in_network(network)]
+        idle = self._without_work()
+        if len(own) >= MAX_PEER_CHAINS or (len(self._chains) >= MAX_CHAINS and not idle):
             raise PeerError(ErrorCode.OVERLOADED, "too many chains are served", RETRY_AFTER_S)
         asked_tokens = sum(each.pool_tokens for each in own) + join.pool_tokens
         if asked_tokens > self._peer_tokens:
             sentence = f"one head may have {self._peer_tokens} token slots, not {asked_tokens}"
             raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
-        try:
-            books = self._host.open(
-                pool_tokens=join.pool_tokens,
-                window_pool_tokens=join.window_pool_tokens,
-                window_tokens=join.window_tokens,
-                first_sequence=join.first_sequence,
-            )
-        except OutOfPages as error:
-            raise PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S) from None
-        self.counts.opened += 1
-        token_bytes = 0 if layers.is_first else self._host.token_bytes
-        return ServedChain(join, head, books, StageInbox(token_bytes=token_bytes, most_bytes=self._inbox_bytes))
+        working = [chain for chain in near if chain not in idle]
+        near_tokens = max(self._peer_tokens, int(NETWORK_SHARE * self._host.pool_tokens))
+        is_over = sum(chain.join.pool_tokens for chain in working) + join.pool_tokens > near_tokens
+        if is_over or len(working) >= NETWORK_SHARE * MAX_CHAINS:
+            sentence = f"the heads of one network may have {near_tokens} token slots together"
+            raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
+        is_enough = self._host.free_tokens(without=[chain.hosted.number for chain in idle]) >= join.pool_tokens
+        if len(self._chains) >= MAX_CHAINS:
+            self._send_away(idle.pop(0))
+        while True:
+            try:
+                return self._host.open(
+                    pool_tokens=join.pool_tokens,
+                    window_pool_tokens=join.window_pool_tokens,
+                    window_tokens=join.window_tokens,
+                    first_sequence=join.first_sequence,
+                )
+            except OutOfPages as error:
+                if not (idle and is_enough):
+                    raise PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S) from None
+            self._send_away(idle.pop(0))
+
+    def _send_away(self, chain: ServedChain) -> None:
+        """Take the room of an idle chain, none of whose passes runs; its head joins again when it has work."""
+        chain.is_sent_away = True
+        chain.hosted.close()
+        chain.fail(PeerError(ErrorCode.OVERLOADED, "another head needs the room of this idle chain", RETRY_AFTER_S))
 
     async def _dial(self, join: Join, stack: AsyncExitStack) -> Channel:
         """The stream to the next stage, once that knows what comes over it. Raises `PeerError`."""
@@ -401,6 +450,9 @@ class StageService:
         turn = Turn()
         while True:
             operation = await chain.inbox.take()
+            if chain.is_sent_away:
+                # Its slots are another's.
+                continue
             try:
                 await turn.spend(await self._apply(chain, operation))
             except PeerError:
@@ -421,7 +473,9 @@ class StageService:
         """Apply one operation, and pass it on; the steps that it took."""
         if isinstance(operation, QueuedFeed):
             before = chain.look_ahead.steps
+            self._idle.note_begun(chain.join.chain)
             await self._feed(chain, operation)
+            self._idle.note_worked(chain.join.chain, now_s=self._clock())
             return OPERATION_STEPS + count_tokens(operation.rows) + chain.look_ahead.steps - before
         steps = steps_of(operation, chain.hosted.books)
         if isinstance(operation, OpenSequence) and self._host.layers.is_last:
@@ -450,8 +504,7 @@ class StageService:
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
         """One pass, unless nobody wants it or a stage before has left it out."""
         found: bytes | list[RowResult]
-        now_s = asyncio.get_running_loop().time
-        taken_s = now_s()
+        taken_s = self._clock()
         for row in feed.rows:
             live = len(chain.hosted.books.tree(row.sequence).nodes) + len(row.nodes)
             if live > MAX_NAMED_NODES:
@@ -474,7 +527,7 @@ class StageService:
         if TIMES in chain.head.features:
             # What was taken later waited for this chain's own passes, which is no time of this one.
             chain.head.post(
-                Passed(feed.number, round(1e6 * min(MAX_HELD_S, now_s() - taken_s)), is_left_out=is_left_out)
+                Passed(feed.number, round(1e6 * min(MAX_HELD_S, self._clock() - taken_s)), is_left_out=is_left_out)
             )
         if chain.next is not None or not isinstance(found, list):
             return

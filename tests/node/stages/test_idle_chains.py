@@ -1,0 +1,214 @@
+"""Room that is held without work is another head's who asks for it, and no head that works is sent away."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_node.engine.base import Row
+from cosine_node.engine.pool_size import USUAL_TOKENS
+from cosine_node.stages.engine import StageModel
+from cosine_node.stages.idle_chains import FRESH_S, IDLERS_S, IdleChains
+from cosine_node.stages.remote_chain import IDLE_S, feed_messages
+from cosine_p2p.transport.channel import Channel
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import Joined, OpenSequence, Passed, Results
+from tests.node.engine.staged import load_untried, ranges
+from tests.node.stages.chains import ServedStages, served
+
+
+def chain_of(number: int) -> bytes:
+    return bytes([number]) * 16
+
+
+def test_a_chain_is_idle_a_while_after_its_last_pass_and_sooner_before_its_first() -> None:
+    chains = IdleChains()
+    for number, now_s in enumerate((0.0, 1.0, 2.0)):
+        chains.note_joined(chain_of(number), peer_id=f"head {number}", network="", now_s=now_s)
+    chains.note_begun(chain_of(1))
+    chains.note_begun(chain_of(2))
+    chains.note_worked(chain_of(2), now_s=3.0)
+    assert chains.idle(now_s=FRESH_S - 0.1) == []
+    assert chains.idle(now_s=FRESH_S) == [chain_of(0)]
+    # Of the other one a pass runs, for however long.
+    assert chains.idle(now_s=3.0 + IDLE_S) == [chain_of(0), chain_of(2)]
+
+
+def test_who_held_room_without_work_has_none_to_come_when_it_joins_anew_nor_has_its_network() -> None:
+    chains = IdleChains()
+
+    def joined(number: int, peer_id: str, network: str, now_s: float) -> bool:
+        """True if the chain is idle from the start."""
+        chain = chain_of(number)
+        chains.note_joined(chain, peer_id=peer_id, network=network, now_s=now_s)
+        return chain in chains.idle(now_s=now_s)
+
+    assert not joined(0, "a", "203.0.113.0/24", 0.0)
+    chains.note_ended(chain_of(0), now_s=1.0)
+    assert joined(1, "a", "", 2.0)
+    assert joined(2, "b", "203.0.113.0/24", 2.0)
+    assert not joined(3, "b", "198.51.100.0/24", 2.0)
+    assert not joined(4, "c", "", 2.0)
+    # Work shows what a peer is here for.
+    chains.note_begun(chain_of(1))
+    chains.note_worked(chain_of(1), now_s=3.0)
+    chains.note_ended(chain_of(1), now_s=4.0)
+    assert not joined(5, "a", "", 5.0)
+    assert not joined(6, "d", "203.0.113.0/24", 1.0 + IDLERS_S)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.floats(0.0, 4.0)), max_size=60))
+def test_no_chain_that_works_is_ever_idle(steps: list[tuple[int, int, float]]) -> None:
+    chains, now_s = IdleChains(), 0.0
+    last_s: dict[int, float] = {}
+    for number, kind, pause_s in steps:
+        now_s += pause_s
+        if number not in last_s:
+            chains.note_joined(chain_of(number), peer_id=f"{number % 2}", network=f"{number % 3}", now_s=now_s)
+            last_s[number] = -1e9
+        elif kind:
+            chains.note_begun(chain_of(number))
+            chains.note_worked(chain_of(number), now_s=now_s)
+            last_s[number] = now_s
+        else:
+            chains.note_ended(chain_of(number), now_s=now_s)
+            del last_s[number]
+        idle = chains.idle(now_s=now_s)
+        assert all(chain_of(one) not in idle for one, at_s in last_s.items() if now_s - at_s < IDLE_S)
+
+
+class Head:
+    """A head of the one stage of a model, which holds a chain there and works when it is told."""
+
+    def __init__(self, stages: ServedStages, name: str, number: int, tokens: int) -> None:
+        self.stages, self.name, self.number, self.tokens = stages, name, number, tokens
+        self.fed = 0
+        self.channel: Channel
+
+    async def join(self, opened: AsyncExitStack) -> m.Message:
+        """The stage's answer."""
+        network = self.stages.network
+        transport = network.transports.get(self.name) or network.join(self.name)
+        self.channel = Channel(await transport.dial("stage 0", STAGE), STAGE)
+        await opened.enter_async_context(self.channel)
+        plan = self.stages.plan()
+        join = plan.join(0, chain=chain_of(self.number), head=self.name)
+        self.channel.post(replace(join, pool_tokens=self.tokens))
+        return await self.channel.receive()
+
+    async def work(self) -> m.Message:
+        """One pass of one token: what the stage says."""
+        if not self.fed:
+            self.channel.post(OpenSequence(0, Sampling(), 1, None))
+        for message in feed_messages(self.fed, [Row(0, (3,), (self.fed,), (self.fed - 1,))]):
+            self.channel.post(message)
+        self.fed += 1
+        return await self.said()
+
+    async def said(self) -> m.Message:
+        while isinstance(message := await self.channel.receive(), Passed):
+            pass
+        return message
+
+
+def play(model: StageModel, scene: Callable[[ServedStages, AsyncExitStack], Any], **addresses: str) -> None:
+    async def at_once(work: Callable[[], None]) -> None:
+        work()
+
+    async def run() -> None:
+        network = MemoryNetwork(one_way_s=0.001)
+        network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})
+        async with served([model], network=network, offload=at_once) as stages:
+            async with AsyncExitStack() as opened:
+                await scene(stages, opened)
+            await asyncio.sleep(5)
+            assert stages.is_idle
+
+    run_virtual(run())
+
+
+HALF: Final = 3 * USUAL_TOKENS
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> StageModel:
+    return load_untried(folder, ranges(4), slots=2 * HALF)[0]
+
+
+def test_heads_that_only_beat_give_their_room_to_one_that_asks(whole: StageModel) -> None:
+    async def scene(stages: ServedStages, opened: AsyncExitStack) -> None:
+        idlers = [Head(stages, f"idler {number}", number, HALF) for number in range(2)]
+        for idler in idlers:
+            assert isinstance(await idler.join(opened), Joined)
+        assert stages.services[0].room_tokens == 0
+        await asyncio.sleep(FRESH_S)
+        # So it is announced, and heads ask for it.
+        assert stages.services[0].room_tokens == HALF
+        head = Head(stages, "head", 7, HALF)
+        assert isinstance(await head.join(opened), Joined)
+        error = await idlers[0].said()
+        assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED
+        assert "another head needs the room of this idle chain" in error.message
+        assert isinstance(await head.work(), Results)
+        # It may join again, but not in place of the head that works, and gives way to the next one at once.
+        again = Head(stages, "idler 0", 8, HALF)
+        assert isinstance(await again.join(opened), Joined)
+        assert isinstance(await idlers[1].said(), m.Error)
+        other = Head(stages, "other", 9, HALF)
+        assert isinstance(await other.join(opened), Joined)
+        assert isinstance(await again.said(), m.Error)
+        assert isinstance(await head.work(), Results)
+
+    play(whole, scene)
+
+
+def test_a_head_that_works_is_not_sent_away(whole: StageModel) -> None:
+    async def scene(stages: ServedStages, opened: AsyncExitStack) -> None:
+        working = [Head(stages, f"head {number}", number, HALF) for number in range(2)]
+        for head in working:
+            assert isinstance(await head.join(opened), Joined)
+        for turn in range(8):
+            for head in working:
+                assert isinstance(await head.work(), Results)
+            await asyncio.sleep(0.9 * IDLE_S)
+            other = Head(stages, f"other {turn}", 100 + turn, 16)
+            refusal = await other.join(opened)
+            assert isinstance(refusal, m.Error) and refusal.code == ErrorCode.OVERLOADED
+        # For more than there is nobody is sent away.
+        await working[1].work()
+        await asyncio.sleep(0.5 * IDLE_S)
+        await working[1].work()
+        await asyncio.sleep(0.6 * IDLE_S)
+        other = Head(stages, "greedy", 200, HALF + 16)
+        assert isinstance(await other.join(opened), m.Error)
+        assert stages.services[0].chains == 2
+
+    play(whole, scene)
+
+
+def test_heads_of_one_network_do_not_have_all_of_the_pool(whole: StageModel) -> None:
+    async def scene(stages: ServedStages, opened: AsyncExitStack) -> None:
+        quarter = HALF // 2
+        for number in range(2):
+            near = Head(stages, f"near {number}", number, HALF if not number else quarter)
+            assert isinstance(await near.join(opened), Joined)
+            assert isinstance(await near.work(), Results)
+        refused = Head(stages, "near 2", 2, 16)
+        error = await refused.join(opened)
+        assert isinstance(error, m.Error) and "the heads of one network may have" in error.message
+        far = Head(stages, "far", 3, quarter)
+        assert isinstance(await far.join(opened), Joined)
+
+    near = {f"near_{number}": f"/ip4/45.66.77.{number + 1}/tcp/1" for number in range(3)}
+    play(whole, scene, far="/ip4/46.1.2.3/tcp/1", **near)
