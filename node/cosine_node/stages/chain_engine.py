@@ -104,15 +104,17 @@ class ChainEngine(PagedEngine):
             self.prune(row.sequence, row.nodes)
         return list(results)
 
-    def replace_chain(self, chain: Chain, pool: PagePool, *, witness: Witness | None = None) -> None:
-        """Go on over another chain, with no sequence open; their numbers go on growing."""
+    def replace_chain(
+        self, chain: Chain, pool: PagePool, *, first_sequence: int, witness: Witness | None = None
+    ) -> None:
+        """Go on over another chain, with no sequence open; it counts them from `first_sequence`."""
         PagedEngine.__init__(
             self,
             pool,
             vocab_tokens=self.vocab_tokens,
             context_tokens=self.context_tokens,
             numerics=self.numerics,
-            first_sequence=self.opened,
+            first_sequence=first_sequence,
         )
         self._chain = chain
         self.witness = witness

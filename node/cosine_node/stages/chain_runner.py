@@ -104,8 +104,12 @@ class ChainRunner:
         return Pass(results, elapsed_s)
 
     async def find(self) -> None:
-        opened = await self._source.open(first_sequence=self.engine.opened)
-        self.engine.replace_chain(opened.chain, self._new_pool(), witness=opened.witness)
+        # Requests that come while the chain is set up open sequences, which are gone with all others then.
+        first_sequence = self.engine.opened
+        opened = await self._source.open(first_sequence=first_sequence)
+        self.engine.replace_chain(
+            opened.chain, self._new_pool(), first_sequence=first_sequence, witness=opened.witness
+        )
         self._chain = opened.chain
         self.stages = opened.stages
         self._why_not_judge = opened.why_not_judge

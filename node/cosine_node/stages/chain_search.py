@@ -76,13 +76,14 @@ def find_chain(
     layers: int,
     head: str,
     rtt_s: Rtt,
-    avoided: Collection[str] = (),
+    avoided: Mapping[str, int] = NO_LEVELS,
     standing: Mapping[str, int] = NO_LEVELS,
     apart: Collection[frozenset[str]] = (),
 ) -> FoundChain:
     """The chain of least expected time among those of the highest standing, and its spares. Raises `NoChain`.
 
-    Stages of `avoided` peers, which failed lately, are taken only where it is impossible without. Each level of
+    Stages of `avoided` peers, which failed lately or may have, are taken only where it is impossible without, and
+    then those that weigh least together. Each level of
     `standing` that a stage has less than the best holder of any of its layers counts more than all time, since
     speed is announced, and belief is not. Pairs that are `apart` never follow each other.
     """
@@ -92,7 +93,7 @@ def find_chain(
             (one for one in among if one.place.layers.layers == layers),
             key=lambda one: (one.place.layers.first, one.place.peer_id),
         )
-        behind = [_Behind(int(one.place.peer_id in avoided), _lacking(one, ordered, standing)) for one in ordered]
+        behind = [_Behind(avoided.get(one.place.peer_id, 0), _lacking(one, ordered, standing)) for one in ordered]
         return _shortest(ordered, behind, layers=layers, head=head, rtt_s=rtt_s, apart=apart)
 
     best = shortest(stages)
@@ -107,7 +108,7 @@ def find_chain(
 
 
 class _Behind(NamedTuple):
-    """What counts more than time: how many avoided stages are on a way, and the levels that others have more."""
+    """What counts more than time: what the avoided stages on a way weigh, and the levels that others have more."""
 
     avoided: int
     levels: int

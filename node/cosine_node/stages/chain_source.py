@@ -18,7 +18,7 @@ that a head whose own line is slow does not go from chain to chain.
 import asyncio
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -45,6 +45,7 @@ from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.pass_times import EndedPass, StuckPass
 from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_node.stages.stage_speeds import Measured, StageSpeeds
+from cosine_node.stages.suspicions import SHARED, Suspicions
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
@@ -75,6 +76,8 @@ PATIENCE_S: Final = 60.0
 MAX_DOUBLINGS: Final = 5
 """With each chain that was given up as stuck within `PATIENCE_S` the next is waited for twice as long, up to 48 s:
 where all stages seem stuck it is the head's own line, or their passes do take that long."""
+EXCLUDED: Final = 1 << 20
+"""More than all suspicions weigh together."""
 MAX_DOUBTS: Final = 3
 """So many chains are left within `PATIENCE_S` for rows that their last stage gave back: a request that no stage can
 serve is not to make others wait for ever."""
@@ -126,6 +129,7 @@ class ChainSource:
         self._records: list[NodeRecord] = []
         self._rtts_s: dict[str, float] = {}
         self._failures = PeerFailures()
+        self._suspicions = Suspicions()
         self._speeds = StageSpeeds()
         self._stuck_s = deque[float](maxlen=MAX_DOUBLINGS)
         self._doubted_s = deque[float](maxlen=MAX_DOUBTS)
@@ -294,14 +298,13 @@ class ChainSource:
     def _has_chain_without(self, peer_ids: Collection[str]) -> bool:
         """True if some chain lacks one of these peers at least."""
         with suppress(NoChain):
-            best = self._search(peer_ids)
+            best = self._search(excluded=peer_ids)
             return not set(_peer_ids(best)).issuperset(peer_ids)
         return False
 
     def _avoid(self, peer_ids: Collection[str]) -> None:
-        """Ask these peers last for a while, each time for twice as long."""
-        for peer_id in peer_ids:
-            self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
+        """Ask these peers last for a while, of whom one is at fault."""
+        self._suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
 
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
@@ -368,11 +371,17 @@ class ChainSource:
             raise
 
     def _search(
-        self, busy: Collection[str] = (), *, unlike: Collection[str] = (), without: Collection[str] = ()
+        self,
+        busy: Collection[str] = (),
+        *,
+        unlike: Collection[str] = (),
+        without: Collection[str] = (),
+        excluded: Collection[str] = (),
     ) -> FoundChain:
         """The best chain now, of stages with one numerics; busy ones as the last resort. Raises `NoChain`.
 
-        With `unlike` any that goes over as few of them as possible.
+        With `unlike` any that goes over as few of them as possible. Over `excluded` ones it goes where it must, as
+        little as it can, whatever others are suspected of.
         """
         floor_s = self._stranger_layer_s()
         now_s = asyncio.get_running_loop().time()
@@ -384,7 +393,9 @@ class ChainSource:
             and (self.pool_tokens is not None or record.stage.pool_tokens >= self._needs.least_pool_tokens)
             and record.numerics == (self.numerics or record.numerics)
         ]
-        avoided = self._failures.avoided(now_s).union(busy, unlike)
+        avoided = Counter(self._suspicions.weights(now_s=now_s))
+        avoided.update(dict.fromkeys([*self._failures.avoided(now_s), *busy, *unlike], SHARED))
+        avoided.update(dict.fromkeys(excluded, EXCLUDED))
         aside = self.disputes.set_aside(now_s).union(without)
         if unlike:
             # What would hold a check up says nothing.

@@ -367,7 +367,6 @@ class ServedRequest(ABC):
     which it had no place. A user who `has_crowd` asks for more than its share of a pass; what `is_crowd` is
     beyond it; `user_name` tells those apart who share a client. While it `awaits_prefill`, the last of its known
     tokens, or some that are compared, are under way.
-    It `was_given_back` by the last stage of a chain without tokens, and has got none since.
     """
 
     channel: ClientChannel
@@ -383,7 +382,6 @@ class ServedRequest(ABC):
     is_crowd: bool = False
     has_crowd: bool = False
     awaits_prefill: bool = False
-    was_given_back: bool = False
     user_name: bytes = b""
     user: User = field(init=False)
     d_0: bytes = field(init=False)

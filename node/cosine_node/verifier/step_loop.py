@@ -290,12 +290,11 @@ class StepLoop:
             if request not in self._requests or row.sequence != request.kv.sequence:
                 continue
             if result.error is not None and not isinstance(result.error, NotComputed):
-                if self._is_asked_elsewhere(request, is_doubted=is_doubted):
-                    is_doubted = True
-                else:
+                # Another last stage may have tokens for it.
+                is_doubted = is_doubted or (self._chain is not None and self._chain.doubt())
+                if not is_doubted:
                     self.fail(request, result.error)
             elif result.error is None and not request.is_cancelled:
-                request.was_given_back &= not result.choices
                 try:
                     self._take(request, row, result, done, nodes=nodes, load=len(rows))
                 except CosineError as error:  # one request's failure must not end the loop for the others
@@ -303,13 +302,6 @@ class StepLoop:
                     self.fail(request, PeerError(ErrorCode.INTERNAL, str(error)))
         self._rows.note_pass(under_way, forward_s=done.elapsed_s, ended_s=_now_s())
         return is_doubted
-
-    def _is_asked_elsewhere(self, request: ServedRequest, *, is_doubted: bool) -> bool:
-        """True for a request that a chain gave back without tokens, until the next chain does so too."""
-        if self._chain is None or request.was_given_back:
-            return False
-        request.was_given_back = is_doubted or self._chain.doubt()
-        return request.was_given_back
 
     async def _take_apart(self, failed: PassUnderWay, error: Exception) -> None:
         """Fail the only request of a pass; of several one may be at fault, so each gets a pass of its own."""

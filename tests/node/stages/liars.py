@@ -137,8 +137,8 @@ def lying_hosts(lies: dict[int, Lie]) -> Callable[[int, StageModel], StageHost]:
 class CandidService(StageService):
     """A stage's service, by which a liar says what suits it."""
 
-    def _open(self, head: Channel, join: Join) -> ServedChain:
-        chain = super()._open(head, join)
+    def _open(self, head: Channel, join: Join, network: str) -> ServedChain:
+        chain = super()._open(head, join, network)
         if isinstance(chain.hosted, LyingChain):
             chain.computed = chain.hosted.claims()
         return chain

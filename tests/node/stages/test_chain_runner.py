@@ -122,6 +122,23 @@ async def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> No
 
 
 @in_loop
+async def test_a_sequence_that_is_opened_while_a_chain_is_set_up_does_not_count_there() -> None:
+    """The stages count from the number that they were told, and a head ahead of it would be out of step."""
+    runner = runner_of(AnsweredLater())
+    source = runner._source
+    assert isinstance(source, OneAfterTheOther)
+    opened = source.open
+
+    async def slow(*, first_sequence: int) -> OpenedChain:
+        runner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        return await opened(first_sequence=first_sequence)
+
+    setattr(source, "open", slow)  # noqa: B010  # a request comes meanwhile
+    await runner.find()
+    assert runner.engine.open(sampling=Sampling(), prompt_tokens=1) == source.first_sequences[0]
+
+
+@in_loop
 async def test_a_pass_that_cannot_begin_says_so_when_it_is_awaited() -> None:
     runner = runner_of(AnsweredLater())
     await runner.find()
