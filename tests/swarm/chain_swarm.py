@@ -271,7 +271,7 @@ class ChainSwarm:
         assert self.source is not None and self.source.found is not None
         return [one.place.peer_id for one in self.source.found.stages]
 
-    async def still(self, *, within_s: float = 30.0) -> None:
+    async def still(self, *, within_s: float = 120.0) -> None:
         """Nothing is left at any stage that is not in use, and nothing of requests at the head."""
         await asyncio.sleep(within_s)
         assert self.service is not None
