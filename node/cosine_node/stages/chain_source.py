@@ -44,8 +44,7 @@ from cosine_node.stages.disputes import Disputes
 from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_node.stages.pass_times import EndedPass, StuckPass
 from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
-from cosine_node.stages.stage_speeds import Measured, StageSpeeds
-from cosine_node.stages.suspicions import SHARED, Suspicions
+from cosine_node.stages.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport

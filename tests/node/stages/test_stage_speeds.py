@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.stages.stage_speeds import FORGOTTEN_S, RECENT_PASSES, StageSpeeds
+from cosine_node.stages.stage_speeds import FORGOTTEN_S, RECENT_PASSES, SUSPECTED_S, StageSpeeds, Suspicions
 
 
 def measured(*passes_s: float, expected_s: float = 0.02) -> StageSpeeds:
@@ -52,3 +52,13 @@ def test_who_takes_twice_as_long_as_announced_has_lied() -> None:
     assert not measured(*[0.03] * 50).is_deceived(now_s=0.0)
     assert not measured(0.2, 0.2).is_deceived(now_s=0.0)
     assert measured(*[0.05] * 5).is_deceived(now_s=0.0)
+
+
+def test_a_fault_is_that_of_one_or_shared_by_two_and_they_add_up_until_they_are_forgotten() -> None:
+    suspicions = Suspicions()
+    suspicions.note(["liar", "first"], now_s=0.0)
+    assert suspicions.weights(now_s=0.0) == {"liar": 1, "first": 1}
+    suspicions.note(["liar", "second"], now_s=1.0)
+    suspicions.note(["alone"], now_s=1.0)
+    assert suspicions.weights(now_s=1.0) == {"liar": 2, "first": 1, "second": 1, "alone": 2}
+    assert suspicions.weights(now_s=SUSPECTED_S) == {"liar": 1, "second": 1, "alone": 2}

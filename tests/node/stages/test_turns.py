@@ -9,7 +9,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.stages.turns import OPERATION_STEPS, TURN_STEPS, Turn, steps_of
+from cosine_node.stages.inbox import OPERATION_STEPS, TURN_STEPS, Turn, steps_of
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     KeepPath,
