@@ -211,7 +211,8 @@ async def start_daemon(
 ) -> Daemon:
     """Start p2pd and connect to `peers`, at least one of which must answer; `is_private` where they cannot dial it.
 
-    Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers.
+    Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers, or p2pd
+    where it ended without a word.
     """
     if config.has_ports:
         check_ports_free(host_maddrs)
@@ -233,6 +234,11 @@ async def start_daemon(
             reason = "no answer from there; check the address and that a node is running at it"
             raise PeerLost(", ".join(peers), reason) from None
         reason = str(error).removeprefix("Daemon failed to start: ")
+        if reason == "None":
+            # It said nothing: it was killed, and nothing that the user wrote is wrong.
+            raise PeerLost(
+                "p2pd", "it ended as it was started; `cosine-node doctor` looks for the reason"
+            ) from None
         raise UsageError(
             f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
         ) from None

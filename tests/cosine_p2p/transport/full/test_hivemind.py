@@ -164,6 +164,21 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
 
 
 @in_swarm
+async def test_a_daemon_that_is_killed_as_it_starts_is_no_fault_of_the_user(
+    made: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So who joins tries again."""
+    from cosine_p2p.transport.full.library import P2P, P2PDaemonError
+
+    async def killed(*_: object, **__: object) -> None:
+        raise P2PDaemonError("Daemon failed to start: None")
+
+    monkeypatch.setattr(P2P, "create", killed)
+    with pytest.raises(PeerLost, match="it ended as it was started"):
+        await made.node()
+
+
+@in_swarm
 async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_dial_may(
     made: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
