@@ -25,6 +25,7 @@ from cosine_node.cli.join import join
 from cosine_node.cli.laboratory import is_absent, laboratory_command
 from cosine_node.cli.learned import learned
 from cosine_node.cli.models import convert, zoo
+from cosine_node.cli.plan import plan
 from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
 from cosine_node.cli.swarm import ban, swarm
@@ -66,6 +67,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
     "Give a machine to a swarm": {
         join: "join --role drafter --model zoo:draft-code --initial-peers ADDRESS",
         bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
+        plan: "plan --model someone/model --machine desk=12GiB --machine attic=24GiB",
         doctor: "doctor --role drafter --initial-peers ADDRESS",
         service: "service --role drafter --initial-peers ADDRESS",
         identity: "identity",

@@ -22,30 +22,9 @@ from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
+from cosine_node.stages.planning import PartSizes, size_text
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartSizes:
-    """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has.
-
-    They are known before any weight is read.
-    """
-
-    layers_bytes: tuple[int, ...]
-    embedding_bytes: int
-    output_bytes: int
-    common_bytes: int
-
-    @property
-    def layers(self) -> int:
-        return len(self.layers_bytes)
-
-    def of(self, part: LayerRange) -> int:
-        """Bytes of a part's weights."""
-        ends = self.embedding_bytes * part.is_first + self.output_bytes * part.is_last
-        return self.common_bytes + ends + sum(self.layers_bytes[part.first : part.end])
 
 
 def part_sizes(config: Any, *, dtype: torch.dtype) -> PartSizes:
@@ -163,8 +142,8 @@ class StageDraft:
         part = LayerRange.parse(text, layers=self.sizes.layers)
         if self._memory_bytes is not None and self.sizes.of(part) > self._memory_bytes:
             raise UsageError(
-                f"Layers {part} of {part.layers} take {_gib(self.sizes.of(part))} of weights, and "
-                f"{_gib(self._memory_bytes)} are allowed; hold fewer, or give more with --memory."
+                f"Layers {part} of {part.layers} take {size_text(self.sizes.of(part))} of weights, and "
+                f"{size_text(self._memory_bytes)} are allowed; hold fewer, or give more with --memory."
             )
         return part
 
@@ -178,8 +157,8 @@ class StageDraft:
         if part is None:
             assert self._memory_bytes is not None
             raise UsageError(
-                f"Not even one layer of {self._source.model} fits into {_gib(self._memory_bytes)}; give more with "
-                "--memory, free memory, or choose a smaller --dtype."
+                f"Not even one layer of {self._source.model} fits into {size_text(self._memory_bytes)}; give more "
+                "with --memory, free memory, or choose a smaller --dtype."
             )
         return part
 
@@ -232,7 +211,3 @@ def _memory_bytes(text: str, device: torch.device) -> int | None:
         # weights count as well, and they are chosen to fit.
         free_bytes, part = free_memory_bytes(), part or 0.5
     return None if free_bytes is None else int(part * free_bytes)
-
-
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**29 else f"{size_bytes / 2**20:.1f} MiB"

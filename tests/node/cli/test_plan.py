@@ -1,0 +1,68 @@
+"""`cosine-node plan`: machines as they are written, and what it prints."""
+
+import json
+
+import pytest
+
+from cosine_node.cli.plan import parse_machine
+from cosine_protocol.errors import UsageError
+from tests.node.cli.conftest import Run
+
+
+def test_a_machine_is_written_with_its_memory_and_what_differs_from_the_usual() -> None:
+    desk = parse_machine("desk=12GiB")
+    assert (desk.name, desk.memory_bytes, desk.read_bytes_per_s, desk.up_bits_per_s, desk.rtt_s) == (
+        *("desk", 12 << 30),
+        *(50e9, 20e6, 0.03),
+    )
+    card = parse_machine("card=24GB,read=936GB/s,up=1.5Gbit,rtt=0.2s")
+    assert (card.memory_bytes, card.read_bytes_per_s, card.up_bits_per_s, card.rtt_s) == (24e9, 936e9, 1.5e9, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("desk", "takes a size"),
+        ("=12GiB", "no machine"),
+        ("desk=0.5", "no machine"),
+        ("desk=12GiB,speed=3", "not 'speed'"),
+        ("desk=12GiB,read=fast", "such as 50GB, not 'fast'"),
+        ("desk=12GiB,up=20", "such as 20Mbit, not '20'"),
+        ("desk=12GiB,rtt=-1ms", "such as 30ms"),
+    ],
+)
+def test_what_is_no_machine_gets_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse_machine(text)
+
+
+def test_a_plan_is_printed_with_its_commands_and_as_json(run: Run) -> None:
+    given = (
+        "plan",
+        "--model",
+        "zoo:target",
+        "--machine",
+        "a=14MiB",
+        "--machine",
+        "b=14MiB,rtt=100ms",
+        "--tokens",
+        "64",
+    )
+    told = run(*given)
+    assert told.code == 0 and "tokens/s" in told.out
+    plan = json.loads(run(*given, "--json").out)
+    assert {stage["machine"] for stage in plan["stages"]} == {"a", "b"}
+    for stage in plan["stages"]:
+        assert stage["weights_bytes"] + stage["pool_bytes"] <= 14 << 20
+        assert f"--model zoo:target --layers {stage['layers']}" in told.out
+    assert plan["way_s"] == pytest.approx(0.065)
+    assert plan["drafted_tokens_per_s"] > 2 * plan["tokens_per_s"]
+
+
+def test_what_cannot_be_planned_gets_one_sentence(run: Run) -> None:
+    for given, sentence in (
+        (("--machine", "a=1MiB"), "does not fit"),
+        (("--machine", "a=1GiB", "--machine", "a=1GiB"), "the same name"),
+    ):
+        told = run("plan", "--model", "zoo:target", *given)
+        assert (told.code, sentence in told.err, told.err.count("\n")) == (2, True, 1)
