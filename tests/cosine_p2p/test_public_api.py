@@ -57,7 +57,7 @@ def test_what_is_public() -> None:
 
 def test_fields_of_results() -> None:
     assert set(JSON_FIELDS) <= set(names(Generation))
-    assert names(Chunk) == ["text", "token_ids", "source", "is_copied", "parts", "logprobs"]
+    assert names(Chunk) == ["text", "token_ids", "source", "is_copied", "parts", "logprobs", "origins"]
     assert names(Origin) == ["source", "is_copied", "domain", "tokens"]
     assert names(DrafterReport) == ["peer_id", "domain", "drafted", "accepted", "rtt_ms"]
     assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens"]
