@@ -14,16 +14,18 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import HEADS, LAYERS, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.chains.checks import ChainChecks
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.runner import ChainRunner
+from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.serving.head import HeadChains
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_runner import ChainRunner
-from cosine_node.stages.chain_source import ChainNeeds, ChainSource
-from cosine_node.stages.checks import ChainChecks
+from cosine_node.stages.feeds import (
+    feed_messages,
+)
 from cosine_node.stages.inbox import QueuedFeed
-from cosine_node.stages.remote_chain import feed_messages
 from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService

@@ -11,9 +11,9 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.decoding import Decoded, decoded
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
+from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.results import Generation

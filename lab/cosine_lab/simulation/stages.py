@@ -9,15 +9,19 @@ from typing import Final
 
 from cosine_lab.emulation.machine import MachineUse
 from cosine_lab.emulation.memory_transport import MemoryTransport
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.remote_chain import (
+    ChainPlan,
+    StagePlace,
+    open_chain,
+)
+from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.operations import ChainLost, NoChain, Operation
-from cosine_node.stages.remote_chain import ChainPlan, StagePlace, open_chain
 from cosine_node.stages.service import ChainBooks, StageService
 from cosine_protocol.stage_messages import LayerRange
 
@@ -162,7 +166,7 @@ class NoStages:
 
 
 class SimulatedChains:
-    """Implements `cosine_node.stages.chain_runner.ChainOpener`: the living stages, in the order of their layers."""
+    """Implements `cosine_node.chains.runner.ChainOpener`: the living stages, in the order of their layers."""
 
     def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
         self._transport = transport

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
 from cosine_node.cli.options import AsJson
 from cosine_node.engine.pool_size import AUTO, BYTES, parse_memory
-from cosine_node.stages.planning import Machine, ModelNeeds, Plan, make_plan, size_text
+from cosine_node.stages.part_sizes import size_text
 from cosine_node.terminal.printing import show
 from cosine_protocol.errors import UsageError
 

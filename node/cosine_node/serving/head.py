@@ -10,6 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cosine_node.chains.checks import ChainChecks
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.remote_chain import (
+    RemoteChain,
+)
+from cosine_node.chains.runner import ChainRunner, OpenedChain
+from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PagePool
@@ -22,12 +29,7 @@ from cosine_node.serving.announced_node import join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
-from cosine_node.stages.chain_source import ChainNeeds, ChainSource
-from cosine_node.stages.checks import ChainChecks
 from cosine_node.stages.operations import ChainLost, NoChain
-from cosine_node.stages.remote_chain import RemoteChain
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
 
@@ -128,7 +130,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
 
 
 class HeadChains:
-    """Implements `cosine_node.stages.chain_runner.ChainOpener`. `is_none_left` is set once none was found."""
+    """Implements `cosine_node.chains.runner.ChainOpener`. `is_none_left` is set once none was found."""
 
     def __init__(self, source: ChainSource, curve: CostCurve, checks: ChainChecks | None = None) -> None:
         """`curve` is the measured cost of a pass all the way round; without `checks` stages are believed."""

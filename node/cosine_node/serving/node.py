@@ -35,9 +35,9 @@ from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from cosine_node.chains.runner import ChainRunner
     from cosine_node.learning.learner import Learner
     from cosine_node.metrics.node import ObservedNode
-    from cosine_node.stages.chain_runner import ChainRunner
 
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""A model in parts over several machines: a stage's service and engine, and chains of stages.
+"""A part of a model on one machine: its service and engine, for the chains that heads set up.
 
 In come layers, rows and activations; out go activations, or the choices of the last stage.
 """

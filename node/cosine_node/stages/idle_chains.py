@@ -8,9 +8,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.stages.remote_chain import IDLE_S
 from cosine_p2p.storage.memory import Remembered
 
+IDLE_S: Final = 10.0
+"""A chain that has fed nothing for so long is idle: its room is another head's who asks for it. Between two passes
+of a request lies less, and after a pause its head feeds anew what it holds in far less than the pause."""
 FRESH_S: Final = 5.0
 """So long a head may take from its join to its first pass, while it sets up the other stages (`OPEN_S`)."""
 IDLERS_S: Final = 60.0

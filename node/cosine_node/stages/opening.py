@@ -22,7 +22,7 @@ from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
-from cosine_node.stages.planning import PartSizes, size_text
+from cosine_node.stages.part_sizes import PartSizes, size_text
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 

@@ -15,6 +15,10 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
+from cosine_node.stages.feeds import (
+    answer_of,
+    feed_messages,
+)
 from cosine_node.stages.idle_chains import IdleChains
 from cosine_node.stages.inbox import (
     OPERATION_STEPS,
@@ -30,7 +34,6 @@ from cosine_node.stages.inbox import (
 )
 from cosine_node.stages.operations import BadActivations, NotComputed, apply_to_books
 from cosine_node.stages.projections import VALUE_BYTES, project
-from cosine_node.stages.remote_chain import answer_of, feed_messages
 from cosine_p2p.transport.addresses import range_of
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, Channel, StepCounts

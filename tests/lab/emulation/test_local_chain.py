@@ -8,9 +8,9 @@ import torch
 import transformers as tf
 
 from cosine_lab.emulation.local_chain import LocalChain
+from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import BadLogits, Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageEngine
 from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling

@@ -9,6 +9,7 @@ import transformers as tf
 
 from cosine_lab.emulation.local_chain import LocalChain
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.engine import LlamaEngine
@@ -21,7 +22,6 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageEngine
 from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf
 from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS

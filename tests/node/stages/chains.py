@@ -11,12 +11,15 @@ from typing import Any, Final, ParamSpec
 import transformers as tf
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.remote_chain import (
+    ChainPlan,
+    StagePlace,
+)
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.operations import Chain
-from cosine_node.stages.remote_chain import ChainPlan, StagePlace
 from cosine_node.stages.service import Offload, StageService
 from cosine_p2p.request.offload import Threads
 from tests.node.engine.tiny_models import COMMON, VOCAB, build

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import PREFIX, OutOfPages, Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.operations import FeedRows, Operation, apply_to_books
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling

@@ -15,9 +15,11 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
+from cosine_node.stages.feeds import (
+    feed_messages,
+)
 from cosine_node.stages.inbox import PROBES_A_TOKEN
 from cosine_node.stages.projections import project
-from cosine_node.stages.remote_chain import feed_messages
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m

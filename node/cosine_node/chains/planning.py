@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_node.stages.part_sizes import PartSizes, size_text
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 
@@ -23,28 +24,6 @@ MAX_MACHINES: Final = 64
 """Bounds the time of a plan to seconds."""
 DRAFT_TOKENS: Final = 8
 """The length of a path of drafts in a pass, about what verifiers feed where a pass takes long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartSizes:
-    """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has.
-
-    They are known before any weight is read.
-    """
-
-    layers_bytes: tuple[int, ...]
-    embedding_bytes: int
-    output_bytes: int
-    common_bytes: int
-
-    @property
-    def layers(self) -> int:
-        return len(self.layers_bytes)
-
-    def of(self, part: LayerRange) -> int:
-        """Bytes of a part's weights."""
-        ends = self.embedding_bytes * part.is_first + self.output_bytes * part.is_last
-        return self.common_bytes + ends + sum(self.layers_bytes[part.first : part.end])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +183,3 @@ def _lack(machines: Sequence[Machine], needs: ModelNeeds) -> str:
         f"{size_text(wanted_bytes)} in whole layers of {size_text(max(sizes.layers_bytes))}, and the machines have "
         f"{size_text(given_bytes)}; add one, plan for fewer --tokens, or choose another --dtype."
     )
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes as people read them."""
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**29 else f"{size_bytes / 2**20:.1f} MiB"

@@ -26,10 +26,17 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_search import (
+from cosine_node.chains.checks import CHECK_TOKENS
+from cosine_node.chains.disputes import Disputes
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.pass_times import EndedPass, StuckPass
+from cosine_node.chains.remote_chain import (
+    ChainPlan,
+    RemoteChain,
+    StagePlace,
+    open_chain,
+)
+from cosine_node.chains.search import (
     USUAL_RTT_S,
     FoundChain,
     StageSight,
@@ -38,13 +45,11 @@ from cosine_node.stages.chain_search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.stages.checks import CHECK_TOKENS
+from cosine_node.chains.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
-from cosine_node.stages.disputes import Disputes
 from cosine_node.stages.operations import ChainLost, NoChain
-from cosine_node.stages.pass_times import EndedPass, StuckPass
-from cosine_node.stages.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
-from cosine_node.stages.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport

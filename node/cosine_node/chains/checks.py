@@ -15,16 +15,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from cosine_node.engine.base import Row
-from cosine_node.engine.choice_gap import CANDIDATES
-from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.checking import ChainTrace, Contradiction, agrees, contradiction
-from cosine_node.stages.disputes import Disputes
-from cosine_node.stages.operations import ChainLost, NoChain
-from cosine_node.stages.projections import VALUE_BYTES
-from cosine_node.stages.remote_chain import RemoteChain
-from cosine_node.stages.witness import (
+from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
+from cosine_node.chains.disputes import Disputes
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.remote_chain import (
+    RemoteChain,
+)
+from cosine_node.chains.witness import (
     Told,
     Witness,
     WitnessedPass,
@@ -33,6 +30,11 @@ from cosine_node.stages.witness import (
     told_of,
     trace_of,
 )
+from cosine_node.engine.base import Row
+from cosine_node.engine.choice_gap import CANDIDATES
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.projections import VALUE_BYTES
 from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES
 from cosine_protocol.stage_messages import FeedPart, PartTrace, Probe
@@ -51,7 +53,7 @@ MAX_THIRDS: Final = 2
 
 
 class SecondChains(Protocol):
-    """Opens chains beside the one in use: `cosine_node.stages.chain_source.ChainSource`."""
+    """Opens chains beside the one in use: `cosine_node.chains.source.ChainSource`."""
 
     def second(
         self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()

@@ -5,20 +5,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.witness import Witness
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.feed_pace import ChainPace
 from cosine_node.passes.runner import Pass, count_tokens
-from cosine_node.stages.chain_engine import ChainEngine
 from cosine_node.stages.operations import Chain, NotComputed
-from cosine_node.stages.witness import Witness
 from cosine_protocol.errors import CosineError
 
 
 class AnsweringChain(Chain, Protocol):
-    """A chain whose answers come while the event loop goes on: `cosine_node.stages.remote_chain.RemoteChain`."""
+    """A chain whose answers come while the event loop goes on: `cosine_node.chains.remote_chain.RemoteChain`."""
 
     def answer(self) -> Awaitable[Sequence[RowResult]]:
         """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""

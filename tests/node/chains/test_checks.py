@@ -6,14 +6,14 @@ from typing import Final
 import pytest
 import torch
 
-from cosine_node.stages.disputes import CLEARLY
+from cosine_node.chains.disputes import CLEARLY
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.operations import NoChain
 from cosine_protocol.protocols import PROBES
+from tests.node.chains.checked_heads import TYPES, head_of, load
+from tests.node.chains.liars import Lie
 from tests.node.engine.staged import ranges
 from tests.node.stages.chains import in_loop
-from tests.node.stages.checked_heads import TYPES, head_of, load
-from tests.node.stages.liars import Lie
 
 PARTS: Final = ranges(1, 3, 4)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.stages.planning import Machine, ModelNeeds, PartSizes, Plan, make_plan
+from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
+from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.errors import UsageError
 
 GIB = 2**30

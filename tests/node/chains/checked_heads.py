@@ -8,20 +8,22 @@ from typing import Any, Final
 
 import torch
 
+from cosine_node.chains.checks import ChainChecks
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.remote_chain import (
+    RemoteChain,
+)
+from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_source import ChainNeeds, ChainSource
-from cosine_node.stages.checks import ChainChecks
 from cosine_node.stages.engine import StageModel, load_part
-from cosine_node.stages.remote_chain import RemoteChain
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
+from tests.node.chains.liars import CandidService, Lie, lying_hosts
 from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, served
-from tests.node.stages.liars import CandidService, Lie, lying_hosts
 from tests.protocol.samples import record_of
 
 PROMPT: Final = tuple(range(3, 23))

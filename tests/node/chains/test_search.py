@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.stages.chain_search import USUAL_RTT_S, Rtt, StageSight, find_chain, loaded_pass_s
+from cosine_node.chains.remote_chain import (
+    StagePlace,
+)
+from cosine_node.chains.search import USUAL_RTT_S, Rtt, StageSight, find_chain, loaded_pass_s
 from cosine_node.stages.coverage import bars, gaps_sentence, holders, lacked_most, unheld
 from cosine_node.stages.operations import NoChain
-from cosine_node.stages.remote_chain import StagePlace
 from cosine_protocol.stage_messages import LayerRange
 
 HEAD = "head"
@@ -176,7 +178,7 @@ def test_standing_counts_before_speed_and_failures_before_standing() -> None:
     assert names_of(stages) == ["a", "fast"]
     standing = {"a": 1, "known": 2, "best": 3}
     assert names_of(stages, standing=standing) == ["a", "best"]
-    assert names_of(stages, standing=standing, avoided=["best"]) == ["a", "known"]
+    assert names_of(stages, standing=standing, avoided={"best": 1}) == ["a", "known"]
     # The only holder of layers has nobody to be compared with.
     assert names_of(stages, standing={"known": 1}) == ["a", "known"]
 

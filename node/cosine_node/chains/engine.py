@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from cosine_node.chains.witness import Witness
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.operations import Chain, ChainLost, FeedRows, NotComputed, check_bounds
-from cosine_node.stages.witness import Witness
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     KeepPath,

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Sequence
 import pytest
 
 from cosine_lab.simulation.stages import NoStages
+from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.chain_engine import ChainEngine
-from cosine_node.stages.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stages.operations import ChainLost, FeedRows, NoChain, Operation
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling

@@ -1,6 +1,6 @@
 """Measures how soon a head finds a stage that lies, how often it names another one, and what checks cost.
 
-    python -m tests.node.stages.measure_checks --honest 40 --liars 4
+    python -m tests.node.chains.measure_checks --honest 40 --liars 4
 
 The embedded target in three parts, each held by three stages in one process; texts of 48 tokens after prompts of
 everyday length, greedy and at temperature 0.8 by turns. A line for each data type has the texts of honest stages,
@@ -24,10 +24,10 @@ from cosine_node.stages.engine import StageModel
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.node.chains.checked_heads import TYPES, head_of, load
+from tests.node.chains.liars import Lie
+from tests.node.chains.measure_traces import PROMPTS
 from tests.node.engine.staged import ranges
-from tests.node.stages.checked_heads import TYPES, head_of, load
-from tests.node.stages.liars import Lie
-from tests.node.stages.measure_traces import PROMPTS
 
 PARTS: Final = ranges(3, 6, 8)
 HOLDERS: Final = 3

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.stages.checking import Contradiction
-from cosine_node.stages.disputes import CHECK_SHARE, CLEARLY, Disputes
+from cosine_node.chains.comparison import Contradiction
+from cosine_node.chains.disputes import CHECK_SHARE, CLEARLY, Disputes
 from cosine_p2p.trust.standing import PROVEN
 from cosine_protocol.stage_messages import LayerRange
 

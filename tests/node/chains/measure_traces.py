@@ -1,6 +1,6 @@
 """Measures how far what honest stages compute lies apart, as their heads see it: by projections of activations.
 
-    python -m tests.node.stages.measure_traces --texts 4
+    python -m tests.node.chains.measure_traces --texts 4
 
 A text is written token by token, beside others, PyTorch with one thread; then read in pieces of 64, alone, with two
 threads. A line for each model and data type has the boundaries between layers, the positions, and the widest, the
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from cosine_node import zoo
+from cosine_node.chains.comparison import apart
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.loading import load_gguf_model, read_config
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.stages.checking import apart
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_node.stages.projections import Projections, project, read_projections
 from cosine_p2p.text.tokenizer import TextTokenizer

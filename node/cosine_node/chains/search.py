@@ -12,9 +12,11 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from cosine_node.chains.remote_chain import (
+    StagePlace,
+)
 from cosine_node.stages.coverage import gaps_sentence, unheld
 from cosine_node.stages.operations import NoChain
-from cosine_node.stages.remote_chain import StagePlace
 
 USUAL_RTT_S: Final = 0.05
 """Between machines of one city and of one continent, for peers of which nothing is known."""

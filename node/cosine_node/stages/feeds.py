@@ -1,0 +1,112 @@
+"""Passes and what comes of them, as they are sent between a head and its stages. Pure."""
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
+from cosine_node.engine.constraints.grammars import GrammarTooComplex
+from cosine_node.stages.operations import NotComputed, check_bounds
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.limits import MARGIN_BYTES, MAX_PART_BYTES
+from cosine_protocol.stage_messages import (
+    Activations,
+    FedRow,
+    FeedPass,
+    Results,
+    RowAnswer,
+    RowFault,
+    TokenEstimate,
+)
+
+
+def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") -> list[FeedPass | Activations]:
+    """A feed as it is sent: its rows, then the activations of their tokens in parts."""
+    fed = tuple(
+        FedRow(
+            row.sequence,
+            row.tokens,
+            row.nodes,
+            row.parents,
+            row.scored_from,
+            row.candidates,
+            wants_nll=row.wants_nll,
+        )
+        for row in rows
+    )
+    starts = range(0, len(activations), MAX_PART_BYTES)
+    parts = [Activations(activations[start : start + MAX_PART_BYTES]) for start in starts]
+    return [FeedPass(number, fed, len(activations)), *parts]
+
+
+def rows_of(feed: FeedPass) -> tuple[Row, ...]:
+    """The rows of a feed. Raises `MalformedMessage` where they are over their bounds in all, or no rows."""
+    if any(not len(fed.tokens) == len(fed.nodes) == len(fed.parents) > 0 for fed in feed.rows):
+        raise MalformedMessage("a row needs as many nodes and parents as tokens, and at least one")
+    rows = tuple(
+        Row(fed.sequence, fed.tokens, fed.nodes, fed.parents, fed.scored_from, fed.candidates, fed.wants_nll)
+        for fed in feed.rows
+    )
+    try:
+        check_bounds(rows)
+    except LocalProtocolError as error:
+        raise MalformedMessage(str(error)) from None
+    return rows
+
+
+FAULTS: Final = {NotComputed: RowFault.NOT_COMPUTED, GrammarTooComplex: RowFault.BAD_CONSTRAINT}
+"""What is told of a row's error; of any other it is that of its logits."""
+
+
+def answer_of(result: RowResult) -> RowAnswer:
+    """One row's result as it is sent."""
+    if result.error is not None:
+        fault = next(
+            (fault for kind, fault in FAULTS.items() if isinstance(result.error, kind)), RowFault.BAD_LOGITS
+        )
+        return RowAnswer(fault, (), b"", (), None)
+    margins = [choice.margin for choice in result.choices]
+    candidates = [
+        # A sum of rounded shares may lie above 1 by its last bit.
+        tuple(TokenEstimate(token, min(1.0, probability)) for token, probability in choice.candidates)
+        for choice in result.choices
+    ]
+    return RowAnswer(
+        RowFault.NONE,
+        tuple(choice.token for choice in result.choices),
+        struct.pack(f"<{len(margins)}d", *margins),
+        tuple(candidates) if any(candidates) else (),
+        result.nll,
+    )
+
+
+def results_of(results: Results, rows: Sequence[Row], *, vocab_tokens: int) -> list[RowResult]:
+    """The results of rows that the last stage was fed. Raises `MalformedMessage` where they do not fit the rows."""
+    if len(results.rows) != len(rows):
+        raise MalformedMessage(f"{len(results.rows)} results for {len(rows)} rows")
+    return [_result_of(answer, row, vocab_tokens) for answer, row in zip(results.rows, rows, strict=True)]
+
+
+def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
+    if answer.fault == RowFault.BAD_LOGITS:
+        return RowResult((), error=BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}."))
+    if answer.fault == RowFault.BAD_CONSTRAINT:
+        return RowResult((), error=GrammarTooComplex("The constraint is too complex for the last stage."))
+    if answer.fault:
+        return RowResult((), error=NotComputed(f"A pass of sequence {row.sequence} was left out."))
+    scored = len(row.tokens) - row.scored_from
+    candidates = answer.candidates or ((),) * scored
+    if not len(answer.tokens) == len(answer.margins) // MARGIN_BYTES == len(candidates) == scored:
+        raise MalformedMessage(f"choices after {len(answer.tokens)} tokens, not {scored}")
+    if len(answer.margins) % MARGIN_BYTES or any(len(each) > row.candidates for each in candidates):
+        raise MalformedMessage("margins or candidates that were not asked for")
+    margins = struct.unpack(f"<{scored}d", answer.margins)
+    named = [*answer.tokens, *(each.token for of_choice in candidates for each in of_choice)]
+    if max(named, default=0) >= vocab_tokens or any(math.isnan(margin) for margin in margins):
+        raise MalformedMessage("a token outside the vocabulary, or a margin that is no number")
+    choices = tuple(
+        Choice(token, margin, tuple((each.token, each.probability) for each in of_choice))
+        for token, margin, of_choice in zip(answer.tokens, margins, candidates, strict=True)
+    )
+    return RowResult(choices, nll=answer.nll)
