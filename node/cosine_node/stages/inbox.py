@@ -74,8 +74,9 @@ class _Spent(Exception):
 class LookAhead:
     """Tells whether the operations behind a feed drop all of its nodes, in at most `most_steps` steps.
 
-    Its pass need not be computed then, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. Where the
-    steps do not suffice it counts as wanted. `steps` is what the feeds so far took.
+    Its pass need not be computed then, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. But a
+    later feed that is computed, for other nodes of its own, needs keys and values of all that it feeds below: where
+    one waits, the feed is wanted. Where the steps do not suffice it is as well. `steps` is what all feeds took.
     """
 
     def __init__(self, *, most_steps: int = LOOK_AHEAD_STEPS) -> None:
@@ -94,7 +95,7 @@ class LookAhead:
         try:
             operations = self._of_sequences({row.sequence for row in rows}, later)
             # Before any tree is looked at: a feed is seldom dropped, and then as a rule all of it.
-            return all(operations[row.sequence] for row in rows) and all(
+            return all(any(_changes(one) for one in operations[row.sequence]) for row in rows) and all(
                 self._drops_row(row, nodes_of(row.sequence), operations[row.sequence]) for row in rows
             )
         except _Spent:
@@ -108,12 +109,16 @@ class LookAhead:
         self._left -= steps
 
     def _of_sequences(self, sequences: Collection[int], later: Iterable[object]) -> Mapping[int, list[object]]:
+        """What changes each sequence, and the feeds with a row of it."""
         found: dict[int, list[object]] = {sequence: [] for sequence in sequences}
         for operation in later:
             self._take(1)
             match operation:
                 case ReleaseSequence(sequence) | PruneNodes(sequence) | KeepPath(sequence) if sequence in found:
                     found[sequence].append(operation)
+                case QueuedFeed():
+                    for sequence in {row.sequence for row in operation.rows} & found.keys():
+                        found[sequence].append(operation)
         return found
 
     def _drops_row(self, row: Row, nodes: Mapping[int, TokenNode], later: Sequence[object]) -> bool:
@@ -125,10 +130,13 @@ class LookAhead:
         for name, parent in zip(row.nodes, row.parents, strict=True):
             below[parent].append(name)
         wanted = set(row.nodes)
+        hanging = set(row.nodes)
         for operation in later:
             match operation:
                 case ReleaseSequence():
                     return True
+                case QueuedFeed() if self._hangs(operation, row.sequence, hanging):
+                    return False
                 case PruneNodes(_, names):
                     dropped = self._with_descendants(names, alive, below)
                     alive -= dropped
@@ -144,6 +152,18 @@ class LookAhead:
                 return True
         return False
 
+    def _hangs(self, feed: "QueuedFeed", sequence: int, hanging: set[int]) -> bool:
+        """True if a feed has nodes below `hanging` ones, and others; where it has no others its own hang, too."""
+        below = set[int]()
+        for row in feed.rows:
+            self._take(1 + len(row.nodes))
+            if row.sequence == sequence:
+                for name, parent in zip(row.nodes, row.parents, strict=True):
+                    if parent in hanging or parent in below:
+                        below.add(name)
+        hanging |= below
+        return bool(below) and len(below) < sum(len(row.nodes) for row in feed.rows)
+
     def _with_descendants(
         self, names: Iterable[int], alive: Collection[int], below: Mapping[int, Sequence[int]]
     ) -> set[int]:
@@ -157,6 +177,10 @@ class LookAhead:
                 found.add(name)
                 waiting += below[name]
         return found
+
+
+def _changes(operation: object) -> bool:
+    return not isinstance(operation, QueuedFeed)
 
 
 @dataclass(slots=True)

@@ -137,6 +137,31 @@ def test_what_lies_behind_a_feed_decides_about_it(later: list[object], is_droppe
     assert will_be_dropped(ROW, {3: PREFIX}, later) == is_dropped
 
 
+BELOW = Row(1, (9,), (9,), (8,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_dropped"),
+    [
+        ((BELOW,), True),
+        ((Row(1, (9, 9), (9, 10), (8, PREFIX)),), False),
+        ((BELOW, Row(2, (9,), (9,), (PREFIX,))), False),
+        ((Row(1, (9,), (10,), (3,)), Row(2, (9,), (9,), (8,))), True),
+    ],
+    ids=["all below", "also others", "also of others", "none below"],
+)
+def test_a_feed_is_computed_where_a_later_one_that_is_feeds_below_it(
+    rows: tuple[Row, ...], is_dropped: bool
+) -> None:
+    later = QueuedFeed(2, rows, None, 0)
+    assert will_be_dropped(ROW, {3: PREFIX}, [later, PruneNodes(1, (7,))]) == is_dropped
+    # What hangs below one that would be left out with it counts as well.
+    last = QueuedFeed(3, (Row(1, (9, 9), (11, 12), (9, 3)),), None, 0)
+    hangs = 9 in rows[0].nodes
+    assert will_be_dropped(ROW, {3: PREFIX}, [later, last, PruneNodes(1, (7,))]) == (is_dropped and not hangs)
+    assert will_be_dropped(ROW, {3: PREFIX}, [PruneNodes(1, (7,)), later])
+
+
 def test_a_node_whose_parent_becomes_the_prefix_outlives_a_new_node_of_its_parents_name() -> None:
     row = Row(1, (5,), (4,), (3,))
     assert not will_be_dropped(row, {3: PREFIX}, [KeepPath(1, (3,)), PruneNodes(1, (3,))])
