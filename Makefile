@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `lab` nodes
-# behind home routers, in network namespaces of this machine (Linux, as root), `explore` the property tests on examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
+# `test` runs what matters of every part, `check` every behaviour, `soak` the same on more seeds and models, `lab`
+# nodes behind home routers, in network namespaces of this machine (Linux, as root), `explore` the property tests on
+# examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
 .PHONY: demo page smol gemma test explore soak lab fuzz check lint docs install clean
 SECONDS ?= 60
