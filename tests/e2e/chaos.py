@@ -43,6 +43,8 @@ KNOWN: Final = (("boot", "first"), ("boot", "second"), ("boot", "first"), ("firs
 """The nodes whose addresses each client was given."""
 CLIENTS: Final = tuple(f"client-{number}" for number in range(len(KNOWN)))
 
+VICTIMS: Final = (*NODES, *NODES, *CLIENTS, *("boot",) * 6)
+"""The bootstrap node more often: as clients know it, most of what would happen to it is left out."""
 FIRST_S: Final = 5.0
 PAUSE_S: Final = (2.0, 10.0)
 """Between events: a restart takes longer than the shortest, so that faults come upon faults."""
@@ -85,7 +87,7 @@ def planned(*, seed: int, minutes: float) -> list[Event]:
     """The events of a run. Pure."""
     chance, now_s, events = Random(seed), FIRST_S, list[Event]()
     while now_s < 60 * minutes:
-        victim = chance.choice((*NODES, *NODES, *CLIENTS))
+        victim = chance.choice(VICTIMS)
         deed = chance.choice(NODE_DEEDS if victim in NODES else CLIENT_DEEDS)
         span_s = STOPPED_S if deed in (Deed.STOP, Deed.STOP_DAEMON) else DOWN_S
         events.append(Event(now_s, deed, victim, chance.uniform(*span_s)))
