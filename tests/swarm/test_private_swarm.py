@@ -18,7 +18,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit, SignedTranscript
-from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY
+from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY, WEIGHTS
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
@@ -99,8 +99,8 @@ def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol() -> None:
         asked = questions(STRANGER)
         both = [verifier, drafter]
         homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: both, STATUS: both, AUDIT: [verifier]}
-        # No node serves stages.
-        assert asked.keys() == homes.keys() == MESSAGES.keys() - {STAGE}
+        # No node here serves stages or weights.
+        assert asked.keys() == homes.keys() == MESSAGES.keys() - {STAGE, WEIGHTS}
         for protocol, members in homes.items():
             for member in members:
                 stream = await transport.dial(member.identity.peer_id, protocol)
