@@ -22,9 +22,7 @@ from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResul
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.serving.head import HeadChains
-from cosine_node.stages.feeds import (
-    feed_messages,
-)
+from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import QueuedFeed
 from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
 from cosine_node.verifier.admission import VerifierConfig

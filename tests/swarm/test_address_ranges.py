@@ -1,7 +1,6 @@
 """Many keys in one address range, as anybody may have: they are one judge, whatever they say of others."""
 
 import logging
-import random
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,9 +10,9 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.trust.audit_rule import AuditState
-from cosine_protocol.request import Sampling
+from tests.swarm.audited_texts import audited_texts
 from tests.swarm.lie_economics import FAST, TOKENS
-from tests.swarm.reference import VOCAB_TOKENS, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import VOCAB_TOKENS, target_engine
 from tests.thoroughness import quick_first
 
 TEXTS: Final = 12
@@ -48,20 +47,9 @@ def outcome(*, honest_range: str, liar_range: str, seed: int = 0) -> Outcome:
             for number in range(100, 100 + LIARS):
                 liar = ScriptedEngine(vocab_tokens=VOCAB_TOKENS, model_seed=99)
                 liars.add(await verifier(liar, number, liar_range, curve=FAST))
-            client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=1.0)
-            rng, wrong, states = random.Random(seed), 0, []
-            for number in range(TEXTS):
-                prompt = prompt_of(rng)
-                under_way = await client.start(prompt, max_new_tokens=TOKENS, seed=number)
-                async for _ in under_way.chunks():
-                    pass
-                await under_way.audited()
-                done = under_way.result()
-                assert done.audit is not None
-                states.append(done.audit.state)
-                wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=TOKENS)
-            found = client.convicted
-            return Outcome(wrong, len(found & right), len(found & liars), tuple(states))
+            found = await audited_texts(swarm, texts=TEXTS, tokens=TOKENS, seed=seed)
+            convicted = found.convicted
+            return Outcome(found.wrong, len(convicted & right), len(convicted & liars), found.states)
 
     return run_virtual(run())
 

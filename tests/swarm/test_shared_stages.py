@@ -1,7 +1,6 @@
 """One stage that lies under two heads: their word is one, whoever they judge, and their texts do not last."""
 
 import logging
-import random
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,14 +9,14 @@ import pytest
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import Ring, even_parts
-from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.session.probation import TRIAL_TOKENS
 from cosine_p2p.trust.audit_rule import AuditState
-from cosine_protocol.request import Sampling
+from tests.swarm.audited_texts import audited_texts
 from tests.swarm.lie_economics import Shared
 from tests.swarm.lie_economics import outcome as economics
-from tests.swarm.reference import VOCAB_TOKENS, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import VOCAB_TOKENS, target_engine
 from tests.thoroughness import quick_first
 
 TEXTS: Final = 12
@@ -55,24 +54,13 @@ def outcome(*, honest: int, lies: bool = True, seed: int = 0, texts: int = TEXTS
                 for _ in range(HEADS)
             ]
             right = [await swarm.verifier(target_engine()) for _ in range(honest)]
-            client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=1.0)
-            rng, wrong, states = random.Random(seed), 0, []
-            for number in range(texts):
-                prompt = prompt_of(rng)
-                under_way = await client.start(prompt, max_new_tokens=TOKENS, seed=number)
-                async for _ in under_way.chunks():
-                    pass
-                await under_way.audited()
-                done = under_way.result()
-                assert done.audit is not None
-                states.append(done.audit.state)
-                wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=TOKENS)
-            convicted = client.convicted
+            found = await audited_texts(swarm, texts=texts, tokens=TOKENS, seed=seed)
+            convicted = found.convicted
             return Outcome(
-                wrong,
+                found.wrong,
                 sum(member.identity.peer_id in convicted for member in right),
                 sum(member.identity.peer_id in convicted for member in heads),
-                tuple(states),
+                found.states,
             )
 
     return run_virtual(run())

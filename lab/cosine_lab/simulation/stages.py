@@ -10,11 +10,7 @@ from typing import Final
 from cosine_lab.emulation.machine import MachineUse
 from cosine_lab.emulation.memory_transport import MemoryTransport
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import (
-    ChainPlan,
-    StagePlace,
-    open_chain,
-)
+from cosine_node.chains.remote_chain import ChainPlan, StagePlace, open_chain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve

@@ -18,9 +18,7 @@ import numpy as np
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
 from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import (
-    RemoteChain,
-)
+from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.witness import (
     Told,
     Witness,

@@ -12,9 +12,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cosine_node.chains.remote_chain import (
-    StagePlace,
-)
+from cosine_node.chains.remote_chain import StagePlace
 from cosine_node.stages.coverage import gaps_sentence, unheld
 from cosine_node.stages.operations import NoChain
 

@@ -30,12 +30,7 @@ from cosine_node.chains.checks import CHECK_TOKENS
 from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.pass_times import EndedPass, StuckPass
-from cosine_node.chains.remote_chain import (
-    ChainPlan,
-    RemoteChain,
-    StagePlace,
-    open_chain,
-)
+from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_node.chains.search import (
     USUAL_RTT_S,
     FoundChain,

@@ -12,9 +12,7 @@ from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import (
-    RemoteChain,
-)
+from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.constraints.grammars import Grammars

@@ -11,9 +11,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import TokenNode
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.feeds import (
-    rows_of,
-)
+from cosine_node.stages.feeds import rows_of
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import CosineError, MalformedMessage
 from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS

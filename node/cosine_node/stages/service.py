@@ -15,10 +15,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.feeds import (
-    answer_of,
-    feed_messages,
-)
+from cosine_node.stages.feeds import answer_of, feed_messages
 from cosine_node.stages.idle_chains import IdleChains
 from cosine_node.stages.inbox import (
     OPERATION_STEPS,

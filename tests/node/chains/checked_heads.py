@@ -10,9 +10,7 @@ import torch
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import (
-    RemoteChain,
-)
+from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool

@@ -15,17 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.chains import remote_chain
-from cosine_node.chains.remote_chain import (
-    open_chain,
-)
+from cosine_node.chains.remote_chain import open_chain
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.feeds import (
-    answer_of,
-    feed_messages,
-    results_of,
-    rows_of,
-)
+from cosine_node.stages.feeds import answer_of, feed_messages, results_of, rows_of
 from cosine_node.stages.operations import ChainLost, NotComputed
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.chains.remote_chain import (
-    RemoteChain,
-)
+from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.source import OPEN_S, ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS

@@ -16,9 +16,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.feeds import (
-    feed_messages,
-)
+from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.idle_chains import FRESH_S, IDLE_S, IDLERS_S, IdleChains
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m

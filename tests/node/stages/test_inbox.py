@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.tree import SequenceTree, TokenNode
-from cosine_node.stages.feeds import (
-    feed_messages,
-)
+from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, WINDOW_S, BusyShare, LookAhead, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import MalformedMessage
