@@ -5,6 +5,7 @@ Importing this module does not import hivemind; starting a transport does.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.directory.dht import Placement
-from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore
+from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore, dht_key
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler
@@ -184,6 +185,10 @@ class HivemindTransport:
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         return await (await self._up(self.peer_id)).cells.read(cells)
+
+    def held_in(self, cell: str) -> list[bytes]:
+        """The signed records in one cell that this node keeps for others."""
+        return [posting.data for posting in self._store.get(dht_key(cell), time.time())]
 
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False

@@ -94,6 +94,10 @@ class JoinedNetwork:
         """The records in one cell of the DHT, for those who take no part in it."""
         return list((await self.transport.read([cell])).get(cell, {}).values())
 
+    def held_in(self, cell: str) -> Sequence[bytes]:
+        """The records in one cell that this node stores itself."""
+        return self.transport.held_in(cell)
+
     async def ready_fields(self, role: str) -> dict[str, object]:
         """The fields of the event of a node that serves: how it is reached, the addresses for others in front."""
         reach = self.transport.reach
@@ -207,7 +211,7 @@ class AnnouncedNode(ABC):
         emit("announcing", {"target": self._target_name})
         files = TokenizerFiles.read(self._tokenizer_folder)
         handlers = self._handlers() | {
-            DISCOVER: DiscoverService(self._joined.read_cell, files).handle,
+            DISCOVER: DiscoverService(self._joined.read_cell, files, held_in=self._joined.held_in).handle,
             STATUS: StatusService(describe, vivaldi=self._vivaldi).handle,
         }
         if self.weights is not None:

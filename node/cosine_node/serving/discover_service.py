@@ -4,6 +4,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
@@ -17,9 +18,13 @@ from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProto
 from cosine_protocol.protocols import DISCOVER
 
 ReadCell = Callable[[str], Awaitable[Sequence[bytes]]]
+HeldIn = Callable[[str], Sequence[bytes]]
 
 REUSE_S: Final = 2.0
 """Clients keep what they found as long: a record lives for minutes, and a look-up asks thirty nodes."""
+ANSWERS_S: Final = 30.0
+"""A tenth of a record's life. So old a look still answers, with what others have stored here since, while the next
+one is under way: a look-up takes a round trip and more, for which a client's first request would wait."""
 MAX_CELLS: Final = 256
 """Bounds memory: 64 MiB of full cells of the largest records."""
 READ_TIMEOUT_S: Final = 10.0
@@ -34,10 +39,25 @@ MAX_COMING: Final = 16
 """A client reads up to sixteen cells together."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at a cell under way or done, and what the one before it found, `shown_at_s`."""
+
+    began_s: float
+    reading: asyncio.Future[Sequence[bytes]]
+    shown: Sequence[bytes]
+    shown_at_s: float
+
+    @property
+    def has_failed(self) -> bool:
+        return self.reading.done() and (self.reading.cancelled() or self.reading.exception() is not None)
+
+
 class DiscoverService:
     """Answers the questions of each stream in order; the next ones are read up meanwhile.
 
     `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
+    `held_in` gives those that this node stores itself.
     """
 
     def __init__(
@@ -45,10 +65,12 @@ class DiscoverService:
         read_records: ReadCell,
         files: TokenizerFiles | None = None,
         *,
+        held_in: HeldIn = lambda cell: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read_records = read_records
-        self._cells: Remembered[str, asyncio.Future[Sequence[bytes]]] = Remembered(MAX_CELLS, forgotten_s=REUSE_S)
+        self._held_in = held_in
+        self._looks: Remembered[str, _Look] = Remembered(MAX_CELLS, forgotten_s=ANSWERS_S)
         self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
         self._clock = clock
         self._reads = serving_budget()
@@ -100,14 +122,30 @@ class DiscoverService:
         return m.FilePiece(question.number, len(data), piece)
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
-        """The signed records in a cell, one answer for all who ask within `REUSE_S`. Raises what reading raises."""
+        """The signed records in a cell, one look for all who ask within `REUSE_S`. Raises what reading raises.
+
+        Where the look before has found somebody, it answers while the next one is under way.
+        """
         now_s = self._clock()
-        reading = self._cells.get(cell, now_s)
-        if reading is None or (reading.done() and (reading.cancelled() or reading.exception() is not None)):
-            reading = asyncio.ensure_future(self._read_records(cell))
-            self._cells.note(cell, reading, now_s)
+        look = self._looks.get(cell, now_s)
+        if look is None or look.has_failed or now_s - look.began_s >= REUSE_S:
+            look = self._look_again(cell, look, now_s)
+        if look.shown and not look.reading.done():
+            return list(dict.fromkeys((*look.shown, *self._held_in(cell))))
         # Whoever asked first may give up; others wait for the same answer.
-        return await asyncio.shield(reading)
+        return await asyncio.shield(look.reading)
+
+    def _look_again(self, cell: str, before: _Look | None, now_s: float) -> _Look:
+        shown, shown_at_s = (before.shown, before.shown_at_s) if before is not None else ((), now_s)
+        if before is not None and before.reading.done() and not before.has_failed:
+            shown, shown_at_s = before.reading.result(), before.began_s
+        if now_s - shown_at_s >= ANSWERS_S:
+            shown = ()
+        look = _Look(now_s, asyncio.ensure_future(self._read_records(cell)), shown, shown_at_s)
+        # Nobody may be left to hear how it failed.
+        look.reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
+        self._looks.note(cell, look, now_s)
+        return look
 
     async def _records(self, question: m.AskRecords) -> m.Message:
         try:

@@ -49,7 +49,8 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
         joined = await join(network, claimed, gate, emit, stack, stop, is_relay=True)
         if joined is None:
             return
-        await joined.transport.serve(DISCOVER, DiscoverService(joined.read_cell).handle)
+        discover = DiscoverService(joined.read_cell, held_in=joined.held_in)
+        await joined.transport.serve(DISCOVER, discover.handle)
         emit("ready", await joined.ready_fields("bootstrap"))
         await stop.wait()
 

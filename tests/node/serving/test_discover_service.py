@@ -9,6 +9,7 @@ import pytest
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import (
+    ANSWERS_S,
     MAX_CELLS,
     QUESTION_BURST,
     QUESTION_RATE,
@@ -148,7 +149,10 @@ class Dht:
     def __init__(self) -> None:
         self.reads: list[str] = []
         self.is_down = False
-        self.service = DiscoverService(self.read, clock=asyncio.get_running_loop().time)
+        self.held: list[bytes] = []
+        self.service = DiscoverService(
+            self.read, held_in=lambda cell: self.held, clock=asyncio.get_running_loop().time
+        )
 
     async def read(self, cell: str) -> Sequence[bytes]:
         self.reads.append(cell)
@@ -171,7 +175,59 @@ def test_those_who_ask_together_share_a_look_up_and_one_who_gives_up_takes_nothi
         assert dht.reads == ["a", "b"]
         await asyncio.sleep(REUSE_S)
         await read("a")
+        await asyncio.sleep(0)
         assert dht.reads == ["a", "b", "a"]
+
+    run_virtual(run())
+
+
+def test_the_last_look_answers_at_once_with_what_was_stored_since_while_the_next_is_under_way() -> None:
+    async def run() -> None:
+        dht, loop = Dht(), asyncio.get_running_loop()
+        await dht.service.read_cell("a")
+        await asyncio.sleep(ANSWERS_S - 2.0)
+        dht.held = [b"a", b"newcomer"]
+        began_s = loop.time()
+        assert await dht.service.read_cell("a") == [b"a", b"newcomer"]
+        assert loop.time() == began_s
+        await asyncio.sleep(1.5)
+        assert dht.reads == ["a", "a"]
+        assert await dht.service.read_cell("a") == [b"a"], "the new look"
+        await asyncio.sleep(ANSWERS_S)
+        began_s = loop.time()
+        await dht.service.read_cell("a")
+        assert loop.time() - began_s == 1.0, "one that is too old does not answer"
+
+    run_virtual(run())
+
+
+def test_looks_that_fail_make_the_last_one_answer_no_longer_than_others() -> None:
+    async def run() -> None:
+        dht = Dht()
+        await dht.service.read_cell("a")
+        dht.is_down = True
+        for _ in range(int(ANSWERS_S / (2 * REUSE_S))):
+            await asyncio.sleep(2 * REUSE_S)
+            assert await dht.service.read_cell("a") == [b"a"]
+        await asyncio.sleep(2 * REUSE_S)
+        with pytest.raises(PeerLost):
+            await dht.service.read_cell("a")
+
+    run_virtual(run())
+
+
+def test_a_cell_that_was_empty_is_looked_at_again() -> None:
+    async def run() -> None:
+        found: list[bytes] = []
+
+        async def read(cell: str) -> Sequence[bytes]:
+            return list(found)
+
+        service = DiscoverService(read, clock=asyncio.get_running_loop().time)
+        assert await service.read_cell("a") == []
+        found.append(b"somebody")
+        await asyncio.sleep(REUSE_S)
+        assert await service.read_cell("a") == [b"somebody"]
 
     run_virtual(run())
 
@@ -193,6 +249,6 @@ def test_what_is_kept_is_bounded() -> None:
         dht = Dht()
         cells = [f"{number}" for number in range(MAX_CELLS + 9)]
         await asyncio.gather(*map(dht.service.read_cell, cells))
-        assert len(dht.service._cells.items(asyncio.get_running_loop().time())) == MAX_CELLS
+        assert len(dht.service._looks.items(asyncio.get_running_loop().time())) == MAX_CELLS
 
     run_virtual(run())
