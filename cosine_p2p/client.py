@@ -1,6 +1,7 @@
 """The client for asyncio programs; `blocking.py` has the one for other programs."""
 
 import asyncio
+import logging
 import random
 import secrets
 from collections import Counter
@@ -57,12 +58,13 @@ from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
+from cosine_p2p.transport.patience import join_patience_s
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol.errors import GenerationFailed, OptionRefused, PromptRefused, UsageError
+from cosine_protocol.errors import CosineError, GenerationFailed, OptionRefused, PromptRefused, UsageError
 from cosine_protocol.limits import (
     CACHE_SCOPE_BYTES,
     MAX_BAD_WORD_TOKENS,
@@ -74,6 +76,7 @@ from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import ConstraintKind, Request
 
+LOG = logging.getLogger(__name__)
 WANTED_VERIFIERS: Final = 32
 """Bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
@@ -127,8 +130,9 @@ class AsyncClient:
     `join` replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and
     prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and
     other transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
-    `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. Raises
-    `UsageError` for options that are unknown or mean nothing.
+    `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. For
+    `patience_s`, by default `join_patience_s`, a text waits for a verifier that was lost and for others, where none
+    is left. Raises `UsageError` for options that are unknown or mean nothing.
     """
 
     @lists_options(ClientOptions)
@@ -145,6 +149,7 @@ class AsyncClient:
         evidence_file: EvidenceFile | None = None,
         audit_chance: Chance = UNFORESEEABLE,
         reuse_finds_s: float = REUSE_S,
+        patience_s: float | None = None,
         make_session: Callable[..., Session] = Session,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -163,6 +168,7 @@ class AsyncClient:
         self._distances = Distances(random.Random(0).random)
         self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
+        self._patience_s = join_patience_s() if patience_s is None else patience_s
         if trial_file is not None:
             trial_file.read_into(self._trials)
         self._strategy_kind(self._options)
@@ -392,6 +398,8 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
+                find_again=partial(self._find_again, place, request, asked),
+                patience_s=self._patience_s,
             )
             yield self._session(place, job)
 
@@ -467,6 +475,22 @@ class AsyncClient:
             raise PromptRefused(f"The text could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
         return done[0]
 
+    async def _find_again(self, place: _Place, request: Request, asked: ClientOptions) -> Mapping[str, float]:
+        """The seconds a pass of verifiers that could go on with a request now, best first; none on any trouble."""
+        needed_tokens = len(request.prompt) + request.max_new_tokens
+        try:
+            found = await self._find_verifiers(place, asked, random.Random(request.nonce).random, is_anew=True)
+        except CosineError as error:
+            LOG.info("nobody was found to go on: %s", error)
+            return {}
+        return {
+            record.peer_id: record.pass_us / 1e6
+            for record in found.records
+            if record.target_digest == request.target_digest
+            and record.numerics == request.numerics
+            and record.context_tokens >= needed_tokens
+        }
+
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
         found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
@@ -486,14 +510,17 @@ class AsyncClient:
         self._lifetime.check_running_loop()
         return self._place
 
-    async def _find_verifiers(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
+    async def _find_verifiers(
+        self, place: _Place, options: ClientOptions, chance: Chance, *, is_anew: bool = False
+    ) -> Candidates:
         """Verifiers of the target that fit, best first; never empty."""
         target = self._options["target"]
         only, trust, numerics = options.get("verifier"), options["trust"], options.get("dtype")
         # Any few will do, unless some are meant that a sample may lack.
         is_choosy = bool(only or trust or numerics or self._target.digest)
         wanted = None if is_choosy else WANTED_VERIFIERS
-        found = await place.finds.find_some(Role.VERIFIER, self._target.name, wanted=wanted)
+        find = place.finds.find_anew if is_anew else place.finds.find_some
+        found = await find(Role.VERIFIER, self._target.name, wanted=wanted)
         if found:
             digest = self._target.digest or place.swarm.choose_digest(
                 self._target.name, Counter(record.target_digest for record in found)

@@ -54,6 +54,7 @@ class RecentFinds:
         self._reuse_s = reuse_s
         self._finds = Remembered[_Key, _Find](MAX_FINDS, forgotten_s=KEEP_S)
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
+        self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Live records as of the last seconds, as `Directory.find` does."""
@@ -66,6 +67,16 @@ class RecentFinds:
             self._renewing[key] = task = asyncio.ensure_future(self._renew(key))
             task.add_done_callback(lambda _: self._renewing.pop(key))
         return known.records
+
+    async def find_anew(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        """What a look-up finds that ends from now on, one for all who ask meanwhile. Raises as `Directory.find`."""
+        key = role, target, wanted
+        looking = self._looking.get(key)
+        if looking is None:
+            self._looking[key] = looking = asyncio.ensure_future(self._look_up(key))
+            looking.add_done_callback(lambda _: self._looking.pop(key))
+        # Who gives up ends it for nobody else.
+        return await asyncio.shield(looking)
 
     async def find_some(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """The same, once more after each of some pauses while nobody is found.
@@ -98,7 +109,7 @@ class RecentFinds:
 
     async def close(self) -> None:
         """End what is under way."""
-        tasks = list(self._renewing.values())
+        tasks = [*self._renewing.values(), *self._looking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

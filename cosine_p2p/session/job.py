@@ -1,6 +1,6 @@
 """The work of a session: one request, and who may serve it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -42,7 +42,8 @@ class Job:
     `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
     that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
     drafter that follows it for nothing else: it is told what is committed, and asked for no drafts. `prediction` is
-    what the user takes the output to be, for verifiers to draft from.
+    what the user takes the output to be, for verifiers to draft from. Where a verifier was lost that served the
+    request, and nobody is left, `find_again` tells for `patience_s` whom to ask, as `verifiers` does.
     """
 
     number: int
@@ -65,6 +66,8 @@ class Job:
     shares_feedback: bool = False
     pupil: int = 0
     prediction: tuple[int, ...] | None = None
+    find_again: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    patience_s: float = 0.0
 
     @property
     def shown_request(self) -> Request:

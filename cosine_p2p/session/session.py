@@ -13,8 +13,9 @@ At any moment the session is in one of three states, by its `Upstream`:
          +------`_drop`-------+------`_drop`-------+
 
 - *No verifier*: `_find_verifier` waits for dials (`VerifierDials`), which come in the order of the `VerifierQueue`.
-  Nothing else is read meanwhile; drafters' messages wait in the inbox. Nobody left to ask ends the session with
-  `GenerationFailed`, the deadline with `GenerationTimedOut`.
+  Nothing else is read meanwhile; drafters' messages wait in the inbox. Where one was lost that served the request,
+  it and others are looked for a while (`_look_again`), for its machine may have moved or be starting again. Nobody
+  left to ask ends the session with `GenerationFailed`, the deadline with `GenerationTimedOut`.
 - *Asked*: `Open` is sent, with all that is committed, so that a verifier goes on where the one before it stood.
 - *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`), is told to the strategy, the counts,
   the trial of drafters and the pupil, and its tokens are yielded. `Final` is the only way to *ended* but one: a
@@ -39,6 +40,7 @@ strategy hears of a drafter or its drafts before a verifier was asked; a session
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -204,6 +206,8 @@ class Session:
         self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
+        self._patient_until_s = 0.0
+        self._look_again_at_s = 0.0
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
         if job.committed:
@@ -248,11 +252,29 @@ class Session:
             if self._dials:
                 await self._dials.wait(left_s)
             else:
-                at_s = self._queue.next_at_s
+                at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
                     raise GenerationFailed(self.counts.nobody_left())
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
+                await self._look_again(left_s)
             self._dials.begin(int(self._upstream is None), now_s=_now_s())
+
+    def _next_try_at_s(self) -> float | None:
+        """When somebody is to be asked or looked for, where nobody can be asked now; None for never."""
+        looks = [self._look_again_at_s] if _now_s() < self._patient_until_s else []
+        return min((*looks, *filter(None, [self._queue.next_at_s])), default=None)
+
+    async def _look_again(self, left_s: float) -> None:
+        """Look for the verifier that was lost, which may have moved, and for others, if that is due."""
+        now_s = _now_s()
+        if self.job.find_again is None or not self._look_again_at_s <= now_s < self._patient_until_s:
+            return
+        # From now on, since a look-up may take as long as the pause.
+        self._look_again_at_s = now_s + ASK_AGAIN_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                for peer_id in await self.job.find_again():
+                    self._queue.ask_at_once(peer_id)
 
     def _use(self, link: PeerLink) -> bool:
         """Have the request opened on a link unless a verifier has it already."""
@@ -508,6 +530,7 @@ class Session:
             has_greeted, since_s = upstream.link.features is not None, upstream.watch.since_s
             if upstream.is_opened:
                 self._queue.back_off(upstream.peer_id, until_s=_now_s() + ASK_AGAIN_S)
+                self._be_patient()
             elif has_greeted or _now_s() - since_s > REFUSED_WITHIN_S:
                 self._queue.ask_last(upstream.peer_id)
         self._hang_up(upstream)
@@ -516,6 +539,12 @@ class Session:
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
+
+    def _be_patient(self) -> None:
+        """Look for verifiers from now on, for a while, where nobody is left and no other form could be asked."""
+        if self.job.find_again is not None and not (self.job.has_other_offers and not self.output):
+            self._patient_until_s = _now_s() + self.job.patience_s
+            self._look_again_at_s = _now_s()
 
     def _forget_path(self) -> None:
         """What was measured is true of the verifier that is lost, or of its way."""
@@ -528,7 +557,9 @@ class Session:
         upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
-        self._failures.note_error(peer_id, error, now_s=_now_s())
+        # Who is looked for, in vain so far, has failed once and not at each look.
+        if not (isinstance(error, PeerLost) and _now_s() < self._patient_until_s):
+            self._failures.note_error(peer_id, error, now_s=_now_s())
         if not isinstance(error, RemoteProtocolError) and error.retry_after_s is not None:
             self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
         self.counts.note_tried(peer_id, error)

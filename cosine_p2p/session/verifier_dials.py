@@ -44,6 +44,12 @@ class VerifierQueue:
         """Ask this one before all others after all: it was not needed."""
         self._fresh.appendleft(peer_id)
 
+    def ask_at_once(self, peer_id: str) -> None:
+        """Ask this one after those not yet asked, whatever it did before: it was found again."""
+        self._backing_off.pop(peer_id, None)
+        if peer_id not in self._fresh:
+            self._fresh.append(peer_id)
+
     @property
     def has_fresh(self) -> bool:
         """True if somebody has not been asked yet."""

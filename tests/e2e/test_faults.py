@@ -14,6 +14,7 @@ import pytest
 
 from cosine_p2p import AsyncClient
 from cosine_p2p.session.run import Run
+from cosine_p2p.transport.patience import PATIENCE_VARIABLE
 from cosine_protocol.errors import GenerationFailed
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node
@@ -134,7 +135,11 @@ def test_killed_drafters_change_nothing(fragile: Node, mortal: list[Node]) -> No
 
 
 @pytest.mark.thorough
-def test_a_killed_verifier_is_named_within_ten_seconds(fragile: Node) -> None:
+def test_a_killed_verifier_is_named_within_ten_seconds_where_nobody_waits(
+    fragile: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
+
     async def play() -> float:
         async with client_of(fragile) as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=400)

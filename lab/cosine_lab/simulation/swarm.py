@@ -280,7 +280,8 @@ class SimulatedSwarm:
         Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
         """
         identity = identity or self._next_identity()
-        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES, **options}
+        # Nobody comes back here unless a test says so.
+        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES, "patience_s": 0.0, **options}
 
         async def join() -> Swarm:
             return self.client_swarm(identity)

@@ -1,0 +1,118 @@
+"""A text whose only verifier is lost waits for it, or for another one, and is the same."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+import pytest
+
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_p2p.session.session import ASK_AGAIN_S
+from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.request import Sampling
+from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS = 40
+PROMPT = prompt_of(random.Random("moved"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+LOST_AT_S = 0.5
+PATIENCE_S = 60.0
+TOKENS_LEFT_S = 4.0
+"""More than all of the text takes here, one token a pass."""
+Then = Callable[[SimulatedSwarm, Member], Coroutine[None, None, Member | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was yielded, how it ended, after how many seconds, and how often the verifier has failed."""
+
+    token_ids: tuple[int, ...]
+    error: GenerationFailed | None
+    seconds: float
+    failures: int
+
+
+async def comes_back(swarm: SimulatedSwarm, lost: Member) -> Member:
+    return await swarm.verifier(target_engine(), identity=lost.identity)
+
+
+async def another_comes(swarm: SimulatedSwarm, lost: Member) -> Member:
+    return await swarm.verifier(target_engine())
+
+
+async def nobody_comes(swarm: SimulatedSwarm, lost: Member) -> None:
+    return None
+
+
+def after_a_loss(
+    then: Then,
+    *,
+    away_s: float = 10.0,
+    strategy: str = "cosine",
+    times: int = 1,
+    timeout_s: float = 600.0,
+    patience_s: float = PATIENCE_S,
+) -> Outcome:
+    """The only verifier vanishes in the middle of a text; `then` happens so much later, `times` over."""
+
+    async def run() -> Outcome:
+        async with SimulatedSwarm() as swarm:
+            verifier: Member | None = await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy, patience_s=patience_s)
+
+            async def lose() -> None:
+                nonlocal verifier
+                for _ in range(times):
+                    await asyncio.sleep(LOST_AT_S)
+                    assert verifier is not None
+                    await verifier.kill()
+                    await asyncio.sleep(away_s)
+                    verifier = await then(swarm, verifier)
+
+            losing, ids, error = asyncio.ensure_future(lose()), list[int](), None
+            try:
+                async for chunk in client.stream(PROMPT, max_new_tokens=TOKENS, timeout_s=timeout_s):
+                    ids += chunk.token_ids
+            except GenerationFailed as failed:
+                error = failed
+            seconds = asyncio.get_running_loop().time()
+            await losing
+            await assert_freed(swarm)
+            avoided = client._failures.state(seconds)
+            return Outcome(tuple(ids), error, seconds, avoided[0][1] if avoided else 0)
+
+    return run_virtual(run())
+
+
+@pytest.mark.parametrize("strategy", ["plain", "cosine"])
+@pytest.mark.parametrize("then", [comes_back, another_comes])
+def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy: str) -> None:
+    done = after_a_loss(then, away_s=10.0, strategy=strategy)
+    assert done.token_ids == EXPECTED
+    assert done.seconds < LOST_AT_S + 10.0 + ASK_AGAIN_S + TOKENS_LEFT_S
+
+
+def test_it_goes_on_after_each_of_several_losses() -> None:
+    done = after_a_loss(comes_back, strategy="plain", away_s=6.0, times=2)
+    assert (done.token_ids, done.error) == (EXPECTED, None)
+
+
+def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
+    done = after_a_loss(nobody_comes)
+    assert 0 < len(done.token_ids) < TOKENS and done.token_ids == EXPECTED[: len(done.token_ids)]
+    assert "was lost: the stream ended" in str(done.error)
+    assert PATIENCE_S <= done.seconds - LOST_AT_S < PATIENCE_S + 2 * ASK_AGAIN_S
+    assert done.failures == 1
+
+
+def test_the_timeout_is_kept() -> None:
+    done = after_a_loss(nobody_comes, timeout_s=20.0)
+    assert done.error is not None and done.seconds <= 20.0
+
+
+def test_without_patience_it_ends_at_once() -> None:
+    done = after_a_loss(nobody_comes, patience_s=0.0)
+    assert done.error is not None and done.seconds < LOST_AT_S + 2 * ASK_AGAIN_S
