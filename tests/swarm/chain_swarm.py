@@ -16,6 +16,7 @@ from cosine_lab.simulation.stages import HEADS, LAYERS, SimulatedStage, even_par
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
@@ -212,8 +213,8 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(self, *, max_requests: int = 16) -> Member:
-        """A head from now on, over stages that are there. Raises `NoChain`."""
+    async def head(self, *, max_requests: int = 16, findings: StageFindings | None = None) -> Member:
+        """A head from now on, over stages that are there, with what it knows of them. Raises `NoChain`."""
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()
         transport = self.swarm.join(identity)
@@ -224,7 +225,8 @@ class ChainSwarm:
             pool_tokens=whole.free_tokens,
             least_pool_tokens=1024,
         )
-        self.source = source = ChainSource(transport, self.directory, needs, chance=random.Random(2).random)
+        chance = random.Random(2).random
+        self.source = source = ChainSource(transport, self.directory, needs, findings=findings, chance=chance)
         chain = await source.open(first_sequence=0)
         looking = asyncio.ensure_future(source.run())
         self.swarm._stack.callback(looking.cancel)
@@ -242,7 +244,7 @@ class ChainSwarm:
         rng = random.Random(1)
         self.checks = checks = ChainChecks(
             source,
-            source.disputes,
+            source.findings,
             chance=rng.random,
             now_s=asyncio.get_running_loop().time,
             draw=rng.randbytes,

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
-from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.witness import (
     Told,
@@ -69,13 +69,14 @@ class ChainChecks:
     def __init__(
         self,
         chains: SecondChains,
-        disputes: Disputes,
+        findings: StageFindings,
         *,
         chance: Callable[[], float],
         now_s: Callable[[], float],
         draw: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        self.disputes = disputes
+        self._findings = findings
+        self.disputes = findings.disputes
         self._chains = chains
         self._chance = chance
         self._now_s = now_s
@@ -205,6 +206,8 @@ class ChainChecks:
                 else:
                     await self._decide(sequence, one, other, found, numerics=chain.numerics)
                 self.checked += 1
+                # At once, since a head that is killed is not to believe a liar anew.
+                self._findings.write(now_s=self._now_s())
         except NoChain as error:
             LOG.debug("no check: %s", error)
         except (CosineError, TimeoutError) as error:

@@ -7,23 +7,29 @@ another holder of the same layers computed the same. Of a contradiction follows 
 - One side has clearly more checks: it is believed.
 - Neighbours that contradict each other over what went from one to the other are not put side by side again. Who is
   in such a dispute with two others lies: one liar is likelier than two.
-- Else all of them are set aside, until one of them is found wrong elsewhere.
+- Else all of them are set aside, until one of them is found wrong elsewhere, or for `UNDECIDED_S`.
 
 Of a side of several stages nobody knows which one lied: they are set aside together, and the other side is free.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cosine_node.chains.comparison import Contradiction
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.standing import Standings
+from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage_messages import LayerRange
 
 CHECK_SHARE: Final = 0.05
 """The least share of requests that are checked: as many as clients have audited."""
 CLEARLY: Final = 4
 """Times as many checks, and at least so many: two levels of standing."""
+UNDECIDED_S: Final = 24 * 3600.0
+"""An honest stage is of use again within a day, a liar in the same dispute writes one wrong text a day."""
+MAX_DISPUTES: Final = 256
+"""Bounds memory and the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +51,26 @@ class Disputes:
 
     def __init__(self) -> None:
         self.standings = Standings()
-        self._open: list[Dispute] = []
+        self._open = Remembered[Dispute, bool](MAX_DISPUTES, forgotten_s=UNDECIDED_S)
 
-    @property
-    def open(self) -> tuple[Dispute, ...]:
+    def open(self, now_s: float) -> tuple[Dispute, ...]:
         """Disputes that nothing has decided."""
-        return tuple(self._open)
+        return tuple(dispute for dispute, _ in self._open.items(now_s))
 
     def set_aside(self, now_s: float) -> frozenset[str]:
         """The stages that no chain goes over."""
-        doubted = (dispute.members for dispute in self._open if not dispute.is_link)
+        doubted = (dispute.members for dispute in self.open(now_s) if not dispute.is_link)
         return self.standings.rejected(now_s).union(*doubted)
 
-    @property
-    def apart(self) -> frozenset[frozenset[str]]:
+    def apart(self, now_s: float) -> frozenset[frozenset[str]]:
         """Pairs that are no neighbours."""
-        return frozenset(dispute.members for dispute in self._open if dispute.is_link)
+        return frozenset(dispute.members for dispute in self.open(now_s) if dispute.is_link)
 
     def are_free(self, peer_ids: Collection[str], *, now_s: float) -> bool:
         """True if a chain may go over these stages, in this order."""
         pairs = zip(peer_ids, list(peer_ids)[1:], strict=False)
-        return self.set_aside(now_s).isdisjoint(peer_ids) and not any({*pair} in self.apart for pair in pairs)
+        apart = self.apart(now_s)
+        return self.set_aside(now_s).isdisjoint(peer_ids) and not any({*pair} in apart for pair in pairs)
 
     def are_checked(self, peer_ids: Iterable[str], *, now_s: float) -> bool:
         """True if each of these was found right at least once."""
@@ -86,13 +91,15 @@ class Disputes:
         self.standings.note_right(peer_id, now_s=now_s)
 
     def note_wrong(self, side: Collection[str], layers: LayerRange, *, now_s: float) -> None:
-        """One of a side lied: the only one is never asked again, several are set aside."""
+        """One of a side lied: the only one is not asked again, several are set aside."""
         if len(side) == 1:
             (peer_id,) = side
             self.standings.reject(peer_id, now_s=now_s)
-            self._open = [dispute for dispute in self._open if peer_id not in dispute.members]
+            for dispute in self.open(now_s):
+                if peer_id in dispute.members:
+                    self._open.pop(dispute)
         else:
-            self._note(Dispute(frozenset(side), layers))
+            self._open.note(Dispute(frozenset(side), layers), True, now_s)
 
     def judge(self, found: Contradiction, *, now_s: float) -> tuple[str, ...]:
         """Decide about a contradiction that no third stage has; the side that is not believed, if one is."""
@@ -104,12 +111,38 @@ class Disputes:
                 return other
         if found.is_link:
             for peer_id in found.members:
-                if any(dispute.is_link and dispute.members & found.members == {peer_id} for dispute in self._open):
+                if any(pair & found.members == {peer_id} for pair in self.apart(now_s)):
                     self.note_wrong((peer_id,), found.layers, now_s=now_s)
                     return (peer_id,)
-        self._note(Dispute(found.members, found.layers, found.is_link))
+        self._open.note(Dispute(found.members, found.layers, found.is_link), True, now_s)
         return ()
 
-    def _note(self, dispute: Dispute) -> None:
-        if dispute not in self._open:
-            self._open.append(dispute)
+    def state(self, now_s: float) -> dict[str, list[list[Any]]]:
+        """All as values of JSON; a dispute is [members, [first, end, layers], whether of neighbours, age in s]."""
+
+        def write(dispute: Dispute, _: bool) -> list[Any]:
+            layers = dispute.layers
+            return [sorted(dispute.members), [layers.first, layers.end, layers.layers], dispute.is_link]
+
+        return {"standings": self.standings.state(now_s), "open": self._open.state(now_s, write)}
+
+    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
+        """Take in what another process kept `away_s` ago; what is broken is left out."""
+
+        def read(entry: list[Any]) -> tuple[Dispute, bool] | None:
+            match entry:
+                case [[str(), *_] as members, [int(first), int(end), int(layers)], bool(is_link)] if all(
+                    isinstance(peer_id, str) for peer_id in members
+                ):
+                    try:
+                        return Dispute(
+                            frozenset(members), LayerRange(first=first, end=end, layers=layers), is_link
+                        ), True
+                    except MalformedMessage:
+                        return None
+            return None
+
+        match state:
+            case {"standings": standings, "open": undecided}:
+                self.standings.restore(standings, now_s=now_s, away_s=away_s)
+                self._open.restore(undecided, read, now_s=now_s, away_s=away_s)

@@ -27,8 +27,8 @@ from statistics import median_low
 from typing import Final
 
 from cosine_node.chains.checks import CHECK_TOKENS
-from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.pass_times import EndedPass, StuckPass
 from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_node.chains.search import (
@@ -40,7 +40,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.chains.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
+from cosine_node.chains.stage_speeds import SHARED, Measured
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
@@ -48,7 +48,6 @@ from cosine_node.stages.operations import ChainLost, NoChain
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
-from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role
@@ -111,15 +110,14 @@ class ChainSource:
         needs: ChainNeeds,
         *,
         here: Callable[[], NetworkCoordinate | None] = lambda: None,
-        disputes: Disputes | None = None,
+        findings: StageFindings | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._directory = directory
         self._needs = needs
         self.here = here
-        self.disputes = disputes or Disputes()
-        """Who is believed."""
+        self.findings = findings or StageFindings()
         self._chance = chance
         self._spare_tokens = 0
         self.numerics: str | None = None
@@ -127,9 +125,6 @@ class ChainSource:
         self.found: FoundChain | None = None
         self._records: list[NodeRecord] = []
         self._rtts_s: dict[str, float] = {}
-        self._failures = PeerFailures()
-        self._suspicions = Suspicions()
-        self._speeds = StageSpeeds()
         self._stuck_s = deque[float](maxlen=MAX_DOUBLINGS)
         self._doubted_s = deque[float](maxlen=MAX_DOUBTS)
         self._failed: dict[str, tuple[float, int]] = {}
@@ -153,6 +148,7 @@ class ChainSource:
             # Its head has no use for it, as a pass was left out that it wants; or is about to leave.
             self._avoid([self.found.stages[stage].place.peer_id for stage in chain.times.left_out_by()])
         self._measure()
+        self.findings.write(now_s=asyncio.get_running_loop().time())
         self._chain = None
         opened, self._opened = self._opened, AsyncExitStack()
         await opened.aclose()
@@ -200,7 +196,7 @@ class ChainSource:
             self.numerics, self.pool_tokens, self.found = plan.numerics, plan.pool_tokens, found
             LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
             for what in _measured(found):
-                self._speeds.begin(what, now_s=asyncio.get_running_loop().time())
+                self.findings.speeds.begin(what, now_s=asyncio.get_running_loop().time())
             watching = asyncio.ensure_future(self._watch(self._chain, found))
             self._opened.callback(watching.cancel)
             return self._chain
@@ -216,7 +212,7 @@ class ChainSource:
             stuck = chain.times.stuck()
             if stuck is not None and now_s - stuck.since_s > self._patience_s(found, stuck, now_s):
                 self._leave_stuck(chain, found, stuck, now_s)
-            elif any(self._speeds.has_cost_much(what, now_s=now_s) for what in _measured(found)):
+            elif any(self.findings.speeds.has_cost_much(what, now_s=now_s) for what in _measured(found)):
                 self._leave_slow(chain, found, now_s)
 
     def _note_pass(
@@ -225,14 +221,16 @@ class ChainSource:
         for stage, at_stage_s in zip(found.stages, ended.at_stage_s, strict=True):
             more_s = self._curve(stage).seconds(ended.tokens) - stage.pass_s
             pass_s = max(0.0, at_stage_s - more_s)
-            self._speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
+            self.findings.speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
         for pair, between_s in zip(pairwise(_peer_ids(found)), ended.between_s[1:], strict=True):
             way_s = ended.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
-            self._speeds.note(pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s)
+            self.findings.speeds.note(
+                pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s
+            )
 
     def _between_s(self, one: str, other: str) -> float:
         """What lay between two stages beyond the way when they last were neighbours."""
-        return self._speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
+        return self.findings.speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
 
     def _curve(self, stage: StageSight) -> CostCurve:
         """What passes should take at a stage; no more than if their tokens were fed one by one."""
@@ -271,7 +269,7 @@ class ChainSource:
             if best.seconds <= BETTER * seconds:
                 chain.leave(f"A pass takes {seconds:.3f} s, and {best.seconds:.3f} s over other stages.")
         for what in _measured(found):
-            self._speeds.forgive(what, now_s=now_s)
+            self.findings.speeds.forgive(what, now_s=now_s)
 
     def doubt(self) -> bool:
         """Give the chain up, for its last stage has given a row back without tokens; False where no other is there.
@@ -303,7 +301,7 @@ class ChainSource:
 
     def _avoid(self, peer_ids: Collection[str]) -> None:
         """Ask these peers last for a while, of whom one is at fault."""
-        self._suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
+        self.findings.suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
 
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
@@ -392,15 +390,15 @@ class ChainSource:
             and (self.pool_tokens is not None or record.stage.pool_tokens >= self._needs.least_pool_tokens)
             and record.numerics == (self.numerics or record.numerics)
         ]
-        avoided = Counter(self._suspicions.weights(now_s=now_s))
-        avoided.update(dict.fromkeys([*self._failures.avoided(now_s), *busy, *unlike], SHARED))
+        avoided = Counter(self.findings.suspicions.weights(now_s=now_s))
+        avoided.update(dict.fromkeys([*self.findings.failures.avoided(now_s), *busy, *unlike], SHARED))
         avoided.update(dict.fromkeys(excluded, EXCLUDED))
-        aside = self.disputes.set_aside(now_s).union(without)
+        aside = self.findings.disputes.set_aside(now_s).union(without)
         if unlike:
             # What would hold a check up says nothing.
-            aside |= self._failures.avoided(now_s)
+            aside |= self.findings.failures.avoided(now_s)
         peers = [record.peer_id for record in asked]
-        levels = {} if unlike else self.disputes.levels(peers, now_s=now_s)
+        levels = {} if unlike else self.findings.disputes.levels(peers, now_s=now_s)
 
         def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
             sights = [self._sight(record, floor_s) for record in records]
@@ -419,7 +417,7 @@ class ChainSource:
         for numerics in {record.numerics for record in believed}:
             with suppress(NoChain):
                 same = [record for record in believed if record.numerics == numerics]
-                found.append(find(same, apart=self.disputes.apart))
+                found.append(find(same, apart=self.findings.disputes.apart(now_s)))
         if found:
             return min(found, key=lambda one: one.seconds)
         # Raises with the layers that nobody holds, in whatever numerics.
@@ -428,7 +426,7 @@ class ChainSource:
 
     def _why_not(self, believed: Sequence[NodeRecord]) -> str:
         """Why there is no chain though all layers are held."""
-        for dispute in self.disputes.open:
+        for dispute in self.findings.disputes.open(asyncio.get_running_loop().time()):
             return f"{dispute}, and nobody else holds them."
         held = [record.stage.held for record in believed if record.stage is not None]
         if gaps := unheld(held, layers=self._needs.layers):
@@ -458,13 +456,13 @@ class ChainSource:
         """
         offers = [(record.pass_us / 1e6, record.stage) for record in self._records]
         layers_s = [pass_s / len(offer.held) for pass_s, offer in offers if offer is not None]
-        is_deceived = self._speeds.is_deceived(now_s=asyncio.get_running_loop().time())
+        is_deceived = self.findings.speeds.is_deceived(now_s=asyncio.get_running_loop().time())
         return median_low(layers_s) if is_deceived and layers_s else 0.0
 
     def _sight(self, record: NodeRecord, stranger_layer_s: float) -> StageSight:
         """A stage, with what passes take there by measurement, or else by its record."""
         assert record.stage is not None
-        measured_s = self._speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
+        measured_s = self.findings.speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
         busy = record.stage.busy_permille / 1000
         announced_s = loaded_pass_s(record.pass_us / 1e6, busy=busy)
         pass_s = max(announced_s, stranger_layer_s * len(record.stage.held)) if measured_s is None else measured_s
@@ -478,7 +476,7 @@ class ChainSource:
         now_s = asyncio.get_running_loop().time()
         announced = {record.peer_id: record.sequence for record in self._records}
         self._failed[peer_id] = (now_s, announced.get(peer_id, 0))
-        self._failures.note_failed(peer_id, now_s=now_s)
+        self.findings.failures.note_failed(peer_id, now_s=now_s)
 
     def _measure(self) -> None:
         """Take in the distances that the chain's own streams have measured."""

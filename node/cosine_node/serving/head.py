@@ -12,6 +12,7 @@ from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.findings import findings_of
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
@@ -96,9 +97,12 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         if joined is None:
             return
         weights = await sharing(folder) if options.shares_weights else None
-        source = ChainSource(joined.transport, joined.directory(), model.needs(requests=options.max_requests))
+        clock = asyncio.get_running_loop().time
+        findings = findings_of(claimed.identity.peer_id, now_s=clock())
+        needs = model.needs(requests=options.max_requests)
+        source = ChainSource(joined.transport, joined.directory(), needs, findings=findings)
         stack.push_async_callback(source.close)
-        checks = ChainChecks(source, source.disputes, chance=random.random, now_s=time.monotonic)
+        checks = ChainChecks(source, findings, chance=random.random, now_s=clock)
         stack.push_async_callback(checks.close)
         looking = asyncio.ensure_future(source.run())
         stack.callback(looking.cancel)

@@ -59,9 +59,9 @@ class Head:
         )
         self.source = ChainSource(stages.network.join("head"), self.directory, needs, chance=rng.random)
         self.checks = ChainChecks(
-            self.source, self.source.disputes, chance=rng.random, now_s=lambda: self.now_s, draw=rng.randbytes
+            self.source, self.source.findings, chance=rng.random, now_s=lambda: self.now_s, draw=rng.randbytes
         )
-        self.disputes = self.source.disputes
+        self.disputes = self.source.findings.disputes
         self.engine: ChainEngine | None = None
         self.chain: RemoteChain | None = None
 

@@ -57,7 +57,7 @@ async def honest(models: Sequence[StageModel], count: int, numerics: str) -> str
         for number, prompt in enumerate(prompts(count)):
             await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
         aside = head.disputes.set_aside(0.0)
-        apart = head.disputes.apart
+        apart = head.disputes.apart(0.0)
         checks = head.checks.checked
         return (
             f"{numerics}: {count} honest texts, {checks} checks, {len(aside)} set aside, {len(apart)} pairs apart"
@@ -86,7 +86,7 @@ async def found(
             text = await head.checked(asked[number], tokens=TOKENS, sampling=sampling_of(number))
             wrong += text != right[number]
             texts += 1
-        others = (head.disputes.set_aside(0.0) | frozenset().union(*head.disputes.apart)) - {name}
+        others = (head.disputes.set_aside(0.0) | frozenset().union(*head.disputes.apart(0.0))) - {name}
         return name in head.rejected, texts, wrong, len(others)
 
 

@@ -30,16 +30,16 @@ def known(**checks: int) -> Disputes:
 def test_the_side_with_four_times_the_checks_is_believed() -> None:
     disputes = known(a=4 * CLEARLY, b=CLEARLY)
     assert disputes.judge(between("a", "b"), **NOW) == ("b",)
-    assert disputes.set_aside(0.0) == {"b"} and not disputes.open
+    assert disputes.set_aside(0.0) == {"b"} and not disputes.open(0.0)
 
 
 def test_of_two_that_nobody_knows_both_are_set_aside_until_one_is_found_wrong() -> None:
     disputes = known(a=CLEARLY - 1)
     assert disputes.judge(between("a", "b"), **NOW) == ()
     assert disputes.set_aside(0.0) == {"a", "b"}
-    assert str(disputes.open[0]) == "Stages a and b disagree about layers 8:16 of 24"
+    assert str(disputes.open(0.0)[0]) == "Stages a and b disagree about layers 8:16 of 24"
     disputes.note_wrong("b", between("a", "b").layers, **NOW)
-    assert disputes.set_aside(0.0) == {"b"} and not disputes.open
+    assert disputes.set_aside(0.0) == {"b"} and not disputes.open(0.0)
 
 
 def test_of_a_side_of_several_nobody_is_found_wrong_alone() -> None:
@@ -57,7 +57,7 @@ def test_neighbours_that_disagree_go_apart_and_who_does_so_twice_is_found_wrong(
     # The same two again prove nothing more.
     assert disputes.judge(between("b", "a", is_link=True), **NOW) == ()
     assert disputes.judge(between("c", "b", is_link=True), **NOW) == ("b",)
-    assert disputes.standings.rejected(0.0) == {"b"} and not disputes.apart
+    assert disputes.standings.rejected(0.0) == {"b"} and not disputes.apart(0.0)
 
 
 def test_a_newcomer_does_not_get_a_known_stage_found_wrong_by_blaming_it() -> None:
