@@ -28,13 +28,16 @@ function keptTheme(): Theme {
   return THEMES.find((theme) => theme === kept) ?? "system";
 }
 
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+
+function applyTheme(theme: Theme): void {
+  document.documentElement.dataset["theme"] = theme === "system" ? (isDark.matches ? "dark" : "light") : theme;
+}
+
 function useTheme(): [Theme, () => void] {
   const [theme, setTheme] = useState(keptTheme);
   useEffect(() => {
-    const isDark = matchMedia("(prefers-color-scheme: dark)");
-    const apply = () => {
-      document.documentElement.dataset["theme"] = theme === "system" ? (isDark.matches ? "dark" : "light") : theme;
-    };
+    const apply = () => applyTheme(theme);
     apply();
     localStorage.setItem("cosine.theme", theme);
     isDark.addEventListener("change", apply);
@@ -130,4 +133,6 @@ function Page() {
   );
 }
 
+// Before anything is drawn: who has chosen a theme never sees the other one.
+applyTheme(keptTheme());
 render(<Page />, document.getElementById("page")!);

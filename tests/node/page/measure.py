@@ -1,5 +1,6 @@
 """How smooth the page is with a thousand nodes, and how soon it is there: `python -m tests.node.page.measure`."""
 
+from statistics import median
 from typing import Any, Final
 
 import pytest
@@ -21,7 +22,15 @@ FRAMES: Final = """() => new Promise((done) => {
   requestAnimationFrame(next);
 })"""
 """Scrolls for six seconds, in which the swarm changes three times; the frames drawn."""
-PAINT: Final = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+LOADS: Final = 9
+PAINT: Final = """() => new Promise((done) => {
+  const look = () => {
+    const [paint] = performance.getEntriesByName("first-contentful-paint");
+    if (paint) done(paint.startTime);
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
 
 
 def _busy_s(session: Any) -> float:
@@ -43,18 +52,23 @@ def main() -> None:
     patch.setattr(Watched, "_look", look)
     with chromium() as browser, visited(browser) as (visitor, _):
         page = visitor.page
-        page.reload()
-        paint_ms = page.evaluate(PAINT)
-        visitor.show("Swarm")
-        page.locator(".tbody .tr").nth(10).wait_for()
         # By the processor's time, which a machine that does other things as well does not stretch.
         session = visitor.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        paints_ms, work_ms = [], []
+        for _ in range(LOADS):
+            page.reload()
+            paints_ms.append(page.evaluate(PAINT))
+            # It counts anew in each page.
+            work_ms.append(1e3 * _busy_s(session))
+        visitor.show("Swarm")
+        page.locator(".tbody .tr").nth(10).wait_for()
         before_s = _busy_s(session)
         frames = page.evaluate(FRAMES)
         frame_ms = 1e3 * (_busy_s(session) - before_s) / frames
         told = f"{NODES} nodes: {frames} frames in 6 s of scrolling, {frame_ms:.1f} ms of the processor each; "
-        print(f"{told}first paint after {paint_ms:.0f} ms.")  # noqa: T201 - what it is for
+        told += f"first paint after {min(paints_ms):.0f} ms, at the median {median(paints_ms):.0f}, of which "
+        print(f"{told}{median(work_ms):.0f} of the page's processor.")  # noqa: T201 - what it is for
 
 
 if __name__ == "__main__":

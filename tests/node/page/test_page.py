@@ -285,6 +285,20 @@ def test_what_the_swarm_lacks_comes_with_the_command_that_fills_it(browser: Any)
         assert f'base_url = "{gateway.url}/v1"' in page.get_by_label("Settings of Codex").inner_text()
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_head_of_the_page_is_drawn_before_its_script_has_run_and_stays_where_it_is(
+    browser: Any, theme: str
+) -> None:
+    place = "each => [each.innerText, each.getBoundingClientRect().left, each.getBoundingClientRect().top]"
+    look = f"() => [...document.querySelectorAll('.top a')].map({place})"
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    with visited(browser, view={"color_scheme": theme}) as (visitor, gateway):
+        visitor.page.get_by_text("6 nodes").wait_for()
+        with visiting(browser, gateway, color_scheme=theme, java_script_enabled=False) as early:
+            assert early.page.evaluate(look) == visitor.page.evaluate(look)
+            assert early.page.evaluate(ground) == visitor.page.evaluate(ground)
+
+
 @pytest.mark.parametrize("width", [360, 1280, 2560])
 def test_nothing_stands_beyond_the_edge(browser: Any, width: int) -> None:
     place = scene(stages=((0, 10), (22, 28)))

@@ -9,6 +9,7 @@ import { roleClass } from "./table";
 const MARGIN_PX = 28;
 const LEAST_SPAN_MS = 4;
 const NEAR_PX = 14;
+const COLOURS = ["--grid", "--bad", "--surface", "--ink", "--r-verifier", "--r-drafter", "--r-stage", "--r-other"];
 
 type Place = { node: SwarmNode; x: number; y: number };
 type Frame = { places: Place[]; pixelsPerMs: number };
@@ -39,6 +40,12 @@ function ruler(pixelsPerMs: number): number {
   return [5, 2, 1].map((step) => step * power).find((step) => step <= wanted) ?? power;
 }
 
+/** A colour of the style sheet as it is in the theme of now. */
+function colourOf(element: HTMLElement, property: string): string {
+  element.style.color = `var(${property})`;
+  return getComputedStyle(element).color;
+}
+
 function draw(canvas: HTMLCanvasElement, { places, pixelsPerMs }: Frame, chosen: string | null, near: string | null): void {
   const scale = devicePixelRatio;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
@@ -46,8 +53,8 @@ function draw(canvas: HTMLCanvasElement, { places, pixelsPerMs }: Frame, chosen:
   canvas.height = Math.round(height * scale);
   const pen = canvas.getContext("2d")!;
   pen.scale(scale, scale);
-  const style = getComputedStyle(canvas);
-  const ink = (property: string) => style.getPropertyValue(property).trim();
+  const colours = new Map(COLOURS.map((each) => [each, colourOf(canvas, each)]));
+  const ink = (property: string) => colours.get(property)!;
   const step = ruler(pixelsPerMs) * pixelsPerMs;
   pen.strokeStyle = ink("--grid");
   pen.lineWidth = 1;
