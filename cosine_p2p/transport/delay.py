@@ -1,17 +1,23 @@
 """An emulated link: every byte of a stream is held back by a stated one-way delay."""
 
 import asyncio
+from collections.abc import Callable
 
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
+from cosine_p2p.transport.round_trips import Openings, RoundTrips
 from cosine_protocol.errors import PeerLost
 
 
 class DelayedStream:
-    """A stream whose bytes leave and arrive `one_way_s` later, in order and without extra loss of rate."""
+    """A stream whose bytes leave and arrive `one_way_s` later, in order and without extra loss of rate.
 
-    def __init__(self, stream: Stream, one_way_s: float) -> None:
+    `note_heard` is called whenever something has come.
+    """
+
+    def __init__(self, stream: Stream, one_way_s: float, note_heard: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
         self._one_way_s = one_way_s
+        self._note_heard = note_heard
         self._arriving: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self._leaving: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self._tasks = [asyncio.ensure_future(self._pull()), asyncio.ensure_future(self._push())]
@@ -48,6 +54,7 @@ class DelayedStream:
         data = b"-"
         while data:
             data = await self._stream.read()
+            self._note_heard()
             self._arriving.put_nowait((self._due(), data))
 
     async def _push(self) -> None:
@@ -65,19 +72,27 @@ async def _sleep_until(due: float) -> None:
 
 
 class DelayedTransport:
-    """A transport whose peers all seem further away than they are: by `one_way_s`, also while a stream opens."""
+    """A transport whose peers all seem further away than they are, by `one_way_s`.
 
-    def __init__(self, transport: Transport, one_way_s: float) -> None:
+    The first stream to a peer, and others, wait as if they took `round_trips` over such a way.
+    """
+
+    def __init__(self, transport: Transport, one_way_s: float, *, round_trips: RoundTrips) -> None:
         self._transport = transport
         self._one_way_s = one_way_s
+        self._openings = Openings(round_trips)
 
     @property
     def peer_id(self) -> str:
         return self._transport.peer_id
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        await asyncio.sleep(2 * self._one_way_s)
-        return DelayedStream(await self._transport.dial(peer_id, protocol), self._one_way_s)
+        now_s = asyncio.get_running_loop().time
+        round_trips = sum(self._openings.round_trips(peer_id, now_s=now_s()))
+        await asyncio.sleep(2 * self._one_way_s * round_trips)
+        stream = await self._transport.dial(peer_id, protocol)
+        self._openings.connect(peer_id, now_s())
+        return DelayedStream(stream, self._one_way_s, lambda: self._openings.note_heard(peer_id, now_s()))
 
     async def address_of(self, peer_id: str) -> str:
         return await self._transport.address_of(peer_id)

@@ -18,6 +18,7 @@ from cosine_p2p.transport.light.library import (
     encode_delim,
     read_varint_prefixed_bytes_limited,
 )
+from cosine_p2p.transport.round_trips import LIGHT
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class NotServed(Unreachable):
     """The peer answers, but does not speak the protocol."""
 
 
-FRESH_S: Final = 3.0
+FRESH_S: Final = LIGHT.quiet_s
 """A connection that was heard so lately is alive; on others a stream counts once the peer has answered. Peers send
 heartbeats more often."""
 

@@ -30,6 +30,7 @@ from cosine_p2p.transport.light.library import (
     new_noise_keys,
     read_varint_prefixed_bytes_limited,
 )
+from cosine_p2p.transport.round_trips import LIGHT
 from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class LightHost:
         async def attempt(address: Address) -> None:
             try:
                 # Relays are for peers that cannot be reached directly.
-                await trio.sleep(0.5 if address.relay else 0.0)
+                await trio.sleep(LIGHT.circuit_wait_s if address.relay else 0.0)
                 connection = await self._dial(address)
             except Exception as error:
                 logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)

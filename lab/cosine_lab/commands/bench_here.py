@@ -173,14 +173,17 @@ def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_m
     """A client that seems so much further from every peer, and goes on from nothing. Raises `UsageError`."""
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
+    from cosine_p2p.network import choose_transport
     from cosine_p2p.text.target import Target
     from cosine_p2p.transport.delay import DelayedTransport
+    from cosine_p2p.transport.round_trips import BY_TRANSPORT
 
     join = joining_once(peers, Access.parse(network=network), Target.parse(target).folder)
 
     async def join_from_afar() -> "NetworkSwarm":
         swarm = await join()
-        swarm.transport = DelayedTransport(swarm.transport, one_way_s=rtt_ms / 2e3)
+        round_trips = BY_TRANSPORT[choose_transport(None)]
+        swarm.transport = DelayedTransport(swarm.transport, one_way_s=rtt_ms / 2e3, round_trips=round_trips)
         return swarm
 
     return AsyncClient(join=join_from_afar, network=network, target=target)

@@ -22,6 +22,7 @@ from cosine_lab.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.round_trips import BY_TRANSPORT, FULL
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
@@ -75,8 +76,12 @@ class Participants:
         self.population = population_of(scenario)
         self.plan = plan_faults(scenario.faults, rng=seeded(scenario.seed, "faults"), population=self.population)
         self._clients = {index: identity_of("client", index) for index in range(scenario.clients)}
+        clients = frozenset(identity.peer_id for identity in self._clients.values())
+        of_client = BY_TRANSPORT[scenario.transport]
         self.swarm = SimulatedSwarm(
-            MemoryNetwork(routes=self._links().route),
+            MemoryNetwork(
+                routes=self._links().route, round_trips=lambda peer_id: of_client if peer_id in clients else FULL
+            ),
             eos=self.workload.eos,
             directory_of=SimulatedDht().directory if scenario.discovery == Discovery.DHT else None,
             emulated=scenario.profile,

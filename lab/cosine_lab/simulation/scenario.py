@@ -14,6 +14,7 @@ from cosine_lab.emulation.devices import deploy
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.family import Family
+from cosine_p2p.network import TransportKind
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -92,7 +93,8 @@ class Scenario:
     `rate_bytes_per_s` 0 for no limit.
 
     Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
-    clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
+    clients' requests arrive together at that mean rate, exponentially, whatever has ended. Opening a stream takes
+    clients the round trips of their `transport`, and nodes those of a full one. `faults` is a SPEC of
     `cosine_lab.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
     `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
@@ -131,6 +133,7 @@ class Scenario:
     requests: int = 4
     arrivals_per_s: float = 0.0
     discovery: str = Discovery.DHT
+    transport: str = TransportKind.LIGHT
     source: str = EngineSource.SCRIPTED
     strategy: str = "cosine"
     temperature: float = 0.0
@@ -163,6 +166,7 @@ class Scenario:
         for name, choices in (
             ("source", EngineSource),
             ("discovery", Discovery),
+            ("transport", TransportKind),
             ("coordination", Coordination),
             ("family", Family),
         ):

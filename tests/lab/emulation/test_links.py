@@ -26,6 +26,7 @@ from cosine_lab.emulation.links import (
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.round_trips import LIGHT
 from cosine_protocol.errors import PeerLost, UsageError
 
 models = st.builds(
@@ -196,7 +197,7 @@ async def count_down(stream: Stream) -> None:
 async def listen(table: LinkTable) -> list[tuple[int, float]]:
     """What a peer hears of ten writes at half-second intervals, and when."""
     loop = asyncio.get_running_loop()
-    network = MemoryNetwork(routes=table.route)
+    network = MemoryNetwork(routes=table.route, round_trips=lambda peer_id: LIGHT)
     a, b = network.join("a"), network.join("b")
     await b.serve("/count", count_down)
     stream = await a.dial("b", "/count")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.round_trips import FULL, LIGHT, RoundTrips
 from cosine_protocol.errors import PeerLost
 
 
@@ -102,7 +103,7 @@ def test_the_handler_sees_who_dials() -> None:
 
 @dataclass(slots=True)
 class Timetable:
-    """A route whose writes arrive after the given delays, one after another; then at once."""
+    """A route whose openings and writes arrive after the given delays, one after another; then at once."""
 
     delays_s: list[float]
 
@@ -112,10 +113,10 @@ class Timetable:
 
 @example([0.0, 1e-10, 5e-10], 0.0)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=10), st.floats(0, 2))
-def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float], dial_s: float) -> None:
+def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float], opening_s: float) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        timetables = {"a": Timetable([dial_s, *delays_s]), "b": Timetable([])}
+        timetables = {"a": Timetable([opening_s, *delays_s]), "b": Timetable([])}
         network = MemoryNetwork(routes=lambda source, _: timetables[source])
         a, b = network.join("a"), network.join("b")
         heard: asyncio.Future[list[tuple[int, float]]] = loop.create_future()
@@ -131,7 +132,7 @@ def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float]
         for number in range(len(delays_s)):
             await stream.write(bytes([number]))
         stream.close()
-        latest_s = [loop.time() + max(delays_s[: n + 1]) for n in range(len(delays_s))]
+        latest_s = [loop.time() + max(opening_s, *delays_s[: n + 1]) for n in range(len(delays_s))]
         assert [number for number, _ in await heard] == list(range(len(delays_s)))
         # Timers within the resolution of the clock, a nanosecond, fire together.
         assert [at_s for _, at_s in await heard] == pytest.approx(latest_s, abs=1e-8)
@@ -141,11 +142,14 @@ def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float]
     run_virtual(run())
 
 
-def test_a_dial_takes_one_round_trip_and_each_direction_its_own_time() -> None:
+def test_a_dial_takes_its_round_trips_and_each_direction_its_own_time() -> None:
     async def run() -> list[float]:
         delays_s = {("a", "b"): 0.3, ("b", "a"): 0.5}
         loop = asyncio.get_running_loop()
-        network = MemoryNetwork(routes=lambda source, target: Timetable([delays_s[source, target]] * 9))
+        network = MemoryNetwork(
+            routes=lambda source, target: Timetable([delays_s[source, target]] * 9),
+            round_trips=lambda peer_id: RoundTrips(connection=1),
+        )
         a, b = network.join("a"), network.join("b")
         await b.serve("/echo", echo)
         stream = await a.dial("b", "/echo")
@@ -163,7 +167,11 @@ def test_a_dial_takes_one_round_trip_and_each_direction_its_own_time() -> None:
 @pytest.mark.parametrize("delay_s", [2.5, math.inf])
 def test_a_dial_that_gets_no_answer_gives_up(delay_s: float) -> None:
     async def run() -> float:
-        network = MemoryNetwork(routes=lambda *_: Timetable([delay_s]), dial_timeout_s=4)
+        network = MemoryNetwork(
+            routes=lambda *_: Timetable([delay_s]),
+            round_trips=lambda peer_id: RoundTrips(connection=1),
+            dial_timeout_s=4,
+        )
         a, b = network.join("a"), network.join("b")
         await b.serve("/echo", echo)
         with pytest.raises(PeerLost, match="no answer to our dial within 4 s"):
@@ -193,7 +201,9 @@ def test_a_peer_may_be_reachable_from_one_side_only() -> None:
 @pytest.mark.parametrize(("leaves", "reason"), [("a", "we have left"), ("b", "no such peer")])
 def test_a_dial_fails_if_one_end_leaves_meanwhile(leaves: str, reason: str) -> None:
     async def run() -> None:
-        network = MemoryNetwork(routes=lambda *_: Timetable([0.5]))
+        network = MemoryNetwork(
+            routes=lambda *_: Timetable([0.5]), round_trips=lambda peer_id: RoundTrips(connection=1)
+        )
         peers = {name: network.join(name) for name in "ab"}
         await peers["b"].serve("/echo", echo)
         dial = asyncio.ensure_future(peers["a"].dial("b", "/echo"))
@@ -247,3 +257,70 @@ def test_writes_wait_while_a_window_is_unread() -> None:
         stream.close()
 
     run_virtual(run())
+
+
+async def opened_s(network: MemoryNetwork, dialler: str, *targets: str, pause_s: float = 0.0) -> list[float]:
+    """The seconds until each of some streams is open and its first bytes were answered, one after the other."""
+    loop, took_s = asyncio.get_running_loop(), []
+    for name in (dialler, *targets, "relay"):
+        if name not in network.transports:
+            await network.join(name).serve("/echo", echo)
+    for target in targets:
+        began_s = loop.time()
+        stream = await network.transports[dialler].dial(target, "/echo")
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        took_s.append(loop.time() - began_s)
+        await asyncio.sleep(pause_s)
+    return took_s
+
+
+@pytest.mark.parametrize(("counts", "first"), [(LIGHT, 3), (FULL, 5)])
+def test_a_connection_is_made_once_and_costs_what_its_transport_does(counts: RoundTrips, first: int) -> None:
+    def network() -> MemoryNetwork:
+        return MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: counts)
+
+    assert run_virtual(opened_s(network(), "a", "b", "b", "c")) == pytest.approx([0.2 * first, 0.2, 0.2 * first])
+
+
+@pytest.mark.parametrize(("counts", "again"), [(LIGHT, 2), (FULL, 1)])
+def test_a_light_client_makes_sure_of_a_peer_that_was_quiet(counts: RoundTrips, again: int) -> None:
+    async def run() -> list[float]:
+        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: counts)
+        return await opened_s(network, "a", "b", "b", pause_s=3.5)
+
+    assert run_virtual(run())[1] == pytest.approx(0.2 * again)
+
+
+def test_a_peer_behind_a_router_is_reached_through_its_relay() -> None:
+    async def run() -> list[float]:
+        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT, relays={"home": "relay"})
+        return await opened_s(network, "a", "home", "home", "relay")
+
+    # Two round trips to the relay, then over both ways the circuit, Noise and the answer.
+    waited_s = LIGHT.circuit_wait_s + 2 * 0.2 + 3 * 0.4
+    assert run_virtual(run()) == pytest.approx([waited_s, 0.4, 0.2])
+
+
+def test_who_comes_again_is_connected_to_anew() -> None:
+    async def run() -> list[float]:
+        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT)
+        took_s = await opened_s(network, "a", "b")
+        network.transports["b"].vanish()
+        return took_s + await opened_s(network, "a", "b")
+
+    assert run_virtual(run()) == pytest.approx([0.6, 0.6])
+
+
+def test_a_handler_hears_of_a_stream_when_the_news_has_come() -> None:
+    async def run() -> float:
+        network, heard = MemoryNetwork(one_way_s=0.1), asyncio.get_running_loop().create_future()
+
+        async def note(stream: Stream) -> None:
+            heard.set_result(asyncio.get_running_loop().time())
+
+        await network.join("b").serve("/note", note)
+        await network.join("a").dial("b", "/note")
+        return float(await heard)
+
+    assert run_virtual(run()) == pytest.approx(0.1)
