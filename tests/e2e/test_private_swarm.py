@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 import pytest
 
@@ -20,7 +22,7 @@ from cosine_p2p.trust.membership import Membership, read_swarm_file
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import AUDIT, DISCOVER, STATUS, VERIFY
-from tests.e2e.nodes import Node, run
+from tests.e2e.nodes import READY_TIMEOUT_S, Node, free_port, run
 from tests.e2e.reference import encoded, greedy
 
 pytestmark = [
@@ -150,6 +152,24 @@ def test_a_revoked_member_is_refused_once_the_list_is_in_the_swarm_file(friends:
     done = run(*ask)
     assert done.returncode != 0
     assert "revoked" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_members_node_shows_its_machine_the_swarm(friends: Friends) -> None:
+    file, key, port = friends.admit("showing"), str(friends.key("showing")), free_port()
+    kind = ("join", "--role", "drafter", "--model", "ngram", "--page", str(port))
+    node = (*kind, "--swarm", str(file), "--identity", key)
+    refused = run(*node, "--initial-peers", friends.verifier.maddr)
+    (page,) = re.findall(r"swarm admit (12D3\w+)", refused.stderr)
+    admission = run("swarm", "admit", page, "--days", "1", "--folder", str(friends.founder)).stdout
+    file.write_text(file.read_text() + admission)
+    started = Node.start("showing", (*node, "--initial-peers", friends.verifier.maddr), friends.founder.parent)
+    with closing(started.wait_ready()) as showing:
+        # The page comes once the node is ready; until then its socket listens, and what is asked there waits.
+        with urlopen(f"http://127.0.0.1:{port}/v1/swarm", timeout=READY_TIMEOUT_S) as reply:
+            swarm = json.load(reply)
+        assert showing.process.poll() is None
+    assert {each["role"]: each["reason"] for each in swarm["nodes"]} == {"verifier": "", "drafter": ""}
 
 
 @pytest.mark.soak

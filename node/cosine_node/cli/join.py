@@ -253,22 +253,18 @@ def join(
 
 def _show_page(port: int, network: "NetworkOptions", nodes: "list[NodeOptions]", parts: Parts, emit: Emit) -> None:
     """Run the nodes with a page beside them. Raises `UsageError` where it cannot be shown."""
-    from cosine_node.cli.node_page import HOST, run_with_page
+    from cosine_node.cli.node_page import HOST, page_access, run_with_page
     from cosine_node.gateway.http.server import listening
 
     if not 0 <= port <= 65_535:
         raise UsageError("--page must lie between 0 and 65535.")
-    if network.access.swarm_file is not None:
-        raise UsageError(
-            "In a private swarm the page's client must be a member: run `cosine-node serve` with an --identity of "
-            "its own."
-        )
+    access = page_access(network.access)
     listener = listening(HOST, port)
     run_until_stopped(
         lambda stop: run_with_page(
             lambda emit: _run(network, nodes, parts, emit, stop),
             listener,
-            access=network.access,
+            access=access,
             target=nodes[0].source.target,
             emit=emit,
             stop=stop,

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cosine_node.cli.serve import model_name
 from cosine_node.terminal.events import Emit
-from cosine_protocol.errors import CosineError
+from cosine_protocol.errors import CosineError, UsageError
 
 if TYPE_CHECKING:
     from cosine_p2p.access import Access
@@ -16,6 +17,23 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 """Whoever shows the page to others runs `cosine-node serve`, which has keys."""
+
+
+def page_access(access: "Access") -> "Access":
+    """The access of the page's client, which in a private swarm is a member with a key of its own.
+
+    Nobody may take it for the node, which they would then dial in vain. Raises `UsageError` if it is no member.
+    """
+    from cosine_p2p.storage.identity_file import default_identity_file, load_identity
+
+    if access.swarm_file is None:
+        return access
+    file = default_identity_file().with_name("page-identity")
+    try:
+        access.gate(load_identity(file).peer_id)
+    except UsageError as error:
+        raise UsageError(f"The page has a key of its own, {file}: {error}") from None
+    return replace(access, identity_file=file)
 
 
 async def run_with_page(

@@ -1,15 +1,19 @@
 """A node that joins with `--page` shows it once it is ready, and goes on without it where that fails."""
 
 import asyncio
+import json
+import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_node.cli.node_page import run_with_page
+from cosine_node.cli.node_page import page_access, run_with_page
 from cosine_node.gateway.http import server
 from cosine_node.terminal.events import Emit
 from cosine_p2p.access import Access
+from cosine_p2p.storage.identity_file import load_identity
 from cosine_protocol.errors import PeerLost
 from tests.node.cli.conftest import Run
 
@@ -67,3 +71,22 @@ def test_a_page_that_cannot_be_is_refused_before_anything_loads(
 ) -> None:
     told = run("join", "--role", "drafter", "--model", "ngram", *options)
     assert told.code == 2 and words in told.err
+
+
+def test_in_a_private_swarm_the_page_is_a_member_of_its_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    founder, file = tmp_path / "founder", tmp_path / "friends.swarm"
+    run("swarm", "create", "friends", "--out", str(founder))
+    node = json.loads(run("identity", "--json").out)["peer_id"]
+    file.write_text(run("swarm", "admit", node, "--folder", str(founder)).out)
+    told = run("join", "--role", "drafter", "--model", "ngram", "--page", "0", "--swarm", str(file))
+    assert told.code == 2 and "The page has a key of its own" in told.err
+    (page,) = re.findall(r"swarm admit (12D3\w+)", told.err)
+    assert page != node
+    file.write_text(file.read_text() + run("swarm", "admit", page, "--folder", str(founder)).out)
+    access = page_access(Access.parse(swarm=file))
+    assert access.identity_file is not None and load_identity(access.identity_file).peer_id == page
+    assert page_access(Access()) == Access()
