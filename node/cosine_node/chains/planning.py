@@ -49,6 +49,16 @@ class ModelNeeds:
     activation_bytes: int
     pool_tokens: int
 
+    def read_bytes(self, count: int, *, is_last: bool) -> float:
+        """What a pass of one token reads of a part with so many layers; of the embedding it reads a row."""
+        sizes = self.sizes
+        return count * sum(sizes.layers_bytes) / sizes.layers + sizes.common_bytes + is_last * sizes.output_bytes
+
+
+def drafted_tokens(acceptance_rate: float) -> float:
+    """The tokens of a pass where each drafted one comes true with this chance."""
+    return sum(acceptance_rate**depth for depth in range(DRAFT_TOKENS + 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
@@ -80,8 +90,7 @@ class Plan:
 
     def tokens_per_s(self, *, acceptance_rate: float = 0.0) -> float:
         """The speed of one text where each drafted token comes true with this chance, one pass after the other."""
-        tokens = sum(acceptance_rate**depth for depth in range(DRAFT_TOKENS + 1))
-        return tokens / self.traversal_s
+        return drafted_tokens(acceptance_rate) / self.traversal_s
 
     def prompt_s(self, tokens: int) -> float:
         """The time that a prompt's activations take over the slowest uplink between two stages."""
@@ -146,9 +155,7 @@ def _seconds(machine: Machine, needs: ModelNeeds, count: int, *, is_last: bool) 
     """The time that a machine with so many layers adds to a pass."""
     if not count:
         return 0.0
-    sizes = needs.sizes
-    read = count * sum(sizes.layers_bytes) / sizes.layers + sizes.common_bytes + is_last * sizes.output_bytes
-    return machine.rtt_s / 2 + read / machine.read_bytes_per_s
+    return machine.rtt_s / 2 + needs.read_bytes(count, is_last=is_last) / machine.read_bytes_per_s
 
 
 def _stages(machines: Sequence[Machine], needs: ModelNeeds, share: _Share) -> list[PlannedStage]:

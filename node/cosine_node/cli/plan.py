@@ -3,32 +3,44 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Annotated, Final
 
 import typer
 
+from cosine_node.chains.model_needs import model_needs
+from cosine_node.chains.outlook import Outlook, announced_machines, outlook_as_object, outlooks, sentence_of
 from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
-from cosine_node.cli.options import AsJson
+from cosine_node.cli.asking import joining_once
+from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
+from cosine_node.doctor.swarm import first_survey
 from cosine_node.engine.pool_size import AUTO, BYTES, parse_memory
 from cosine_node.stages.part_sizes import size_text
-from cosine_node.terminal.printing import show
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import short_peer_id, show
+from cosine_p2p.access import Access
+from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import NodeRecord
 
 READ: Final = "50GB"
 """A second, of memory in two channels of DDR4-3200."""
 UP: Final = "20Mbit"
 RTT: Final = "30ms"
 """A home's uplink, and the way between homes of one country."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
 RATES: Final = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 """The units of an uplink, in upper case."""
 
 
+@takes_options
 def plan(
+    entrance: Annotated[ClientOptions, ENTRANCE],
     model: Annotated[str, typer.Option(metavar="MODEL", help="zoo:NAME, a folder, or a Hugging Face id.")],
     machine: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="NAME=MEMORY,...",
             help=(
@@ -36,7 +48,16 @@ def plan(
                 "and cache, bytes that this gives a second, uplink, round trip to the others; repeat it for each."
             ),
         ),
-    ],
+    ] = None,
+    from_swarm: Annotated[
+        bool,
+        typer.Option(
+            "--from-swarm",
+            metavar="",
+            help="Plan with the machines whose stages a swarm announces, with what those give now.",
+        ),
+    ] = False,
+    initial_peers: InitialPeers = None,
     dtype: Annotated[
         str, typer.Option(metavar="DTYPE", help="The data type of the weights; auto is the model's.")
     ] = ("auto"),
@@ -50,14 +71,65 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say which machine should hold which layers of a model, and how fast passes over them would be."""
-    machines = [parse_machine(text) for text in machine]
+    machines = [parse_machine(text) for text in machine or ()]
     if len({one.name for one in machines}) < len(machines):
         raise UsageError("Two machines have the same name; give each its own.")
-    made = make_plan(machines, _needs(model, dtype, tokens))
+    if not machines and not from_swarm:
+        raise UsageError("Name each --machine with its memory, or ask a swarm with --from-swarm.")
+    records = run_interruptibly(_records(model, several(initial_peers), entrance)) if from_swarm else []
+    if dtype == AUTO:
+        # What most stages hold, where there are any: layers in two data types do not follow each other.
+        dtype = next((each.kind[1] for each in outlooks(records) if each.kind[1] in DTYPES), AUTO)
+    needs, numerics = model_needs(model, dtype, tokens)
+    seen = SeenSwarm.of(records, needs, numerics) if from_swarm else SeenSwarm()
+    machines += seen.machines
+    if not machines:
+        raise UsageError(
+            f"Nobody announces stages of {model} in {numerics}; name machines that might hold some with --machine."
+        )
+    made = make_plan(machines, needs)
     if as_json:
-        sys.stdout.write(json.dumps(as_object(made, acceptance_rate=acceptance, prompt_tokens=prompt)) + "\n")
+        found = as_object(made, acceptance_rate=acceptance, prompt_tokens=prompt) | seen.as_object()
+        sys.stdout.write(json.dumps(found) + "\n")
         return
-    show(sys.stdout, "\n".join(_lines(made, model, acceptance_rate=acceptance, prompt_tokens=prompt)) + "\n")
+    lines = _lines(made, model, seen, acceptance_rate=acceptance, prompt_tokens=prompt)
+    show(sys.stdout, "\n".join(lines) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSwarm:
+    """The machines of a swarm's stages, the layers that each holds now, and what to expect of them as they are."""
+
+    machines: tuple[Machine, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    outlook: Outlook | None = None
+
+    @classmethod
+    def of(cls, records: Sequence[NodeRecord], needs: ModelNeeds, numerics: str) -> "SeenSwarm":
+        """What the records of stages say, as far as they are of this data type."""
+        found = announced_machines(records, needs, numerics=numerics, up_bits_per_s=_quantity(UP, RATES, "up"))
+        held = {machine.name: str(record.stage.held) for machine, record in found if record.stage is not None}
+        of_kind = [each for each in outlooks(records) if each.kind[1:] == (numerics, needs.sizes.layers)]
+        return cls(tuple(machine for machine, _ in found), held, next(iter(of_kind), None))
+
+    def as_object(self) -> dict[str, object]:
+        """What is known of a swarm, for machines; nothing where none was asked."""
+        if self.outlook is None:
+            return {}
+        return {"held": dict(self.held), "outlook": outlook_as_object(self.outlook)}
+
+
+async def _records(model: str, initial_peers: tuple[str, ...], entrance: ClientOptions) -> list[NodeRecord]:
+    """The records of the nodes of a target that answer. Raises `UsageError`, and where nobody can be asked."""
+    from cosine_p2p.survey import Surveyor
+
+    async with AsyncExitStack() as stack:
+        swarm = await joining_once(initial_peers, Access.of(entrance))()
+        stack.push_async_callback(swarm.close)
+        surveyor = Surveyor(swarm, target=model)
+        stack.push_async_callback(surveyor.close)
+        survey = await first_survey(surveyor)
+    return [sight.record for sight in survey.nodes if not sight.reason]
 
 
 def parse_machine(text: str) -> Machine:
@@ -91,32 +163,6 @@ def _quantity(text: str, units: dict[str, float], name: str, *, least: float = 1
     return value
 
 
-def _needs(model: str, dtype: str, pool_tokens: int) -> ModelNeeds:
-    """What a model takes, by its configuration alone. Raises `UsageError`."""
-    from cosine_node import zoo
-    from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
-    from cosine_node.engine.torch.support import refuse_by_config
-    from cosine_node.stages.opening import part_sizes
-
-    check_options(dtype=dtype, device="cpu", quantize=None)
-    source = zoo.resolve(model)
-    if isinstance(source, Path) and source.is_file():
-        raise UsageError(f"{model} is a GGUF file, which cannot be held in parts; choose the model's own weights.")
-    config: Any = read_config(str(source))
-    refuse_by_config(config)
-    # What a machine with a card would choose: the data type that the weights are published in.
-    kind = config.dtype if dtype == AUTO else resolve_dtype(dtype, device=resolve_device("cpu"), config=config)
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return ModelNeeds(
-        sizes=part_sizes(config, dtype=kind),
-        layer_token_bytes=2 * heads * width * kind.itemsize,
-        activation_bytes=text.hidden_size * kind.itemsize,
-        pool_tokens=pool_tokens,
-    )
-
-
 def as_object(made: Plan, *, acceptance_rate: float, prompt_tokens: int) -> dict[str, object]:
     """A plan for machines."""
     return {
@@ -138,19 +184,25 @@ def as_object(made: Plan, *, acceptance_rate: float, prompt_tokens: int) -> dict
     }
 
 
-def _lines(made: Plan, model: str, *, acceptance_rate: float, prompt_tokens: int) -> Sequence[str]:
-    rows = [("machine", "layers", "weights", "cache", "a pass")]
+def _lines(made: Plan, model: str, seen: SeenSwarm, *, acceptance_rate: float, prompt_tokens: int) -> Sequence[str]:
+    now = (
+        [] if seen.outlook is None else [f"As it is: {sentence_of(seen.outlook, acceptance_rate=acceptance_rate)}"]
+    )
+    rows: list[tuple[str, ...]] = [("machine", "layers", "now", "weights", "cache", "a pass")]
     rows += [
         (
-            stage.machine.name,
+            _shown(stage.machine.name, seen),
             str(stage.layers),
+            seen.held.get(stage.machine.name, "none"),
             size_text(stage.weights_bytes),
             size_text(stage.pool_bytes),
             f"{1e3 * stage.pass_s:.1f} ms",
         )
         for stage in made.stages
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    if seen.outlook is None:
+        rows = [(name, layers, *rest) for name, layers, _, *rest in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     drafted = made.tokens_per_s(acceptance_rate=acceptance_rate)
     expected = (
@@ -161,7 +213,24 @@ def _lines(made: Plan, model: str, *, acceptance_rate: float, prompt_tokens: int
         f"A prompt of {prompt_tokens:,} tokens takes {made.prompt_s(prompt_tokens):.1f} s over the slowest uplink."
     )
     commands = [
-        f"{stage.machine.name}: cosine-node join --role stage --model {model} --layers {stage.layers}"
+        f"{_shown(stage.machine.name, seen)}: cosine-node join --role stage --model {model} --layers {stage.layers}"
         for stage in made.stages
+        if seen.held.get(stage.machine.name) != str(stage.layers)
     ]
-    return [*table, "", expected, *([prompt] if len(made.stages) > 1 else []), "", *commands]
+    if not commands:
+        commands = ["All hold these layers already."]
+    return [
+        *now,
+        *([""] if now else []),
+        *table,
+        "",
+        expected,
+        *([prompt] if len(made.stages) > 1 else []),
+        "",
+        *commands,
+    ]
+
+
+def _shown(name: str, seen: SeenSwarm) -> str:
+    """A machine's name; of one of the swarm, the end of its peer id."""
+    return short_peer_id(name) if name in seen.held else name

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
@@ -195,6 +196,10 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
         "network": network,
         "nodes": nodes,
         "coverage": coverage_as_objects(_reached_records(survey)),
+        "outlook": [
+            {"target_digest": each.kind[0], "numerics": each.kind[1]} | outlook_as_object(each)
+            for each in outlooks(_reached_records(survey))
+        ],
         "bans": bans_as_object(notes.bans),
         "problem": problem_of(survey, network),
     }
@@ -212,6 +217,8 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
         lines.append(Text(f"{short_peer_id(peer_id)} learns on this machine:"))
         lines += [Text(printable(f"  {name}: {text}")) for name, text in notes.learners[peer_id].facts()]
     lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
+    # Of the kind with most stages: gaps are told above.
+    lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
     lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
         for ban in notes.bans[-MAX_BANS_SHOWN:]

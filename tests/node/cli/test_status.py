@@ -144,6 +144,10 @@ def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answe
     assert "layers 0:8" in text and "20 %" in text and "0 ▁▁▁▁▂▂▂▂ 8, each held by 1 to 2 stages" in text
     assert "1 verifier, 0 drafters and 2 stages of zoo:target in the network main." in text
     assert as_object(seen, "main", NOTHING)["coverage"][0]["holders"] == [1, 1, 1, 1, 2, 2, 2, 2]
+    (expected,) = as_object(seen, "main", NOTHING)["outlook"]
+    (stage,) = expected["stages"]
+    assert stage["layers"] == "0:8" and expected["tokens_per_s"] == pytest.approx(1 / expected["pass_s"])
+    assert f"A pass over 1 stage takes {1e3 * expected['pass_s']:.0f} ms" in text
     assert "--over-stages" in problem_of(survey(*held), "main")
     gone = survey(verifier, replace(held[0], reason="gone"), held[1])
     assert "Layers 0:4 of 8 are held by nobody." in drawn(gone)

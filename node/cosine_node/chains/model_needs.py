@@ -1,0 +1,38 @@
+"""What a model takes of machines that hold it in parts, by its configuration alone."""
+
+from pathlib import Path
+from typing import Any
+
+from cosine_node.chains.planning import ModelNeeds
+from cosine_node.engine.pool_size import AUTO
+from cosine_protocol.errors import UsageError
+
+
+def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:
+    """The sizes of a model with a cache of so many tokens, and the name of its data type. Raises `UsageError`.
+
+    It loads PyTorch, and no weights.
+    """
+    from cosine_node import zoo
+    from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
+    from cosine_node.engine.torch.support import refuse_by_config
+    from cosine_node.stages.opening import part_sizes
+
+    check_options(dtype=dtype, device="cpu", quantize=None)
+    source = zoo.resolve(model)
+    if isinstance(source, Path) and source.is_file():
+        raise UsageError(f"{model} is a GGUF file, which cannot be held in parts; choose the model's own weights.")
+    config: Any = read_config(str(source))
+    refuse_by_config(config)
+    # What a machine with a card would choose: the data type that the weights are published in.
+    kind = config.dtype if dtype == AUTO else resolve_dtype(dtype, device=resolve_device("cpu"), config=config)
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    needs = ModelNeeds(
+        sizes=part_sizes(config, dtype=kind),
+        layer_token_bytes=2 * heads * width * kind.itemsize,
+        activation_bytes=text.hidden_size * kind.itemsize,
+        pool_tokens=pool_tokens,
+    )
+    return needs, str(kind).removeprefix("torch.")
