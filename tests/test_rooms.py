@@ -36,6 +36,7 @@ MAX_MODULES: Final = 20
 MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
 OF_TORCH: Final = (
     "engine/torch",
+    "engine/blocks",
     "engine/eagle",
     "stages",
     "training",

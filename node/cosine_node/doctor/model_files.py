@@ -254,6 +254,8 @@ def estimate_memory(
         return None
     stored_bytes = model.weight_bytes / model.parameters
     element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu and dtype != AS_STORED else stored_bytes)
+    if quantize == "stored":
+        element_bytes = stored_bytes
     weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
     pool = PoolTokens(tokens=0)
     if engine.token.total > 0 and engine.context_tokens > 0:

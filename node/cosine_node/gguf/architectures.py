@@ -7,7 +7,7 @@ Where weights lie otherwise its converter moved them (convert_hf_to_gguf.py).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,21 @@ from cosine_protocol.errors import UsageError
 
 Floats = npt.NDArray[np.float32]
 Settings = Callable[[GgufFile], dict[str, Any]]
+Numbers = TypeVar("Numbers", bound=npt.NDArray[Any])
 Layout = Callable[[Sequence[Floats], GgufFile], Floats]
 """Makes a weight of transformers of the tensors that a file has for it, mostly one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """A `Layout` that puts whole rows elsewhere, and may put those of bytes there as well as those of numbers."""
+
+    lay: Callable[[Sequence[Any], GgufFile], Any]
+
+    def __call__(self, tensors: Sequence[Numbers], model: GgufFile) -> Numbers:
+        found: Numbers = self.lay(tensors, model)
+        return found
+
 
 GELU: Final = "gelu_pytorch_tanh"
 """The one that llama.cpp computes."""
@@ -598,7 +611,7 @@ def _falcon_mamba(model: GgufFile) -> dict[str, Any]:
     return {**_mamba(model), "mixer_rms_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5)}
 
 
-def _halves(heads: str) -> Layout:
+def _halves(heads: str) -> RowLayout:
     """Rows of a rotary projection: transformers has the even ones of each head before the odd ones.
 
     `heads` is the key of their number.
@@ -610,9 +623,10 @@ def _halves(heads: str) -> Layout:
         pairs = rows.reshape(count, rows.shape[0] // count // 2, 2, *rows.shape[1:])
         return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))
 
-    return lay
+    return RowLayout(lay)
 
 
+@RowLayout
 def _heads_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     """Rows of queries, keys and values: transformers has those of each head together."""
     [rows] = tensors
@@ -621,6 +635,7 @@ def _heads_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     return np.ascontiguousarray(parts.swapaxes(0, 1).reshape(rows.shape))
 
 
+@RowLayout
 def _groups_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     """The same, where a group of queries has one head of keys and one of values, and all of it stands together."""
     [rows] = tensors
@@ -632,7 +647,7 @@ def _groups_in_turn(tensors: Sequence[Floats], model: GgufFile) -> Floats:
     return np.ascontiguousarray(np.concatenate([queries, keys, values], axis=1).reshape(rows.shape))
 
 
-def _grouped(more: int = 0) -> Layout:
+def _grouped(more: int = 0) -> RowLayout:
     """Rows of value heads: transformers has those of a key head together, llama.cpp the first ones of all before.
 
     Before the values stand as many keys and queries as `more` says.
@@ -646,7 +661,7 @@ def _grouped(more: int = 0) -> Layout:
         grouped = tiled.swapaxes(0, 1).reshape(rows[before:].shape)
         return np.ascontiguousarray(np.concatenate([rows[:before], grouped]))
 
-    return lay
+    return RowLayout(lay)
 
 
 def _turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
@@ -670,6 +685,7 @@ def _keys_above_values(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     return heads.reshape(-1, heads.shape[-1])
 
 
+@RowLayout
 def _above(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     """A gate above what it opens."""
     return np.concatenate(tensors)

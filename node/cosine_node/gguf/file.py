@@ -123,24 +123,27 @@ class GgufFile:
             all_heads = layers * self.size("attention.head_count_kv", default=heads)
         return math.ceil(all_heads * (key_size + value_size) * bytes_per_value)
 
-    def weight(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor by name, dequantised as llama.cpp does it; the contiguous dimension is the last.
-
-        Raises `UsageError` if the file has no such tensor, or one of a type that cannot be read.
-        """
+    def stored_rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor in its file, [..., bytes of a row]. Raises `UsageError` if it is not there."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise UsageError(
                 f"{self.path} has no tensor {name}, which a model of the kind {self.architecture} has."
             )
         raw = np.memmap(tensor.file, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
-        shape = tensor.shape[::-1]
+        return raw.reshape(*tensor.shape[:0:-1], -1)
+
+    def weight(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor by name, dequantised as llama.cpp does it; the contiguous dimension is the last.
+
+        Raises `UsageError` if the file has no such tensor, or one of a type that cannot be read.
+        """
+        rows, tensor = self.stored_rows(name), self.tensors[name]
         if tensor.kind in PLAIN:
-            return np.array(raw.view(PLAIN[tensor.kind]).reshape(shape), dtype=np.float32)
+            return np.array(rows.view(PLAIN[tensor.kind]), dtype=np.float32)
         from gguf import GGMLQuantizationType, dequantize
 
         try:
-            rows = raw.reshape(*shape[:-1], -1)
             return np.asarray(dequantize(rows, GGMLQuantizationType[tensor.kind]), dtype=np.float32)
         except (KeyError, NotImplementedError):
             raise UsageError(f"{self.path} holds weights in {tensor.kind}, which cannot be read here.") from None

@@ -1,6 +1,7 @@
 """A GGUF file as a model of transformers: its configuration, and its weights under the names they have there."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from cosine_node.gguf.architectures import (
     LONG_ROPE,
     Architecture,
+    RowLayout,
     architecture_of,
     drafting_layers,
     rope_scaling,
@@ -107,10 +109,49 @@ def _refusal(model: GgufFile, reason: str) -> UsageError:
     )
 
 
-def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """The weights of these names in transformers, dequantised, one after the other; those that the file has.
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix of transformers that is whole rows of tensors in a file, all of one kind."""
 
-    Raises `UsageError` for a file with tensors that none of them is made of, before any is read.
+    kind: str
+    rows: int
+    columns: int
+    tensors: tuple[str, ...]
+    layout: RowLayout | None
+
+    def read(self, model: GgufFile) -> npt.NDArray[np.uint8]:
+        """Its bytes [rows, bytes of a row], in the order of transformers."""
+        found = [model.stored_rows(tensor) for tensor in self.tensors]
+        return np.asarray(found[0] if self.layout is None else self.layout(found, model))
+
+
+def stored_matrices(model: GgufFile, names: Iterable[str]) -> dict[str, StoredMatrix]:
+    """The weights of these names that can be had as the file stores them. Raises `UsageError`."""
+    architecture = _known_architecture(model)
+    found = {}
+    for name, tensors in _sources(model, names).items():
+        stored = [model.tensors[tensor] for tensor in tensors]
+        layout = architecture.layouts.get(_place(tensors))
+        if not isinstance(layout, RowLayout | None) or (layout is None and len(tensors) > 1):
+            continue
+        kind, columns = stored[0].kind, stored[0].shape[0]
+        if all((one.kind, one.shape[0], len(one.shape)) == (kind, columns, 2) for one in stored):
+            found[name] = StoredMatrix(kind, sum(one.shape[1] for one in stored), columns, tensors, layout)
+    return found
+
+
+def _place(tensors: Sequence[str]) -> str:
+    """The name inside a layer of the first tensor that a weight is made of."""
+    return tensors[0].split(".", 2)[-1] if tensors[0].startswith("blk.") else tensors[0]
+
+
+def transformers_weights(
+    model: GgufFile, names: Iterable[str], *, wanted: Container[str] | None = None
+) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """The weights of a model of transformers by its names, dequantised, one after the other; those the file has.
+
+    If some are `wanted` no others are read. Raises `UsageError` for a file with tensors that none of the model's is
+    made of, before any is read.
     """
     architecture = _known_architecture(model)
     sources = _sources(model, names)
@@ -130,7 +171,9 @@ def transformers_weights(model: GgufFile, names: Iterable[str]) -> Iterator[tupl
                 f"{model.path} has a tensor {tensor}, which is not known in a {model.architecture} model."
             )
     for name, tensors in sources.items():
-        place = tensors[0].split(".", 2)[-1] if tensors[0].startswith("blk.") else tensors[0]
+        if wanted is not None and name not in wanted:
+            continue
+        place = _place(tensors)
         values = [model.weight(tensor) for tensor in tensors]
         layout = architecture.layouts.get(place)
         found = values[0] if layout is None else layout(values, model)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quantize
 
 VOCAB: Final = 200
 WIDTH: Final = 64
@@ -52,15 +52,15 @@ class TinyGguf:
             **{f"blk.{n}.{name}": shape for n, layer in enumerate(self.layers) for name, shape in layer.items()},
         }
 
-    def write(self, file: Path, *, swapped: Mapping[str, str] | None = None) -> Path:
-        """Write it; a tensor that is `swapped` has the values of another."""
+    def write(self, file: Path, *, swapped: Mapping[str, str] | None = None, matrices: str = "F32") -> Path:
+        """Write it, matrices in a type of their own; a tensor that is `swapped` has the values of another."""
         keys = {"vocab_size": VOCAB, **self.metadata}
         metadata = {f"{self.architecture}.{key}": value for key, value in keys.items()}
         tensors = {
             name: random_values((swapped or {}).get(name, name), shape) for name, shape in self.tensors().items()
         }
         tensors |= {name: np.array(values, dtype=np.float32) for name, values in self.fixed.items()}
-        return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors)
+        return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors, matrices)
 
     def told(self, **metadata: Any) -> "TinyGguf":
         """The same with other metadata; `__` stands for a dot."""
@@ -69,9 +69,13 @@ class TinyGguf:
 
 
 def write_file(
-    file: Path, architecture: str, metadata: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[np.float32]]
+    file: Path,
+    architecture: str,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, npt.NDArray[np.float32]],
+    matrices: str = "F32",
 ) -> Path:
-    """Write a file in float32, its metadata in the types that converters use."""
+    """Write a file in float32 but for matrices of whole blocks, its metadata in the types that converters use."""
     writer = GGUFWriter(str(file), architecture)
     for key, value in metadata.items():
         if isinstance(value, bool):
@@ -85,7 +89,10 @@ def write_file(
         else:
             writer.add_array(key, value)
     for name, values in tensors.items():
-        writer.add_tensor(name, values)
+        kind = GGMLQuantizationType[matrices]
+        if values.ndim < 2 or values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+            kind = GGMLQuantizationType.F32
+        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.blocks.matrix import BlockLinear
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
@@ -47,8 +48,9 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
     """The products of a model's modules with their weights, one of each kind and shape."""
     found: dict[tuple[object, ...], RowKernel] = {}
     for module in model.modules():
-        if isinstance(module, nn.Linear):
-            found.setdefault((nn.Linear, *module.weight.shape), RowKernel(module.in_features, module))
+        if isinstance(module, nn.Linear | BlockLinear):
+            shape = module.out_features, module.in_features
+            found.setdefault((type(module), *shape), RowKernel(module.in_features, module))
         elif isinstance(module, Conv1D):
             found.setdefault((Conv1D, *module.weight.shape), RowKernel(module.weight.shape[0], module))
         elif _has_experts(module):

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
+from cosine_node.engine.blocks.matrix import SIZES, BlockLayout, block_class
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
@@ -24,20 +26,30 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.gguf_trial import check_against_llama
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.partial_model import copy_out_of_files
+from cosine_node.engine.torch.partial_model import copy_out_of_files, part_class
 from cosine_node.engine.torch.pass_features import feature_bytes
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
 from cosine_node.engine.torch.support import context_tokens, model_class_of, quantisation_of, refuse_by_config
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import rope_factors, transformers_config, transformers_weights
+from cosine_node.gguf.transformers_model import (
+    rope_factors,
+    stored_matrices,
+    transformers_config,
+    transformers_weights,
+)
 from cosine_protocol.errors import UsageError
+from cosine_protocol.stage_messages import LayerRange
 
 LOG = logging.getLogger(__name__)
 
 DAMAGED: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Whatever transformers may raise of a configuration whose values mean nothing."""
+STORED: Final = "stored"
+"""The quantisation of a GGUF file itself: its matrices stay as they are, and become numbers in each product."""
+READ_APART: Final = ("kv_b_proj.weight", "mixer.out_proj.weight", "mixer.dt_proj.weight")
+"""What linear layers are called whose weights others read too: attention that keeps latents, and Mamba."""
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
 
@@ -47,10 +59,10 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
     where = resolve_device(device)
     if dtype != "auto":
         resolve_dtype(dtype, device=where, config=None)
-    if quantize is None:
+    if quantize is None or quantize == STORED:
         return
     if quantize not in ("int8", "int4"):
-        raise UsageError(f"'{quantize}' is no supported quantisation; use int8 or int4.")
+        raise UsageError(f"'{quantize}' is no supported quantisation; use int8, int4 or {STORED}.")
     if quantize == "int4" and where.type != "cuda":
         raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
     if not is_torchao_available():
@@ -75,10 +87,10 @@ def load_engine(
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
-    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids, of
-    which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads. A GGUF file that
-    `is_served` is tried against llama.cpp.
+    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4, `STORED` or None. With `is_deterministic` a
+    token's result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own
+    ids, of which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads. A GGUF
+    file that `is_served` is tried against llama.cpp.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -88,10 +100,14 @@ def load_engine(
     refuse_by_config(config)
     kind = resolve_dtype(dtype, device=where, config=config)
     try:
-        file = GgufFile.in_folder(Path(source)) if is_served else None
-        load = partial(load_model, source, dtype=kind)
-        if quantize is None:
-            model = load() if file is None else check_against_llama(file, load)
+        file = GgufFile.in_folder(Path(source))
+        if quantize == STORED and file is None:
+            raise UsageError(f"'{source}' is no GGUF file, which alone can stay as it is stored; drop --quantize.")
+        if quantize == STORED and feature_layers:
+            raise UsageError("A draft head reads its target's embedding as numbers; drop --quantize stored.")
+        if quantize is None or quantize == STORED:
+            load = partial(load_model, source, dtype=kind, keeps_blocks=quantize == STORED)
+            model = check_against_llama(file, load) if is_served and file is not None else load()
         else:
             stored = quantisation_of(config)
             if stored is not None:
@@ -219,10 +235,10 @@ def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.devi
     return model
 
 
-def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
+def load_model(source: str, *, dtype: torch.dtype, keeps_blocks: bool = False, **quantisation: Any) -> Any:
     """The model of transformers in a folder, or by a Hugging Face id; `quantisation` is for `from_pretrained`.
 
-    Raises `UsageError`.
+    With `keeps_blocks` the matrices of a GGUF file stay as they are stored. Raises `UsageError`.
     """
     # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
     hide_progress_in_logs()
@@ -230,7 +246,9 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
         file = GgufFile.in_folder(Path(source))
         if file is not None:
             config = read_config(source)
-            return load_gguf_model(file, config, dtype=dtype, attn_implementation="eager", **quantisation)
+            return load_gguf_model(
+                file, config, dtype=dtype, keeps_blocks=keeps_blocks, attn_implementation="eager", **quantisation
+            )
         model = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
@@ -247,21 +265,40 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
     return model
 
 
-def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **options: Any) -> Any:
-    """A model of `config`, which was unfolded from the file; `options` are those of `from_pretrained`.
+def load_gguf_model(
+    file: GgufFile,
+    config: Any,
+    *,
+    dtype: torch.dtype,
+    keeps_blocks: bool = False,
+    layers: LayerRange | None = None,
+    **options: Any,
+) -> Any:
+    """A model of `config`, which was unfolded from the file, or some layers of it as `part_class` makes them.
 
-    Its weights are dequantised once. The config is marked with the type of the stored weights, which `numerics`
-    then names. Raises `UsageError` for a file that lacks weights or has others.
+    Its weights are dequantised once, or with `keeps_blocks` matrices in each product, to the same numbers. The
+    config is marked with the type of the stored weights, which `numerics` then names. `options` are those of
+    `from_pretrained`. Raises `UsageError` for a file that lacks weights or has others.
     """
     config.gguf_weights = file.weights
     model_class = model_class_of(config)
     with torch.device("meta"):
         names = list(model_class(config).state_dict())
-    weights = {name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file, names)}
-    model, loaded = model_class.from_pretrained(
+        model_class = model_class if layers is None else part_class(model_class, layers)
+        empty = model_class(config)
+    layouts = block_layouts(file, empty, dtype=dtype) if keeps_blocks else {}
+    dense = empty.state_dict().keys() - layouts.keys()
+    weights = {
+        name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file, names, wanted=dense)
+    }
+    for name, stored in stored_matrices(file, layouts).items():
+        rows = torch.from_numpy(np.array(stored.read(file)))
+        weights[f"{name.removesuffix('weight')}matrix.planes"] = layouts[name].laid(rows)
+    model, loaded = block_class(model_class, layouts).from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
     )
-    for what, names in {"lacks": loaded["missing_keys"], "has an unknown": loaded["unexpected_keys"]}.items():
+    missing = set(loaded["missing_keys"]) - set(model.all_tied_weights_keys)
+    for what, names in {"lacks": missing, "has an unknown": loaded["unexpected_keys"]}.items():
         if names:
             raise UsageError(f"{file.path} {what} {min(names)}, for a model of the kind {file.architecture}.")
     factors = rope_factors(file)
@@ -269,6 +306,23 @@ def load_gguf_model(file: GgufFile, config: Any, *, dtype: torch.dtype, **option
         rotary = model.get_decoder().rotary_emb
         rotary.inv_freq = rotary.inv_freq / torch.from_numpy(factors).to(rotary.inv_freq)
     return model
+
+
+def block_layouts(file: GgufFile, model: Any, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
+    """How those weights of a model, or of a part of one, lie that stay as the file has them, by their names.
+
+    They are those of linear layers and of the embedding whose blocks take less than numbers of the dtype.
+    """
+    embedding = model.get_input_embeddings()
+    found = {}
+    for name, stored in stored_matrices(file, model.state_dict()).items():
+        module = model.get_submodule(name.rpartition(".")[0])
+        is_linear = type(module) is torch.nn.Linear and not name.endswith(READ_APART)
+        if stored.kind in SIZES and (is_linear or (module is embedding and isinstance(module, torch.nn.Embedding))):
+            layout = BlockLayout(stored.kind, stored.rows, stored.columns)
+            if layout.size_bytes < stored.rows * stored.columns * dtype.itemsize:
+                found[name] = layout
+    return found
 
 
 def hide_progress_in_logs() -> None:

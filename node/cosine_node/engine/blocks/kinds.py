@@ -1,0 +1,120 @@
+"""The kinds of ggml's blocks, in which GGUF files have weights, made numbers.
+
+A block is a few scales and the weights that share them. Many blocks are computed at once, turned: what stands at
+one place of all blocks lies together, so that each step is one over long rows. The numbers are those that the
+package `gguf` makes, bit for bit: products and sums in the same order, each rounded by itself. Layouts:
+ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+Planes = Tensor
+"""The bytes of blocks, turned: [bytes of a block, blocks]."""
+
+
+def dequantise(kind: str, planes: Planes) -> Tensor:
+    """The weights of blocks in float32, turned: [weights of a block, blocks]. `kind` is one of `KINDS`."""
+    return KINDS[kind](planes).view(-1, planes.shape[1])
+
+
+def _floats(planes: Planes, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Pairs of bytes as numbers of 16 bits, in float32 [bytes / 2, blocks]."""
+    words = planes[1::2].to(torch.int16) << 8 | planes[::2]
+    return words.view(dtype).float()
+
+
+def _fours(packed: Tensor) -> Tensor:
+    """Bytes [runs, width, blocks] as numbers of four bits in float32 [runs, 2, width, blocks]: lower ones first."""
+    found = torch.empty((packed.shape[0], 2, *packed.shape[1:]), device=packed.device)
+    found[:, 0] = packed & 15
+    found[:, 1] = packed >> 4
+    return found
+
+
+def _fives(packed: Planes, fifth: Planes) -> Tensor:
+    """Bytes [16, blocks], and [4, blocks] of fifth bits, as numbers of five in float32 [1, 2, 16, blocks]."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=fifth.device)[:, None]
+    bits = fifth[:, None] >> shifts & 1
+    return _fours(packed[None]).add_(bits.view(1, 2, 16, -1), alpha=16)
+
+
+def _q4_0(planes: Planes) -> Tensor:
+    return _fours(planes[None, 2:]).sub_(8).mul_(_floats(planes[:2]))
+
+
+def _q4_1(planes: Planes) -> Tensor:
+    scale, least = _floats(planes[:4])
+    return _fours(planes[None, 4:]).mul_(scale).add_(least)
+
+
+def _q5_0(planes: Planes) -> Tensor:
+    return _fives(planes[6:], planes[2:6]).sub_(16).mul_(_floats(planes[:2]))
+
+
+def _q5_1(planes: Planes) -> Tensor:
+    scale, least = _floats(planes[:4])
+    return _fives(planes[8:], planes[4:8]).mul_(scale).add_(least)
+
+
+def _q8_0(planes: Planes) -> Tensor:
+    return planes[2:].view(torch.int8).float().mul_(_floats(planes[:2]))
+
+
+def _scales(planes: Planes) -> tuple[Tensor, Tensor]:
+    """Scales and minima of the eight runs of 32 weights in a block of 256, in float32 [8, 1, blocks].
+
+    Both have six bits: the first four of each lie in bytes of their own, whose upper bits are those of the others.
+    """
+    low, lower, mixed = torch.split(planes[4:16], 4)
+    scales = torch.cat((low & 63, mixed & 15 | low >> 2 & 48))
+    minima = torch.cat((lower & 63, mixed >> 4 | lower >> 2 & 48))
+    scale, least = _floats(planes[:4])
+    return (scale * scales.float())[:, None], (least * minima.float())[:, None]
+
+
+def _q4_k(planes: Planes) -> Tensor:
+    scales, minima = _scales(planes)
+    return _fours(planes[16:].view(4, 32, -1)).flatten(0, 1).mul_(scales).sub_(minima)
+
+
+def _q5_k(planes: Planes) -> Tensor:
+    scales, minima = _scales(planes)
+    shifts = torch.arange(8, dtype=torch.uint8, device=planes.device)[:, None, None]
+    fives = _fours(planes[48:].view(4, 32, -1)).flatten(0, 1).add_(planes[16:48] >> shifts & 1, alpha=16)
+    return fives.mul_(scales).sub_(minima)
+
+
+def _q6_k(planes: Planes) -> Tensor:
+    # The lower four bits of 128 weights lie in the lower, then the upper halves of 64 bytes.
+    sixes = _fours(planes[:128].view(2, 64, -1)).view(2, 4, 32, -1)
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=planes.device)[:, None, None]
+    sixes.add_(planes[128:192].view(2, 1, 32, -1) >> shifts & 3, alpha=16).sub_(32)
+    scales = _floats(planes[208:]) * planes[192:208].view(torch.int8).float()
+    return sixes.view(16, 16, -1).mul_(scales[:, None])
+
+
+def _iq4_nl(planes: Planes) -> Tensor:
+    values = torch.tensor(IQ4_VALUES, device=planes.device)
+    return values[_fours(planes[None, 2:]).int()].mul_(_floats(planes[:2]))
+
+
+IQ4_VALUES: Final = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
+"""What the sixteen numbers of IQ4_NL stand for, from ggml."""
+KINDS: Final[Mapping[str, Callable[[Planes], Tensor]]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "F16": _floats,
+    "BF16": lambda planes: _floats(planes, torch.bfloat16),
+}
+"""The kinds of blocks that are known here, by ggml's names."""

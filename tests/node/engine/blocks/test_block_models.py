@@ -1,0 +1,106 @@
+"""Models whose matrices stay in the blocks of their GGUF file say what those of their dequantised weights say."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from cosine_node.engine.blocks.matrix import BlockMatrix
+from cosine_node.engine.torch.loading import STORED, load_engine, load_gguf_model, read_config
+from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.unfolding import unfold
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.gguf_architectures import TINY, VOCAB
+from tests.node.engine.gguf_models import tiny_folder, tiny_gguf
+from tests.node.engine.random_serving import Asked, serve_alone
+from tests.thoroughness import THOROUGH
+
+TEXT: Final = [3 + 7 * place * place % (VOCAB - 3) for place in range(40)]
+QUICK: Final = ("llama", "gemma3", "qwen3moe")
+
+
+def file_of(name: str, tmp_path: Path) -> tuple[GgufFile, str]:
+    """A tiny file of an architecture, its matrices in Q8_0, and its folder."""
+    file = TINY[name].write(tmp_path / "a.gguf", matrices="Q8_0")
+    folder = unfold(file, cache_folder=tmp_path / "cache")
+    found = GgufFile.in_folder(folder)
+    assert found is not None
+    return found, str(folder)
+
+
+def held_bytes(model: Any) -> int:
+    return sum(module.planes.nbytes for module in model.modules() if isinstance(module, BlockMatrix))
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=THOROUGH) for name in TINY])
+def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str, tmp_path: Path) -> None:
+    file, folder = file_of(name, tmp_path)
+    config = read_config(folder)
+    dense, in_blocks = (
+        load_gguf_model(
+            file, read_config(folder), dtype=torch.float32, keeps_blocks=keeps, attn_implementation="eager"
+        )
+        for keeps in (False, True)
+    )
+    assert type(in_blocks).__name__ == type(dense).__name__
+    assert held_bytes(in_blocks) > 0
+    assert held_bytes(dense) == 0
+    with torch.inference_mode():
+        expected, found = (model.eval()(torch.tensor([TEXT])).logits[0] for model in (dense, in_blocks))
+    # 4e-6 of the deviation of logits was measured at most with two layers.
+    apart = (found - expected).abs().max() / expected.std()
+    assert apart < 1e-5 * config.get_text_config().num_hidden_layers
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("weights", ["Q4_0", "Q4_1", "Q8_0", "F16"])
+def test_texts_are_those_of_the_dequantised_weights(weights: str, temperature: float, tmp_path: Path) -> None:
+    folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
+    in_blocks = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
+    dense = load_engine(folder, device="cpu", pool_tokens=64)
+    # The weights are the same, so that one may go on where the other stopped.
+    assert in_blocks.numerics == dense.numerics == f"gguf:{weights}+float32"
+    asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
+    said, expected = ([token for token, _ in serve_alone(each, asked, 12)] for each in (in_blocks, dense))
+    assert said == expected
+
+
+def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
+    folder = str(unfold(tiny_gguf("Q4_1"), cache_folder=tmp_path))
+    engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
+    file = GgufFile.open(tiny_gguf("Q4_1"))
+    stored = sum(tensor.size_bytes for tensor in file.tensors.values() if tensor.kind == "Q4_1")
+    model = engine.model
+    assert held_bytes(model) == stored
+    assert not any(weight.ndim > 1 for weight in model.parameters())
+
+
+def test_passes_may_be_deterministic(tmp_path: Path) -> None:
+    folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
+    engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, is_deterministic=True)
+    assert held_bytes(engine.model) > 0
+
+
+def test_one_embedding_is_looked_up_and_multiplied_by(tmp_path: Path) -> None:
+    file, folder = file_of("gemma3", tmp_path)
+    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, keeps_blocks=True)
+    packed = PackedModel(model, slots=16)
+    assert packed.vocab_tokens == VOCAB
+    assert sum(name.endswith("planes") for name in model.state_dict()) == sum(
+        tensor.kind == "Q8_0" for tensor in file.tensors.values()
+    )
+
+
+def test_what_is_no_gguf_file_is_refused_in_a_sentence() -> None:
+    tiny_gguf()
+    with pytest.raises(UsageError, match="is no GGUF file, which alone can stay as it is stored"):
+        load_engine(str(tiny_folder()), quantize=STORED, device="cpu", pool_tokens=64)
+
+
+def test_a_draft_head_needs_numbers(tmp_path: Path) -> None:
+    folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
+    with pytest.raises(UsageError, match="reads its target's embedding"):
+        load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, feature_layers=(1,))

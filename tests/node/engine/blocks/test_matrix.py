@@ -1,0 +1,89 @@
+"""A matrix in blocks multiplies and is looked up in as the matrix of its numbers is."""
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, dequantize
+from torch import Tensor, nn
+
+from cosine_node.engine.blocks import matrix as module
+from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout, BlockLinear, BlockMatrix
+
+ROWS, COLUMNS = 11, 512
+
+
+TILES = pytest.mark.parametrize(
+    "tile_weights", [ROWS * COLUMNS, 3 * COLUMNS], ids=["one tile", "the last not full"]
+)
+
+
+def matrix_of(kind: str, tile_weights: int = 3 * COLUMNS) -> tuple[BlockMatrix, Tensor]:
+    """A matrix of random blocks whose scales are numbers, and what it is."""
+    weights, size_bytes = SIZES[kind]
+    stored = np.random.default_rng(3).integers(0, 60, (ROWS, COLUMNS // weights * size_bytes), dtype=np.uint8)
+    matrix = BlockMatrix(layout := BlockLayout(kind, ROWS, COLUMNS, tile_weights))
+    matrix.planes = layout.laid(torch.from_numpy(stored))
+    return matrix, torch.from_numpy(dequantize(stored, GGMLQuantizationType[kind]))
+
+
+@TILES
+@pytest.mark.parametrize("kind", SIZES)
+def test_its_rows_are_those_of_its_numbers(kind: str, tile_weights: int) -> None:
+    matrix, numbers = matrix_of(kind, tile_weights)
+    asked = torch.tensor([[10, 0, 3], [3, 9, 1]])
+    assert torch.equal(matrix.rows_of(asked), numbers[asked])
+
+
+@TILES
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("shape", [(COLUMNS,), (1, COLUMNS), (2, 3, COLUMNS)])
+def test_its_products_are_those_of_its_numbers(kind: str, shape: tuple[int, ...], tile_weights: int) -> None:
+    matrix, numbers = matrix_of(kind, tile_weights)
+    vectors = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = vectors @ numbers.double().T
+    found = matrix.times(vectors.float())
+    assert found.shape == expected.shape
+    assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_several_tiles_at_once_as_on_a_card_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, _ = matrix_of("Q4_K")
+    vectors = torch.randn((2, COLUMNS), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(module, "CPU_WEIGHTS", 6 * COLUMNS)
+    at_once = matrix.times(vectors)
+    monkeypatch.undo()
+    assert torch.allclose(at_once, matrix.times(vectors), rtol=1e-5)
+
+
+def test_it_takes_the_bytes_of_the_file_and_less_than_a_row_for_each_tile() -> None:
+    layout = BlockLayout("Q4_1", 5000, 2048)
+    tiles, _, _, tile_rows = layout.shape
+    stored_bytes = 5000 * 2048 * 20 // 32
+    assert tile_rows * 2048 <= layout.tile_weights + 2048
+    assert stored_bytes <= layout.size_bytes < stored_bytes * (1 + tiles / 5000)
+
+
+def test_a_linear_layer_adds_its_bias_and_computes_in_the_dtype_of_what_comes() -> None:
+    matrix, numbers = matrix_of("Q8_0")
+    bias = nn.Parameter(torch.arange(float(ROWS)))
+    linear = BlockLinear(matrix, bias)
+    ones = torch.ones(1, COLUMNS)
+    assert torch.allclose(linear(ones), numbers.sum(1) + bias, rtol=1e-4)
+    assert BlockLinear(matrix, None)(ones.bfloat16()).dtype is torch.bfloat16
+
+
+class Scaled(nn.Embedding):
+    """An embedding of a kind of its own."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return super().forward(numbers) * torch.tensor(3.0).to(self.weight.dtype)
+
+
+def test_an_embedding_keeps_what_its_kind_does() -> None:
+    matrix, numbers = matrix_of("Q6_K")
+    embedding = Scaled(ROWS, COLUMNS, padding_idx=0)
+    BlockEmbedding.stand_in(embedding, matrix)
+    asked = torch.tensor([[1, 10]])
+    assert torch.equal(embedding(asked), numbers[asked] * 3)
+    assert [name for name, _ in embedding.named_parameters()] == []
+    assert embedding.bfloat16()(asked).dtype is torch.bfloat16
