@@ -33,18 +33,22 @@ def target_tokenizer() -> Tokenizer:
 
 
 @cache
-def _model() -> Any:
+def _model(folder: Path) -> Any:
     torch.set_num_threads(1)
-    return transformers.AutoModelForCausalLM.from_pretrained(zoo.folder("target"), dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 @cache
-def greedy(token_ids: tuple[int, ...], new_tokens: int) -> tuple[int, ...]:
-    """The output ids of `generate(do_sample=False)` in float32, an end token included."""
+def greedy(token_ids: tuple[int, ...], new_tokens: int, folder: Path | None = None) -> tuple[int, ...]:
+    """The output ids of `generate(do_sample=False)` in float32, an end token included.
+
+    They are the embedded target's, or of the model in a folder, which never ends.
+    """
+    endless = {} if folder is None else {"eos_token_id": -1}
     inputs = torch.tensor([token_ids])
     with torch.inference_mode():
-        output = _model().generate(
-            inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=new_tokens
+        output = _model(folder or zoo.folder("target")).generate(
+            inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=new_tokens, **endless
         )
     return tuple(output[0, len(token_ids) :].tolist())
 

@@ -21,6 +21,7 @@ class StageSwarm:
     boot: Node
     nodes: dict[str, Node] = field(default_factory=dict)
     starts: int = 0
+    model: str = "zoo:target"
 
     def begin(self, name: str, *arguments: str, command: Sequence[str] = COMMAND) -> Node:
         """Start a node, which is not ready yet."""
@@ -32,12 +33,12 @@ class StageSwarm:
         return self.nodes[name]
 
     def begin_stage(self, name: str, layers: str, *, command: Sequence[str] = COMMAND) -> Node:
-        """Start a stage of the embedded target, as slow in float32 as everywhere."""
-        options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
+        """Start a stage of the target, as slow in float32 as everywhere."""
+        options = ("--model", self.model, "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options, command=command)
 
     def begin_head(self, *more: str) -> Node:
-        return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target", *more)
+        return self.begin("head", "--role", "verifier", "--over-stages", "--model", self.model, *more)
 
     def serving(self, layers: str) -> str:
         """The name of the stage that holds these layers in the head's latest chain, by its log."""
@@ -48,9 +49,9 @@ class StageSwarm:
 
 
 @contextmanager
-def stage_swarm(folder: Path) -> Iterator[StageSwarm]:
+def stage_swarm(folder: Path, *, model: str = "zoo:target") -> Iterator[StageSwarm]:
     boot = Node.start("boot", ("bootstrap", "--network", NETWORK), folder)
-    swarm = StageSwarm(folder, boot)
+    swarm = StageSwarm(folder, boot, model=model)
     try:
         boot.wait_ready()
         yield swarm

@@ -1,24 +1,28 @@
 """A head that finds its stages by their records, among honest stages and others, in virtual time."""
 
 import asyncio
+import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from cosine_lab.emulation.links import FifoServer, LinkModel, SeededRoute
 from cosine_lab.emulation.machine import SimulatedMachine
-from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport, Route
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
-from cosine_lab.simulation.stages import HEADS, LAYERS, SimulatedStage, even_parts
+from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.source import ChainNeeds, ChainSource
+from cosine_node.chains.spare_chain import SpareChain
 from cosine_node.engine.base import BadLogits, Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
@@ -38,6 +42,9 @@ from tests.swarm.reference import VOCAB_TOKENS, target_engine
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
 """Of an honest stage."""
 ONE_WAY_S: Final = 0.01
+CONTEXT_TOKENS: Final = 4096
+WINDOW_BYTES: Final = 1 << 20
+"""About what a sender's machine takes in before it has left."""
 
 
 @dataclass(slots=True)
@@ -114,8 +121,11 @@ def _other(result: RowResult) -> RowResult:
 class ConductedStage(SimulatedStage):
     """A part of a target whose conduct may be any."""
 
-    def __init__(self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes) -> None:
+    def __init__(
+        self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes, context_tokens: int
+    ) -> None:
         super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
+        self._context_tokens = context_tokens
         self.numerics = "float32"
         self.conduct = Conduct()
         self._open: set[int] = set()
@@ -134,7 +144,9 @@ class ConductedStage(SimulatedStage):
         self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
     ) -> ChainBooks:
         # Chains that check others have smaller pools.
-        self._whole = lambda: ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens)
+        self._whole = lambda: ScriptedEngine(
+            vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens, context_tokens=self._context_tokens
+        )
         if len(self._open) >= self.conduct.most_chains:
             raise OutOfPages("No token slots are free together.")
         inner = super().open(
@@ -158,28 +170,45 @@ class ConductedStage(SimulatedStage):
         return not self.service.chains and not self.service.waiting_bytes
 
 
+async def _ended(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @dataclass(slots=True)
 class ChainSwarm:
     """Stages by name, a head over them, and clients."""
 
     swarm: SimulatedSwarm
+    context_tokens: int = CONTEXT_TOKENS
     directory: MemoryDirectory = field(default_factory=MemoryDirectory)
     stages: dict[str, ConductedStage] = field(default_factory=dict)
     source: ChainSource | None = None
     service: VerifierService | None = None
     checks: ChainChecks | None = None
+    spare: SpareChain | None = None
     sequence: int = 1
 
     @classmethod
-    def make(cls) -> "ChainSwarm":
-        return cls(SimulatedSwarm(MemoryNetwork(one_way_s=ONE_WAY_S)))
+    def make(cls, *, context_tokens: int = CONTEXT_TOKENS, uplink_bits_per_s: float = math.inf) -> "ChainSwarm":
+        """Peers send at such a rate, over all of their streams together."""
+        wires: defaultdict[str, FifoServer] = defaultdict(FifoServer)
+        link = LinkModel(one_way_s=ONE_WAY_S, rate_bytes_per_s=uplink_bits_per_s / 8)
+
+        def route(source: str, target: str) -> Route:
+            return SeededRoute(link, random.Random(0), wire=wires[source])
+
+        network = MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES)
+        return cls(SimulatedSwarm(network), context_tokens)
 
     async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
         """A stage that holds one of so many parts, announced from now on."""
         transport = self.swarm.network.join(name)
         self.swarm._others.append(transport)
         layers = even_parts(parts)[part]
-        stage = ConductedStage(transport, layers, target_digest=self.swarm.facts.digest())
+        stage = ConductedStage(
+            transport, layers, target_digest=self.swarm.facts.digest(), context_tokens=self.context_tokens
+        )
         for key, value in conduct.items():
             setattr(stage.conduct, key, value)
         await stage.start()
@@ -213,8 +242,13 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(self, *, max_requests: int = 16, findings: StageFindings | None = None) -> Member:
-        """A head from now on, over stages that are there, with what it knows of them. Raises `NoChain`."""
+    async def head(
+        self, *, max_requests: int = 16, findings: StageFindings | None = None, is_warm: bool = False
+    ) -> Member:
+        """A head from now on, over stages that are there, with what it knows of them. Raises `NoChain`.
+
+        It keeps a second chain warm if it `is_warm`.
+        """
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()
         transport = self.swarm.join(identity)
@@ -224,6 +258,7 @@ class ChainSwarm:
             vocab_tokens=whole.vocab_tokens,
             pool_tokens=whole.free_tokens,
             least_pool_tokens=1024,
+            token_bytes=TOKEN_BYTES,
         )
         chance = random.Random(2).random
         self.source = source = ChainSource(transport, self.directory, needs, findings=findings, chance=chance)
@@ -238,7 +273,7 @@ class ChainSwarm:
             chain,
             PagePool(tokens=tokens),
             vocab_tokens=whole.vocab_tokens,
-            context_tokens=whole.context_tokens,
+            context_tokens=self.context_tokens,
             numerics=whole.numerics,
         )
         rng = random.Random(1)
@@ -252,6 +287,12 @@ class ChainSwarm:
         self.swarm._stack.push_async_callback(checks.close)
         chains = HeadChains(source, curve, checks)
         runner = ChainRunner(engine, chains, new_pool=lambda: PagePool(tokens=tokens), opened=chains.opened(chain))
+        if is_warm:
+            chains.spare = self.spare = SpareChain(
+                source, engine, checks, tokens_under_way=lambda: runner.tokens_under_way, token_bytes=TOKEN_BYTES
+            )
+            warming = asyncio.ensure_future(chains.spare.run())
+            self.swarm._stack.push_async_callback(_ended, warming)
         self.service = service = VerifierService(
             engine=engine,
             runner=runner,

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -83,21 +84,32 @@ class ChainChecks:
         self._draw = draw
         self._chain: RemoteChain | None = None
         self._witness: Witness | None = None
-        self._unprobed: list[WitnessedPass] = []
+        self._unprobed: dict[RemoteChain, list[WitnessedPass]] = {}
         self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked = 0
         """Checks that have ended with a finding, for or against somebody."""
 
-    def begin(self, chain: RemoteChain) -> Witness | None:
-        """The witness of a new chain's passes; None where nobody knows how far honest stages are apart."""
+    def begin(self, chain: RemoteChain, witness: Witness | None = None) -> Witness | None:
+        """The witness of the passes of the chain in use from now on, which a chain that was kept warm has already.
+
+        None where nobody knows how far honest stages are apart.
+        """
         self._chain = chain
-        self._unprobed = []
-        self._witness = None
+        self._witness = witness or self.beside(chain)
+        return self._witness
+
+    def beside(self, chain: RemoteChain) -> Witness | None:
+        """The witness of a chain that may be the one in use later: what is computed there now counts then."""
+        self._unprobed = {each: fed for each, fed in self._unprobed.items() if not each.lost.is_set()}
         if chain.numerics not in VALUE_BYTES:
             return None
-        self._witness = Witness(first_feed=chain.fed, on_answer=self._note_answered, on_end=self._note_ended)
-        return self._witness
+        self._unprobed[chain] = []
+        return Witness(
+            first_feed=chain.fed,
+            on_answer=partial(self._note_answered, chain),
+            on_end=partial(self._note_ended, chain),
+        )
 
     async def close(self) -> None:
         """End what is under way."""
@@ -121,21 +133,23 @@ class ChainChecks:
             return "not all stages were found right yet"
         return None
 
-    def _note_answered(self, fed: WitnessedPass) -> None:
-        self._unprobed.append(fed)
-        if sum(each.tokens for each in self._unprobed) >= PROBED_TOKENS:
-            self._begin(self._probe(self._taken()))
+    def _note_answered(self, chain: RemoteChain, fed: WitnessedPass) -> None:
+        unprobed = self._unprobed.get(chain, [])
+        unprobed.append(fed)
+        if sum(each.tokens for each in unprobed) >= PROBED_TOKENS:
+            self._begin(self._probe(chain, self._taken(chain)))
 
-    def _taken(self) -> tuple[RemoteChain | None, list[WitnessedPass]]:
-        unprobed, self._unprobed = self._unprobed, []
-        return self._chain, unprobed
+    def _taken(self, chain: RemoteChain) -> list[WitnessedPass]:
+        unprobed = self._unprobed.get(chain, [])
+        taken = list(unprobed)
+        unprobed.clear()
+        return taken
 
-    def _note_ended(self, sequence: WitnessedSequence) -> None:
-        chain = self._chain
-        if chain is None or (self._checking is not None and not self._checking.done()):
+    def _note_ended(self, chain: RemoteChain, sequence: WitnessedSequence) -> None:
+        if chain is not self._chain or (self._checking is not None and not self._checking.done()):
             return
         if self._chance() < self.disputes.check_chance(chain.stages, now_s=self._now_s()):
-            self._checking = self._begin(self._check(chain, sequence, self._taken()))
+            self._checking = self._begin(self._check(chain, sequence, self._taken(chain)))
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -143,9 +157,8 @@ class ChainChecks:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _probe(self, taken: tuple[RemoteChain | None, Sequence[WitnessedPass]]) -> None:
+    async def _probe(self, chain: RemoteChain, unprobed: Sequence[WitnessedPass]) -> None:
         """Ask what was computed in passes that nobody was asked for yet."""
-        chain, unprobed = taken
         batch: list[WitnessedPass] = []
         try:
             for fed in unprobed:
@@ -157,8 +170,8 @@ class ChainChecks:
         except ChainLost as lost:
             LOG.info("stages were not asked what they computed: %s", lost)
 
-    async def _ask(self, chain: RemoteChain | None, batch: Sequence[WitnessedPass]) -> None:
-        if chain is None or not batch:
+    async def _ask(self, chain: RemoteChain, batch: Sequence[WitnessedPass]) -> None:
+        if not batch:
             return
         seed = self._draw(PROBE_SEED_BYTES)
         parts = tuple(FeedPart(fed.number, 0, fed.tokens) for fed in batch)
@@ -189,12 +202,12 @@ class ChainChecks:
         self,
         chain: RemoteChain,
         sequence: WitnessedSequence,
-        taken: tuple[RemoteChain | None, Sequence[WitnessedPass]],
+        unprobed: Sequence[WitnessedPass],
     ) -> None:
         """Check a sequence, and draw the consequences."""
         try:
             async with asyncio.timeout(CHECK_S):
-                await self._probe(taken)
+                await self._probe(chain, unprobed)
                 tokens = sequence.tokens[:CHECK_TOKENS]
                 one = trace_of(tokens, chain.places)
                 if not one.positions:

@@ -1,6 +1,7 @@
 """The engine of a head: a model in parts, which looks like any other engine to what uses it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cosine_node.chains.witness import Witness
 from cosine_node.engine.base import Row, RowResult
@@ -16,6 +17,15 @@ from cosine_protocol.stage_messages import (
     ReserveRoom,
     ReusePrefix,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """The tokens that an open sequence has kept so far, and who may share their pages."""
+
+    sequence: int
+    scope: str
+    tokens: Sequence[int]
 
 
 class ChainEngine(PagedEngine):
@@ -44,11 +54,14 @@ class ChainEngine(PagedEngine):
             first_sequence=first_sequence,
         )
         self._chain = chain
+        self._scopes: dict[int, str] = {}
         self.witness: Witness | None = None
         """Notes which passes computed what, where somebody wants to know."""
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         sequence = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+        if scope is not None:
+            self._scopes[sequence] = scope
         self._chain.submit(OpenSequence(sequence, sampling, prompt_tokens, scope))
         return sequence
 
@@ -117,7 +130,24 @@ class ChainEngine(PagedEngine):
             first_sequence=first_sequence,
         )
         self._chain = chain
+        self._scopes = {}
         self.witness = witness
+
+    def take_over(self, other: "ChainEngine") -> None:
+        """Go on over the chain of another engine, which is used no more, with the prefixes that it has computed.
+
+        No sequence is open then. It counts them on.
+        """
+        for sequence in list(other._trees):
+            other.release(sequence)
+        self._trees, self._hashes, self._scopes = {}, {}, {}
+        self._pool, self._prefixes, self.opened = other._pool, other._prefixes, other.opened
+        self._chain, self.witness = other._chain, other.witness
+
+    @property
+    def texts(self) -> list[KeptText]:
+        """What open sequences have kept, the oldest first, of those that share their pages with later ones."""
+        return [KeptText(sequence, scope, self._trees[sequence].tokens) for sequence, scope in self._scopes.items()]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         super().keep(sequence, path)
@@ -135,4 +165,5 @@ class ChainEngine(PagedEngine):
         if self.witness is not None:
             self.witness.note_ended(self.tree(sequence))
         super().release(sequence)
+        self._scopes.pop(sequence, None)
         self._chain.submit(ReleaseSequence(sequence))

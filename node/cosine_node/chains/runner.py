@@ -27,13 +27,17 @@ class AnsweringChain(Chain, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedChain:
-    """A chain that was set up, the cost of a pass at each of its stages, and their peer ids."""
+    """A chain that was set up, the cost of a pass at each of its stages, and their peer ids.
+
+    One that was kept warm has an `engine` with what it has computed already.
+    """
 
     chain: AnsweringChain
     curves: tuple[CostCurve, ...]
     applies_constraints: bool = False
     stages: tuple[str, ...] = ()
     witness: Witness | None = None
+    engine: ChainEngine | None = None
     why_not_judge: Callable[[], str | None] = lambda: None
     """Why nobody should be judged over it; None where somebody may."""
 
@@ -82,6 +86,8 @@ class ChainRunner:
         engine.grammars = grammars if opened.applies_constraints else None
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
+        self.tokens_under_way = 0
+        """Those of all passes that have not ended."""
 
     @property
     def why_not_judge(self) -> str | None:
@@ -94,10 +100,14 @@ class ChainRunner:
             self.engine.begin(rows)
         except CosineError as error:
             return _failed(error)
+        self.tokens_under_way += count_tokens(rows)
         return self._end(rows, self._chain.answer(), began_s)
 
     async def _end(self, rows: Sequence[Row], answer: Awaitable[Sequence[RowResult]], began_s: float) -> Pass:
-        results = self.engine.end(rows, await answer)
+        try:
+            results = self.engine.end(rows, await answer)
+        finally:
+            self.tokens_under_way -= count_tokens(rows)
         elapsed_s = asyncio.get_running_loop().time() - began_s
         if not any(isinstance(result.error, NotComputed) for result in results):
             self.note_pass(count_tokens(rows), elapsed_s)
@@ -107,9 +117,12 @@ class ChainRunner:
         # Requests that come while the chain is set up open sequences, which are gone with all others then.
         first_sequence = self.engine.opened
         opened = await self._source.open(first_sequence=first_sequence)
-        self.engine.replace_chain(
-            opened.chain, self._new_pool(), first_sequence=first_sequence, witness=opened.witness
-        )
+        if opened.engine is not None:
+            self.engine.take_over(opened.engine)
+        else:
+            self.engine.replace_chain(
+                opened.chain, self._new_pool(), first_sequence=first_sequence, witness=opened.witness
+            )
         self._chain = opened.chain
         self.stages = opened.stages
         self._why_not_judge = opened.why_not_judge

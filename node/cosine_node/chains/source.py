@@ -19,7 +19,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -94,6 +94,16 @@ class ChainNeeds:
     pool_tokens: int
     least_pool_tokens: int
     token_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecondChain:
+    """A chain beside the one in use, and an engine over it; `close` it."""
+
+    chain: RemoteChain
+    engine: ChainEngine
+    found: FoundChain
+    close: Callable[[], Awaitable[None]]
 
 
 class ChainSource:
@@ -193,13 +203,36 @@ class ChainSource:
                 else:
                     self._note_failed(error.peer_id)
                 continue
-            self.numerics, self.pool_tokens, self.found = plan.numerics, plan.pool_tokens, found
-            LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
-            for what in _measured(found):
-                self.findings.speeds.begin(what, now_s=asyncio.get_running_loop().time())
-            watching = asyncio.ensure_future(self._watch(self._chain, found))
-            self._opened.callback(watching.cancel)
+            self.numerics, self.pool_tokens = plan.numerics, plan.pool_tokens
+            self._begin(self._chain, found)
             return self._chain
+
+    async def go_on_over(self, spare: SecondChain) -> bool:
+        """Go on over a chain that was kept warm, in place of the one before; False where it is no better."""
+        await self.close()
+        now_s = asyncio.get_running_loop().time()
+        bad = self._doubted(now_s)
+        peer_ids = _peer_ids(spare.found)
+        is_fit = bad.isdisjoint(peer_ids) and self.findings.disputes.are_free(peer_ids, now_s=now_s)
+        if spare.chain.lost.is_set() or not is_fit:
+            return False
+        self._opened.push_async_callback(spare.close)
+        self._chain = spare.chain
+        self._begin(spare.chain, spare.found)
+        return True
+
+    def _doubted(self, now_s: float) -> set[str]:
+        """The stages that failed lately, or may be at fault for something."""
+        return {*self.findings.failures.avoided(now_s), *self.findings.suspicions.weights(now_s=now_s)}
+
+    def _begin(self, chain: RemoteChain, found: FoundChain) -> None:
+        """Watch a chain that is in use from now on."""
+        self.found = found
+        LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
+        for what in _measured(found):
+            self.findings.speeds.begin(what, now_s=asyncio.get_running_loop().time())
+        watching = asyncio.ensure_future(self._watch(chain, found))
+        self._opened.callback(watching.cancel)
 
     async def _watch(self, chain: RemoteChain, found: FoundChain) -> None:
         """Measure the stages of a chain, and give it up where another one is better, until it is lost."""
@@ -306,8 +339,7 @@ class ChainSource:
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
         records = {record.peer_id: record for record in self._records}
-        peer_ids = _peer_ids(found)
-        chosen = [records[peer_id] for peer_id in peer_ids]
+        chosen = [records[peer_id] for peer_id in _peer_ids(found)]
         room_tokens = min(record.stage.pool_tokens for record in chosen if record.stage is not None)
         wanted_tokens = min(self._needs.pool_tokens, room_tokens) // PAGE_TOKENS * PAGE_TOKENS
         # So that a second chain, over stages that this one needs too, has room to check it.
@@ -322,7 +354,7 @@ class ChainSource:
             vocab_tokens=self._needs.vocab_tokens,
             pool_tokens=self.pool_tokens or wanted_tokens,
             first_sequence=first_sequence,
-            ways_s=chain_ways_s(peer_ids, head=self._transport.peer_id, rtt_s=self._known_rtt_s)[:-1],
+            ways_s=self._ways_s(found),
         )
 
     @asynccontextmanager
@@ -335,37 +367,79 @@ class ChainSource:
         fastest: so that newcomers are found right as well. Raises `NoChain`, also where nobody else holds anything,
         and `ChainLost`.
         """
-        assert self.numerics is not None, "beside a chain"
         found = self._search(unlike=unlike, without=without)
-        shared = {one.place.peer_id for one in found.stages} & set(unlike)
-        if len(shared) == len(found.stages) and not without:
+        room_tokens = min(pool_tokens, self._room_beside(found, unlike, is_any=bool(without)))
+        opened = await self._open_second(found, room_tokens)
+        try:
+            yield opened.chain, opened.engine
+        except ChainLost as error:
+            self._note_lost(error)
+            raise
+        finally:
+            await opened.close()
+
+    async def spare(self) -> SecondChain:
+        """A chain with as large a pool as the one in use, over as few of its stages as possible.
+
+        Raises `NoChain`, also where nobody else holds anything or has the room, and `ChainLost`.
+        """
+        assert self.found is not None and self.pool_tokens is not None, "beside a chain"
+        now_s = asyncio.get_running_loop().time()
+        used = _peer_ids(self.found)
+        found = self._search(excluded=used, without=self._doubted(now_s).difference(used))
+        if self._room_beside(found, used) < self.pool_tokens:
+            raise NoChain("Stages have no room for a second chain as large as the first.")
+        return await self._open_second(found, self.pool_tokens)
+
+    def _room_beside(self, found: FoundChain, used: Collection[str], *, is_any: bool = False) -> int:
+        """The tokens of the largest pool of a second chain, beside one over `used` peers.
+
+        Raises `NoChain` where it would go over the same stages, unless it may be `is_any`.
+        """
+        others = set(_peer_ids(found)).difference(used)
+        if not others and not is_any:
             raise NoChain("Nobody else holds any of these layers.")
-        rooms = [record.stage.pool_tokens for record in self._records if record.stage is not None]
-        room_tokens = min(pool_tokens, *([self._spare_tokens] if shared else rooms)) // PAGE_TOKENS * PAGE_TOKENS
+        offers = [record.stage for record in self._records if record.peer_id in others]
+        rooms = [offer.pool_tokens for offer in offers if offer is not None]
+        if len(others) < len(found.stages):
+            rooms.append(self._spare_tokens)
+        room_tokens = min(rooms) // PAGE_TOKENS * PAGE_TOKENS
         if not room_tokens:
             raise NoChain("Stages that others do not replace have no room for a second chain.")
+        return room_tokens
+
+    async def _open_second(self, found: FoundChain, pool_tokens: int) -> SecondChain:
+        assert self.numerics is not None, "beside a chain"
         plan = ChainPlan(
             places=tuple(one.place for one in found.stages),
             target_digest=self._needs.target_digest,
             numerics=self.numerics,
             vocab_tokens=self._needs.vocab_tokens,
-            pool_tokens=room_tokens,
+            pool_tokens=pool_tokens,
             first_sequence=0,
+            ways_s=self._ways_s(found),
         )
-        try:
-            async with open_chain(self._transport, plan, join_s=4.0) as chain:
-                engine = ChainEngine(
-                    chain,
-                    PagePool(tokens=room_tokens),
-                    vocab_tokens=self._needs.vocab_tokens,
-                    context_tokens=room_tokens,
-                    numerics=self.numerics,
-                )
-                yield chain, engine
-        except ChainLost as error:
-            if error.peer_id is not None and error.retry_after_s is None:
-                self._note_failed(error.peer_id)
-            raise
+        async with AsyncExitStack() as opening:
+            try:
+                chain = await opening.enter_async_context(open_chain(self._transport, plan, join_s=4.0))
+            except ChainLost as error:
+                self._note_lost(error)
+                raise
+            engine = ChainEngine(
+                chain,
+                PagePool(tokens=pool_tokens),
+                vocab_tokens=self._needs.vocab_tokens,
+                context_tokens=pool_tokens,
+                numerics=self.numerics,
+            )
+            return SecondChain(chain, engine, found, opening.pop_all().aclose)
+
+    def _note_lost(self, error: ChainLost) -> None:
+        if error.peer_id is not None and error.retry_after_s is None:
+            self._note_failed(error.peer_id)
+
+    def _ways_s(self, found: FoundChain) -> tuple[float, ...]:
+        return chain_ways_s(_peer_ids(found), head=self._transport.peer_id, rtt_s=self._known_rtt_s)[:-1]
 
     def _search(
         self,

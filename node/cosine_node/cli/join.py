@@ -106,7 +106,14 @@ class Parts:
             "Hold no weights: a verifier's passes then run over stages of the swarm, which hold the layers.",
         ),
     ] = False
-
+    warm_spare: Annotated[
+        bool,
+        operation_option(
+            "warm-spare/--no-warm-spare",
+            "",
+            "Let a second chain of stages follow the texts of a verifier over stages, to go on at once.",
+        ),
+    ] = True
     share_weights: Annotated[
         bool,
         operation_option(
@@ -239,6 +246,7 @@ def join(
             shares_prefixes=share_prefixes,
             emulation=emulation,
             runs_over_stages=parts.over_stages,
+            keeps_spare_warm=parts.warm_spare,
             learn_bytes=learn_bytes,
             shares_weights=parts.share_weights,
         )

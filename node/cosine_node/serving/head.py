@@ -16,6 +16,7 @@ from cosine_node.chains.findings import findings_of
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
+from cosine_node.chains.spare_chain import SpareChain
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PagePool
@@ -104,8 +105,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         stack.push_async_callback(source.close)
         checks = ChainChecks(source, findings, chance=random.random, now_s=clock)
         stack.push_async_callback(checks.close)
-        looking = asyncio.ensure_future(source.run())
-        stack.callback(looking.cancel)
+        stack.callback(asyncio.ensure_future(source.run()).cancel)
         grammars = await asyncio.to_thread(Grammars.of, folder)
         while (chain := await _next_chain(source, emit, stop)) is not None:
             emit("measuring", {"model": model.names.model_name})
@@ -124,6 +124,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 opened=chains.opened(chain),
                 grammars=grammars,
             )
+            chains.spare = _spare(model, source, checks, runner) if options.keeps_spare_warm else None
             node = VerifierNode(joined, served, options, home=home, chain=runner)
             node.weights = weights
             source.here = partial(getattr, node, "coordinate")
@@ -139,9 +140,16 @@ class HeadChains:
         self._source = source
         self._checks = checks
         self._curve = curve
+        self.spare: SpareChain | None = None
+        """The chain that is kept warm, if one is."""
         self.is_none_left = asyncio.Event()
 
     async def open(self, *, first_sequence: int) -> OpenedChain:
+        warm = None if self.spare is None else self.spare.take()
+        if warm is not None:
+            if await self._source.go_on_over(warm):
+                return self.opened(warm.chain, engine=warm.engine)
+            await warm.close()
         try:
             return self.opened(await self._source.open(first_sequence=first_sequence))
         except NoChain:
@@ -151,8 +159,10 @@ class HeadChains:
     def doubt(self) -> bool:
         return self._source.doubt()
 
-    def opened(self, chain: RemoteChain) -> OpenedChain:
+    def opened(self, chain: RemoteChain, *, engine: ChainEngine | None = None) -> OpenedChain:
         """The chain that the source has found last, and the cost of passes at its stages.
+
+        One that was kept warm has an `engine` already.
 
         Each says what one token costs it; what more tokens cost all of them, they share alike.
         """
@@ -166,9 +176,12 @@ class HeadChains:
         return OpenedChain(
             chain,
             tuple(curves),
-            chain.applies_constraints,
-            chain.stages,
-            witness=None if self._checks is None else self._checks.begin(chain),
+            applies_constraints=chain.applies_constraints,
+            stages=chain.stages,
+            witness=None
+            if self._checks is None
+            else self._checks.begin(chain, None if engine is None else engine.witness),
+            engine=engine,
             why_not_judge=lambda: None if self._checks is None else self._checks.why_not_judge,
         )
 
@@ -182,12 +195,25 @@ async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asynci
         ending.set()
 
     waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chains.is_none_left)]
+    if chains.spare is not None:
+        waiting.append(asyncio.ensure_future(chains.spare.run()))
     try:
         await node.live(emit, ending)
     finally:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _spare(model: HeadModel, source: ChainSource, checks: ChainChecks, runner: ChainRunner) -> SpareChain:
+    """The chain that follows the one of a runner."""
+    return SpareChain(
+        source,
+        runner.engine,
+        checks,
+        tokens_under_way=lambda: runner.tokens_under_way,
+        token_bytes=2 * model.hidden_width,
+    )
 
 
 async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> RemoteChain | None:

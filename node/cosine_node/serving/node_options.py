@@ -43,7 +43,8 @@ class NodeOptions:
 
     `home` is the model of the drafter that a verifier holds itself, if any; of `max_coordinated` requests at once
     it coordinates the drafters, by mandates of their clients. With `runs_over_stages` a verifier holds no weights:
-    its passes run over a chain of stages. A drafter with `learn_bytes` learns from texts that it keeps in so many.
+    its passes run over a chain of stages, and a second one follows if it `keeps_spare_warm`. A drafter with
+    `learn_bytes` learns from texts that it keeps in so many.
     A verifier that `shares_weights` serves those of its target to stages that fetch them.
     """
 
@@ -56,5 +57,6 @@ class NodeOptions:
     shares_prefixes: bool
     emulation: Emulation | None
     runs_over_stages: bool = False
+    keeps_spare_warm: bool = True
     learn_bytes: int | None = None
     shares_weights: bool = True

@@ -1,0 +1,174 @@
+"""Keeps a second chain warm, so that requests go on at once where the one in use is lost.
+
+Theory of operation
+-------------------
+The head feeds what its texts have kept to a chain over other stages, which computes it in the background: of the
+stages in use those alone take part that nobody replaces. Only tokens leave the head; between the stages of the
+second chain go the activations that went between the first. Where the chain in use is lost, the head takes the
+second one with its prefix cache: every request opens a sequence anew, as over any new chain, finds all but its last
+tokens there, and feeds these in one pass.
+
+Work goes first: as long as prompts are under way nothing is fed here, one pass runs at a time, and its activations
+take `WARM_BYTES_PER_S` at most.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_node.chains.checks import ChainChecks
+from cosine_node.chains.engine import ChainEngine, KeptText
+from cosine_node.chains.source import LINK_BYTES_PER_S, ChainSource, SecondChain
+from cosine_node.engine.base import OutOfPages, Row
+from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_protocol.request import Sampling
+
+LOG = logging.getLogger(__name__)
+LEAST_TOKENS: Final = 256
+"""A choice, as for verifiers (`cosine_p2p.session.warm_spare`): a shorter text is fed in a pass or two. Where none
+is longer, no second chain takes room at stages."""
+EVERY_TOKENS: Final = 64
+"""A choice: what is left to be fed at most, and what one pass feeds. Passes so long are measured at each stage."""
+WARM_BYTES_PER_S: Final = LINK_BYTES_PER_S / 2
+"""A choice: half of a slow line upstream, on which a stage of both chains sends the activations of both."""
+LOOK_S: Final = 0.25
+"""A choice: an idle look costs nothing."""
+RETRY_S: Final = 10.0
+"""So often stages are looked up anew."""
+ANSWER_S: Final = 20.0
+"""A chain that takes longer for a pass of `EVERY_TOKENS` would not help."""
+
+
+@dataclass(slots=True)
+class _WarmChain:
+    """A chain that is kept warm beside another one, and the sequence there of each text."""
+
+    second: SecondChain
+    beside: tuple[str, ...]
+    sequences: dict[int, int] = field(default_factory=dict)
+
+
+class SpareChain:
+    """The second chain of a head. `run` keeps it warm until cancelled; `take` gives it up to be the one in use."""
+
+    def __init__(
+        self,
+        source: ChainSource,
+        engine: ChainEngine,
+        checks: ChainChecks | None,
+        *,
+        tokens_under_way: Callable[[], int],
+        token_bytes: int,
+    ) -> None:
+        """`engine` is that of the chain in use, which has `tokens_under_way`.
+
+        `token_bytes` is the length of a token's activations.
+        """
+        self._source = source
+        self._engine = engine
+        self._checks = checks
+        self._tokens_under_way = tokens_under_way
+        self._pause_s = EVERY_TOKENS * token_bytes / WARM_BYTES_PER_S
+        self._warm: _WarmChain | None = None
+        self._opening: asyncio.Future[SecondChain] | None = None
+        self.fed_tokens = 0
+        """Tokens that were computed ahead."""
+
+    async def run(self) -> None:
+        """Keep a chain warm."""
+        try:
+            while True:
+                try:
+                    await asyncio.sleep(self._pause_s if await self._feed_some() else LOOK_S)
+                except (NoChain, ChainLost, OutOfPages, TimeoutError) as error:
+                    LOG.debug("no chain is kept warm: %s", error)
+                    await self._drop()
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            await self._drop()
+
+    def take(self) -> SecondChain | None:
+        """The chain that is warm, no more this one's to close; None where there is none."""
+        if self._opening is not None:
+            # Room at stages may be scarce, and whoever asks opens a chain now.
+            self._opening.cancel()
+        warm, self._warm = self._warm, None
+        return None if warm is None else warm.second
+
+    async def _drop(self) -> None:
+        second = self.take()
+        if second is not None:
+            await second.close()
+
+    async def _feed_some(self) -> bool:
+        """Feed some tokens of a text that needs it; False where none does, or work goes first.
+
+        Raises `NoChain`, `ChainLost`, `OutOfPages` or `TimeoutError`.
+        """
+        texts = {text.sequence: text for text in self._engine.texts}
+        warm = self._warm
+        if warm is not None and (warm.second.chain.lost.is_set() or warm.beside != self._used):
+            await self._drop()
+            warm = None
+        if warm is not None:
+            for ended in warm.sequences.keys() - texts.keys():
+                warm.second.engine.release(warm.sequences.pop(ended))
+        text = next((text for text in texts.values() if self._unfed(text) >= EVERY_TOKENS), None)
+        if text is None or self._tokens_under_way() > EVERY_TOKENS:
+            return False
+        if warm is None:
+            warm = await self._open()
+        if warm is not None:
+            await self._feed(warm, text)
+        return warm is not None
+
+    @property
+    def _used(self) -> tuple[str, ...]:
+        found = self._source.found
+        return () if found is None else tuple(one.place.peer_id for one in found.stages)
+
+    def _unfed(self, text: KeptText) -> int:
+        """The tokens of a text that are not computed ahead; 0 of a short one."""
+        warm = self._warm
+        if warm is None or text.sequence not in warm.sequences:
+            return len(text.tokens) if len(text.tokens) >= LEAST_TOKENS else 0
+        return len(text.tokens) - len(warm.second.engine.tree(warm.sequences[text.sequence]).tokens)
+
+    async def _open(self) -> _WarmChain | None:
+        """A chain beside the one in use; None where that was lost meanwhile. Raises `NoChain`, `ChainLost`."""
+        used = self._used
+        self._opening = asyncio.ensure_future(self._source.spare())
+        try:
+            await asyncio.wait([self._opening])
+            with suppress(asyncio.CancelledError):
+                second = self._opening.result()
+                if self._checks is not None:
+                    second.engine.witness = self._checks.beside(second.chain)
+                self._warm = _WarmChain(second, used)
+            return self._warm
+        finally:
+            self._opening.cancel()
+            self._opening = None
+
+    async def _feed(self, warm: _WarmChain, text: KeptText) -> None:
+        """One pass over the next tokens of a text."""
+        engine = warm.second.engine
+        sequence = warm.sequences.get(text.sequence)
+        if sequence is None:
+            # Nothing is chosen here, whatever is asked of the sampling.
+            sequence = engine.open(sampling=Sampling(), prompt_tokens=len(text.tokens), scope=text.scope)
+            warm.sequences[text.sequence] = sequence
+            engine.reuse_prefix(sequence, text.tokens)
+        known = len(engine.tree(sequence).tokens)
+        tokens = tuple(text.tokens[known : known + EVERY_TOKENS])
+        if not tokens:
+            return
+        row = Row.chain(sequence, tokens, scored_from=len(tokens))
+        engine.begin([row])
+        # As it is in order, whatever comes later finds it computed.
+        engine.keep(sequence, row.nodes)
+        engine.end([row], list(await asyncio.wait_for(warm.second.chain.answer(), ANSWER_S)))
+        self.fed_tokens += len(tokens)
