@@ -58,7 +58,7 @@ from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
-from cosine_p2p.transport.patience import join_patience_s
+from cosine_p2p.transport.patience import ask_patiently, join_patience_s
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
@@ -284,7 +284,11 @@ class AsyncClient:
         )
         looking = asyncio.ensure_future(search.look_up(self._target.name))
         try:
-            candidates = await self._find_verifiers(place, asked, chance)
+            # Who was just cut off, as where its own network daemon is started again, is back in a moment.
+            candidates = await ask_patiently(
+                partial(self._find_verifiers, place, asked, chance),
+                patience_s=min(self._patience_s, asked["timeout_s"]),
+            )
             verifiers = candidates.records
             codec = await place.swarm.text_codec(verifiers)
             published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None

@@ -25,7 +25,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetc
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
-from cosine_p2p.transport.patience import Note, join_patience_s, join_patiently
+from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity
@@ -282,4 +282,4 @@ def joining(
         listens=listens,
     )
     patience_s = join_patience_s() if patience_s is None else patience_s
-    return partial(join_patiently, join, patience_s=patience_s, note=note)
+    return partial(ask_patiently, join, patience_s=patience_s, note=note)

@@ -1,4 +1,4 @@
-"""Patience at the way into a network: initial peers that do not answer are asked again for a while.
+"""Patience at the way into a network: peers of whom none answers are asked again for a while.
 
 Of programs that start together a bootstrap node need not be the first that is ready, and one whose network daemon
 died is back in a moment: nobody gives up for that, be it a client, a node or a gateway.
@@ -39,17 +39,17 @@ def join_patience_s() -> float:
     return patience_s
 
 
-async def join_patiently(join: Callable[[], Awaitable[_T]], *, patience_s: float, note: Note = LOG.warning) -> _T:
-    """What `join` gives, which is called again for so long where nobody answers. Raises as it does in the end."""
+async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, note: Note = LOG.warning) -> _T:
+    """What `ask` gives, which is called again for so long where nobody answers. Raises as it does in the end."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_s
     while True:
         try:
-            return await join()
+            return await ask()
         except PeerLost as lost:
             if clock() >= until_s:
                 raise
-            note(f"No initial peer answers yet, asking again ({lost})")
+            note(f"Nobody of the network answers yet, asking again ({lost})")
         await asyncio.sleep(JOIN_PAUSE_S)
 
 

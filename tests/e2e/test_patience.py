@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 AT_ONCE_S: Final = 10.0
 """Of an interpreter that ends on a busy machine; far less than anybody waits for a network."""
-WAITING: Final = "No initial peer answers yet"
+WAITING: Final = "Nobody of the network answers yet"
 
 
 @pytest.fixture

@@ -1,16 +1,22 @@
 """A text whose only verifier is lost waits for it, or for another one, and is the same."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.session.session import ASK_AGAIN_S
-from cosine_protocol.errors import GenerationFailed
+from cosine_p2p.transport.patience import JOIN_PAUSE_S
+from cosine_protocol.errors import GenerationFailed, PeerLost
+from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 
@@ -116,3 +122,34 @@ def test_the_timeout_is_kept() -> None:
 def test_without_patience_it_ends_at_once() -> None:
     done = after_a_loss(nobody_comes, patience_s=0.0)
     assert done.error is not None and done.seconds < LOST_AT_S + 2 * ASK_AGAIN_S
+
+
+class CutOff(MemoryDirectory):
+    """A directory that nobody answers for until a time, as where a client's network daemon is started again."""
+
+    until_s = math.inf
+
+    async def find(self, *args: Any, **options: Any) -> list[NodeRecord]:
+        if asyncio.get_running_loop().time() < self.until_s:
+            raise PeerLost("us", "no node of the network answered a look-up")
+        return await super().find(*args, **options)
+
+
+@pytest.mark.parametrize(("until_s", "patience_s"), [(5.0, PATIENCE_S), (5.0, 0.0), (math.inf, PATIENCE_S)])
+def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(until_s: float, patience_s: float) -> None:
+    """Or it ends once patience does."""
+
+    async def run() -> tuple[tuple[int, ...], float]:
+        async with SimulatedSwarm() as swarm:
+            swarm.directory = directory = CutOff()
+            await swarm.verifier(target_engine())
+            client = await swarm.client(strategy="plain", patience_s=patience_s)
+            directory.until_s = until_s
+            ids: tuple[int, ...] = ()
+            with suppress(PeerLost):
+                ids = (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids
+            return ids, asyncio.get_running_loop().time()
+
+    ids, seconds = run_virtual(run())
+    assert ids == (EXPECTED if until_s < patience_s else ())
+    assert seconds < min(until_s, patience_s) + JOIN_PAUSE_S + TOKENS_LEFT_S

@@ -29,7 +29,7 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.full.hivemind import HivemindTransport
-from cosine_p2p.transport.patience import join_patience_s, join_patiently, unless_stopped
+from cosine_p2p.transport.patience import ask_patiently, join_patience_s, unless_stopped
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.reach import Reachable, ReachKind
 from cosine_protocol import limits
@@ -126,7 +126,7 @@ async def join(
     """
     emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
     start = partial(HivemindTransport.start, network.transport_config(claimed.file, gate, is_relay=is_relay))
-    transport = await unless_stopped(join_patiently(start, patience_s=join_patience_s()), stop)
+    transport = await unless_stopped(ask_patiently(start, patience_s=join_patience_s()), stop)
     if transport is None:
         return None
     stack.push_async_callback(transport.close)

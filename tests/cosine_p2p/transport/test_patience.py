@@ -8,8 +8,8 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.patience import (
     JOIN_PATIENCE_S,
     PATIENCE_VARIABLE,
+    ask_patiently,
     join_patience_s,
-    join_patiently,
     unless_stopped,
 )
 from cosine_protocol.errors import PeerLost, UsageError
@@ -29,22 +29,22 @@ class LateNetwork:
             raise PeerLost("bootstrap", "it does not answer")
         return "joined"
 
-    async def join_patiently(self, patience_s: float) -> str:
-        return await join_patiently(self.join, patience_s=patience_s, note=self.noted.append)
+    async def ask_patiently(self, patience_s: float) -> str:
+        return await ask_patiently(self.join, patience_s=patience_s, note=self.noted.append)
 
 
 def test_a_network_that_starts_at_the_same_time_is_waited_for() -> None:
     network = LateNetwork(5.0)
-    assert run_virtual(network.join_patiently(JOIN_PATIENCE_S)) == "joined"
+    assert run_virtual(network.ask_patiently(JOIN_PATIENCE_S)) == "joined"
     assert network.attempts == 4
-    assert network.noted == ["No initial peer answers yet, asking again (bootstrap: it does not answer)"] * 3
+    assert network.noted == ["Nobody of the network answers yet, asking again (bootstrap: it does not answer)"] * 3
 
 
 @pytest.mark.parametrize(("patience_s", "ended_s"), [(JOIN_PATIENCE_S, JOIN_PATIENCE_S), (3.0, 4.0), (0.0, 0.0)])
 def test_one_that_does_not_come_is_given_up(patience_s: float, ended_s: float) -> None:
     async def run() -> float:
         with pytest.raises(PeerLost, match="it does not answer"):
-            await LateNetwork(1e6).join_patiently(patience_s)
+            await LateNetwork(1e6).ask_patiently(patience_s)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(run()) == ended_s
@@ -55,14 +55,14 @@ def test_what_no_waiting_mends_is_told_at_once() -> None:
         raise UsageError("not an address")
 
     with pytest.raises(UsageError):
-        run_virtual(join_patiently(join, patience_s=JOIN_PATIENCE_S))
+        run_virtual(ask_patiently(join, patience_s=JOIN_PATIENCE_S))
 
 
 def test_who_is_stopped_while_it_waits_ends_at_once() -> None:
     async def run() -> float:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(3, stop.set)
-        assert await unless_stopped(LateNetwork(1e6).join_patiently(JOIN_PATIENCE_S), stop) is None
+        assert await unless_stopped(LateNetwork(1e6).ask_patiently(JOIN_PATIENCE_S), stop) is None
         assert len(asyncio.all_tasks()) == 1
         return asyncio.get_running_loop().time()
 
@@ -72,9 +72,9 @@ def test_who_is_stopped_while_it_waits_ends_at_once() -> None:
 def test_what_ends_by_itself_is_not_stopped() -> None:
     async def run() -> None:
         stop = asyncio.Event()
-        assert await unless_stopped(LateNetwork(0.0).join_patiently(0.0), stop) == "joined"
+        assert await unless_stopped(LateNetwork(0.0).ask_patiently(0.0), stop) == "joined"
         with pytest.raises(PeerLost):
-            await unless_stopped(LateNetwork(1e6).join_patiently(0.0), stop)
+            await unless_stopped(LateNetwork(1e6).ask_patiently(0.0), stop)
         assert len(asyncio.all_tasks()) == 1
 
     run_virtual(run())
