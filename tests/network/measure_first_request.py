@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.network.laboratory import Host, Laboratory, what_is_missing
+from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
 from tests.network.test_nodes import TARGET, Node
 
 ROUNDS: Final = 3

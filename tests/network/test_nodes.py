@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.network.home_router import RouterKind
-from tests.network.laboratory import Host, Laboratory
+from cosine_lab.network.home_router import RouterKind
+from cosine_lab.network.laboratory import Host, Laboratory
 from tests.network.peer_process import wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
