@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -184,6 +185,7 @@ class MemoryNetwork:
         self._round_trips = round_trips
         self._relays = relays
         self._openings: dict[str, Openings] = {}
+        self._connecting = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
         self._is_reachable = is_reachable
         self._dial_timeout_s = dial_timeout_s
 
@@ -198,6 +200,11 @@ class MemoryNetwork:
 
         Raises `PeerLost` after `dial_timeout_s` if `target` cannot be reached in that time.
         """
+        # Who dials a peer that is being connected to waits for that.
+        async with self._connecting.setdefault((source, target), asyncio.Lock()):
+            return await self._connect(source, target)
+
+    async def _connect(self, source: str, target: str) -> tuple[Route, Route]:
         relay = self._relays.get(target)
         there, back = self._way(source, target, relay), self._way(target, source, relay)
         openings, began_s = self._openings_of(source), _now_s()

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.cities import rtt_s
 from cosine_lab.emulation.links import (
+    INITIAL_WINDOW_BYTES,
     PACKET_BYTES,
     FifoServer,
     LinkModel,
     LinkTable,
     Partition,
     SeededRoute,
+    SlowStart,
     seeded,
 )
 from cosine_lab.emulation.memory_transport import MemoryNetwork
@@ -226,3 +228,27 @@ def test_nobody_answers_a_dial_across_a_partition() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtual(run()) == pytest.approx(4)
+
+
+def test_a_new_connection_sends_twice_as_much_each_round_trip() -> None:
+    window = SlowStart(rtt_s=0.1)
+    assert window.left_s(0.0, INITIAL_WINDOW_BYTES) == 0.0
+    # Acknowledged, they make room for twice as many.
+    assert window.left_s(0.0, 2 * INITIAL_WINDOW_BYTES) == pytest.approx(0.1)
+    assert window.left_s(0.1, 4 * INITIAL_WINDOW_BYTES) == pytest.approx(0.2)
+    assert window.left_s(0.2, 1) == pytest.approx(0.3)
+
+
+def test_a_connection_that_was_idle_begins_anew() -> None:
+    window = SlowStart(rtt_s=0.1)
+    window.left_s(0.0, 3 * INITIAL_WINDOW_BYTES)
+    assert window.left_s(0.3, 2 * INITIAL_WINDOW_BYTES) == pytest.approx(0.3)
+    assert window.left_s(10.0, 2 * INITIAL_WINDOW_BYTES) == pytest.approx(10.1)
+
+
+def test_streams_of_one_direction_share_its_window() -> None:
+    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.05))
+    first, second, back = table.route("a", "b"), table.route("a", "b"), table.route("b", "a")
+    assert first.arrival_s(0.0, INITIAL_WINDOW_BYTES) == pytest.approx(0.05)
+    assert second.arrival_s(0.0, 100) == pytest.approx(0.15)
+    assert back.arrival_s(0.0, 100) == pytest.approx(0.05)

@@ -324,3 +324,17 @@ def test_a_handler_hears_of_a_stream_when_the_news_has_come() -> None:
         return float(await heard)
 
     assert run_virtual(run()) == pytest.approx(0.1)
+
+
+def test_who_dials_a_peer_that_is_being_connected_to_waits_for_that() -> None:
+    async def run() -> float:
+        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT)
+        await network.join("b").serve("/echo", echo)
+        a = network.join("a")
+        connecting = asyncio.ensure_future(a.connect("b"))
+        await asyncio.sleep(0.3)
+        await a.dial("b", "/echo")
+        await connecting
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == pytest.approx(0.4)
