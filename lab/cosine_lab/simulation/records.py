@@ -15,10 +15,15 @@ LIFETIME_S: Final = 600.0
 """The lifetime of a record. Twice that of a real node, so that few records must be renewed."""
 
 
-def facts_of(eos: tuple[int, ...], generation_defaults: GenerationDefaults | None = None) -> TargetFacts:
+def facts_of(
+    eos: tuple[int, ...],
+    generation_defaults: GenerationDefaults | None = None,
+    *,
+    tokenizer_digest: bytes = DIGEST,
+) -> TargetFacts:
     """The facts of a simulated target."""
     return TargetFacts(
-        content_digest=DIGEST, tokenizer_digest=DIGEST, eos=eos, generation_defaults=generation_defaults
+        content_digest=DIGEST, tokenizer_digest=tokenizer_digest, eos=eos, generation_defaults=generation_defaults
     )
 
 
@@ -50,6 +55,7 @@ def record_of(
         pass_us=round(1e6 * curve.seconds(1)),
         context_tokens=engine.context_tokens,
         target_digest=facts.digest(),
+        tokenizer_digest=facts.tokenizer_digest,
         eos=facts.eos,
         emulated=emulated,
         generation_defaults=facts.generation_defaults if role is Role.VERIFIER else None,

@@ -112,7 +112,7 @@ class SimulatedSwarm:
     Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
     each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
     its streams; by default all are open. `emulated` stands in every record. With a `place_seed` nodes find their
-    network coordinates.
+    network coordinates. `tokenizer_digest` is that of the target.
     """
 
     def __init__(
@@ -127,12 +127,13 @@ class SimulatedSwarm:
         emulated: str = "",
         generation_defaults: GenerationDefaults | None = None,
         place_seed: int | None = None,
+        tokenizer_digest: bytes = DIGEST,
     ) -> None:
         self.network = network or MemoryNetwork(one_way_s=one_way_s)
         self.codec = codec or LetterCodec()
         self.eos = eos
         self.emulated = emulated
-        self.facts = facts_of(eos, generation_defaults)
+        self.facts = facts_of(eos, generation_defaults, tokenizer_digest=tokenizer_digest)
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._gate_of = gate_of or (lambda identity: PeerGate())
@@ -212,7 +213,9 @@ class SimulatedSwarm:
             runner=chain or machine,
             curve=pass_curve,
             identity=identity,
-            config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
+            config=VerifierConfig(
+                target_digest=self.facts.digest(), tokenizer_digest=self.facts.tokenizer_digest, **config
+            ),
             home=home,
             coordinator=coordinator,
             chain=chain,
@@ -254,7 +257,7 @@ class SimulatedSwarm:
             runner=machine,
             curve=curve,
             identity=identity,
-            config=DrafterConfig(tokenizer_digest=DIGEST, **config),
+            config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
             receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
             observer=StreamRecords(keep_stream) if keep_stream is not None else None,
