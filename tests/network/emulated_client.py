@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from cosine_lab.emulation.links import LinkModel, LinkTable
+from cosine_lab.emulation.links import INITIAL_WINDOW_BYTES, LinkModel, LinkTable
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import VirtualLoop
@@ -113,7 +113,8 @@ async def _asked(rtt_s: float, curve: CostCurve) -> dict[str, float]:
     assert files is not None
     nodes = frozenset((BOOT.peer_id, VERIFIER.peer_id))
     # Nodes are beside each other, and everybody else is far from them.
-    links = LinkTable(seed=0, default=LinkModel(one_way_s=rtt_s / 2), ring=nodes)
+    link = LinkModel(one_way_s=rtt_s / 2, initial_window_bytes=INITIAL_WINDOW_BYTES)
+    links = LinkTable(seed=0, default=link, ring=nodes)
     network = MemoryNetwork(routes=links.route, round_trips=lambda peer_id: FULL if peer_id in nodes else LIGHT)
     cells = MemoryCells(network=DEFAULT_NETWORK, clock=time.time)
 

@@ -10,7 +10,8 @@ the second term, and that is the default here. Losses of one write are repaired 
 selective acknowledgements is often faster (fast retransmit, tail loss probes), so figures here are cautious.
 
 A connection that is new, or was idle, sends no more than ten packets before it hears of the first, then twice as
-many each round trip (RFC 6928, RFC 5681): a file of 100 kB takes three round trips, whatever the rate.
+many each round trip (RFC 6928, RFC 5681): a file of 100 kB takes three round trips, whatever the rate. Links do so
+that have an `initial_window_bytes`.
 """
 
 import math
@@ -38,14 +39,16 @@ class LinkModel:
 
     `jitter_s` is the mean of an exponential delay added to each write, `loss` the probability that a packet of
     `PACKET_BYTES` is lost, `retransmit_s` the delay each lost packet adds (by default the timeout of the module
-    docstring), `rate_bytes_per_s` the rate at which the wire takes in one write after the other, and `send_cost_s`
-    the time the sending peer works on each write, during which it works on no other.
+    docstring), `initial_window_bytes` how much a connection sends before it hears of it, `rate_bytes_per_s` the
+    rate at which the wire takes in one write after the other, and `send_cost_s` the time the sending peer works on
+    each write, during which it works on no other.
     """
 
     one_way_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
     retransmit_s: float | None = None
+    initial_window_bytes: float = math.inf
     rate_bytes_per_s: float = math.inf
     send_cost_s: float = 0.0
 
@@ -54,8 +57,8 @@ class LinkModel:
             value = getattr(self, item.name)
             if value is not None and not value >= 0:
                 raise UsageError(f"A link's {item.name} is at least 0, not {value}.")
-        if self.loss >= 1 or self.rate_bytes_per_s == 0:
-            raise UsageError("A link loses less than every packet and has a rate above 0.")
+        if self.loss >= 1 or 0 in (self.rate_bytes_per_s, self.initial_window_bytes):
+            raise UsageError("A link loses less than every packet and has a rate and a window above 0.")
 
     @property
     def timeout_s(self) -> float:
@@ -63,6 +66,10 @@ class LinkModel:
         if self.retransmit_s is not None:
             return self.retransmit_s
         return 2 * (self.one_way_s + self.jitter_s) + max(RTO_FLOOR_S, 4 * self.jitter_s)
+
+    def slow_start(self) -> "SlowStart":
+        """The window of a new connection."""
+        return SlowStart(2 * (self.one_way_s + self.jitter_s), self.initial_window_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +106,27 @@ class SlowStart:
     """What a sender has under way of a connection, and may have, whose acknowledgements take `rtt_s`."""
 
     rtt_s: float
-    window_bytes: int = INITIAL_WINDOW_BYTES
-    _under_way: deque[tuple[float, int]] = field(default_factory=deque)
-    _under_way_bytes: int = 0
-    _idle_since_s: float = 0.0
+    initial_bytes: float = INITIAL_WINDOW_BYTES
+    _window_bytes: float = field(init=False)
+    _under_way: deque[tuple[float, float]] = field(default_factory=deque, init=False)
+    _under_way_bytes: float = field(default=0.0, init=False)
+    _idle_since_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._window_bytes = self.initial_bytes
 
     def left_s(self, now_s: float, size_bytes: int) -> float:
         """The time at which the last byte of a write leaves. Call it in the order of time."""
-        left_s = now_s
-        while size_bytes:
+        left_s, left_bytes = now_s, float(size_bytes)
+        if self.initial_bytes == math.inf:
+            return left_s
+        while left_bytes:
             self._note_acknowledged(left_s)
-            piece_bytes = min(size_bytes, self.window_bytes - self._under_way_bytes)
+            piece_bytes = min(left_bytes, self._window_bytes - self._under_way_bytes)
             if piece_bytes:
                 self._under_way.append((left_s + self.rtt_s, piece_bytes))
                 self._under_way_bytes += piece_bytes
-                size_bytes -= piece_bytes
+                left_bytes -= piece_bytes
             else:
                 left_s = self._under_way[0][0]
         return left_s
@@ -122,10 +135,10 @@ class SlowStart:
         while self._under_way and self._under_way[0][0] <= now_s:
             self._idle_since_s, acknowledged_bytes = self._under_way.popleft()
             self._under_way_bytes -= acknowledged_bytes
-            self.window_bytes += acknowledged_bytes
+            self._window_bytes += acknowledged_bytes
         # Linux begins anew after a timeout (net.ipv4.tcp_slow_start_after_idle).
         if not self._under_way and now_s - self._idle_since_s > self.rtt_s + RTO_FLOOR_S:
-            self.window_bytes = INITIAL_WINDOW_BYTES
+            self._window_bytes = self.initial_bytes
 
 
 class SeededRoute:
@@ -150,7 +163,7 @@ class SeededRoute:
         self._partitions = partitions
         self._wire = wire or FifoServer()
         self._sender = sender or FifoServer()
-        self._window = window or SlowStart(2 * (model.one_way_s + model.jitter_s))
+        self._window = window or model.slow_start()
         self._newest_s = 0.0
 
     def arrival_s(self, now_s: float, size_bytes: int) -> float:
@@ -226,5 +239,5 @@ class LinkTable:
             tuple(partition for partition in self.partitions if partition.separates(source, target)),
             wire=self._wires.setdefault(pair, FifoServer()),
             sender=self._senders.setdefault(source, FifoServer()),
-            window=self._windows.setdefault(pair, SlowStart(2 * (model.one_way_s + model.jitter_s))),
+            window=self._windows.setdefault(pair, model.slow_start()),
         )

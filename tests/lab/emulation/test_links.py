@@ -247,7 +247,7 @@ def test_a_connection_that_was_idle_begins_anew() -> None:
 
 
 def test_streams_of_one_direction_share_its_window() -> None:
-    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.05))
+    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.05, initial_window_bytes=INITIAL_WINDOW_BYTES))
     first, second, back = table.route("a", "b"), table.route("a", "b"), table.route("b", "a")
     assert first.arrival_s(0.0, INITIAL_WINDOW_BYTES) == pytest.approx(0.05)
     assert second.arrival_s(0.0, 100) == pytest.approx(0.15)
