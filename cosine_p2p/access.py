@@ -49,6 +49,16 @@ class Access:
         identity = options.get("identity")
         return replace(access, identity_file=Path(identity).expanduser()) if identity else access
 
+    @property
+    def entrance(self) -> tuple[str, ...]:
+        """The options of another machine's command that enters the same network, beside its initial peers.
+
+        Each member of a private swarm has a file of its own: its name here stands for that.
+        """
+        if self.swarm_file is not None:
+            return "--swarm", self.swarm_file.name
+        return () if self.network == DEFAULT_NETWORK else ("--network", self.network)
+
     def gate(self, peer_id: str) -> PeerGate:
         """The gate of a peer. Raises `UsageError` if it is no member of the private swarm now."""
         membership = None

@@ -53,6 +53,12 @@ def test_a_private_swarm_is_a_network_of_its_own(tmp_path: Path) -> None:
         Access.parse(network="mine", swarm=file)
 
 
+def test_another_machine_enters_by_the_same_options(tmp_path: Path) -> None:
+    assert Access().entrance == ()
+    assert Access(network="lab").entrance == ("--network", "lab")
+    assert Access(network="12D3", swarm_file=tmp_path / "friends.swarm").entrance == ("--swarm", "friends.swarm")
+
+
 def test_who_is_no_member_or_no_longer_is_told_how_to_become_one(tmp_path: Path) -> None:
     _, file = swarm_file(tmp_path)
     with pytest.raises(UsageError, match=f"no certificate for {OTHER}.*swarm admit {OTHER}"):

@@ -7,7 +7,7 @@ it has the memory of what it holds and no more, and reads that in the time of it
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -130,7 +130,7 @@ def announced_machines(
         pass_s = max(LEAST_PASS_S, record.pass_us / 1e6)
         machine = Machine(
             name=record.peer_id,
-            memory_bytes=needs.sizes.of(held) + len(held) * needs.layer_token_bytes * record.stage.pool_tokens,
+            memory_bytes=replace(needs, pool_tokens=record.stage.pool_tokens).bytes_of(held),
             read_bytes_per_s=needs.read_bytes(len(held), is_last=held.is_last) / pass_s,
             up_bits_per_s=up_bits_per_s,
             rtt_s=median(others) if others else USUAL_RTT_S,

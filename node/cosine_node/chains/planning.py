@@ -54,6 +54,10 @@ class ModelNeeds:
         sizes = self.sizes
         return count * sum(sizes.layers_bytes) / sizes.layers + sizes.common_bytes + is_last * sizes.output_bytes
 
+    def bytes_of(self, part: LayerRange) -> int:
+        """What a part takes with its cache."""
+        return self.sizes.of(part) + len(part) * self.layer_token_bytes * self.pool_tokens
+
 
 def drafted_tokens(acceptance_rate: float) -> float:
     """The tokens of a pass where each drafted one comes true with this chance."""

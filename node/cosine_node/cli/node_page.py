@@ -92,5 +92,7 @@ async def _serve(
             emit("page", {"url": fields["url"]})
 
     join = joining(addresses, access=access, tokenizer_folder=Target.parse(target).folder)
-    options = GatewayOptions(model_name=model_name(target), host_names=(socket.gethostname(),))
+    options = GatewayOptions(
+        model_name=model_name(target), host_names=(socket.gethostname(),), entrance=access.entrance
+    )
     await serve_gateway(listener, HOST, {"join": join, "target": target}, options, note, stop)

@@ -17,6 +17,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.interrupts import run_until_stopped
+from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError
 
@@ -80,6 +81,7 @@ def serve(
         # A machine is asked for by its own name, which may be a public one; its owner has that, and no stranger.
         host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
+        entrance=Access.of(client).entrance,
     )
     asked = {"initial_peers": several(initial_peers), "listen": True, **client}
     with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:

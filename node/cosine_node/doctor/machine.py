@@ -154,18 +154,21 @@ def is_writable_folder(path: Path) -> bool:
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
+def models_folder() -> Path:
+    """The folder of models that are fetched, which need not exist yet."""
+    cache = Path(user_cache_dir())
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub")
+
+
 def judge_folders(*, download_bytes: int) -> list[Finding]:
     """Judge whether identities, digests, models and sockets can be written, with `download_bytes` of models."""
     # Far more than keys, digests and sockets take, with room for the files of a tokenizer.
     least_bytes = 200 << 20
     cache = Path(user_cache_dir())
-    models = Path(
-        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub"
-    )
     return [
         _judge_folder("data", Path(user_data_dir("cosine-p2p")), "XDG_DATA_HOME", least_bytes),
         _judge_folder("cache", cache / "cosine-p2p", "XDG_CACHE_HOME", least_bytes),
-        _judge_folder("models", models, "HF_HOME", least_bytes + download_bytes),
+        _judge_folder("models", models_folder(), "HF_HOME", least_bytes + download_bytes),
         _judge_folder("sockets", Path(tempfile.gettempdir()), "TMPDIR", least_bytes),
     ]
 

@@ -1,8 +1,10 @@
-"""What the page asks of the gateway that serves it: the swarm, and audits."""
+"""What the page asks of the gateway that serves it: the swarm, its machine, and audits."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -10,15 +12,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from cosine_node.gateway.api_errors import bad_value, unavailable
+from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.body import read_object
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.reply_writer import sent_event
+from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
 from cosine_node.page.trend import Trend
 from cosine_node.page.watch import SwarmWatch
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.evidence import evidence_of_json
+from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -36,24 +40,30 @@ STREAM_HEADERS: Final = (
 class Watched:
     """A client's swarm as the page asks for it; `trend` knows how its generations went.
 
-    Streams end when `closing` is set.
+    `entrance` are the options of a node that joins it. Streams end when `closing` is set.
     """
 
-    def __init__(self, client: "AsyncClient", *, trend: Trend, closing: asyncio.Event) -> None:
+    def __init__(
+        self, client: "AsyncClient", *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event
+    ) -> None:
         self._client = client
         self._trend = trend
+        self._entrance = list(entrance)
         self._closing = closing
         self._surveyor: Surveyor | None = None
+        self._machine = OwnMachine(client.target)
+        self._records: list[NodeRecord] = []
         self._watch = SwarmWatch(self._look, rest=self._rest)
 
     async def _look(self) -> Json:
         if self._surveyor is None:
             self._surveyor = Surveyor(self._client.swarm, target=self._client.target)
         survey = await self._surveyor.survey()
+        self._records = [sight.record for sight in survey.nodes if not sight.reason]
         notes = OwnNotes(
             convicted=self._client.convicted, checks=self._client.checks(), earned=self._client.earned()
         )
-        return swarm_facts(survey, notes) | {"trend": self._trend.as_objects()}
+        return swarm_facts(survey, notes) | {"entrance": self._entrance, "trend": self._trend.as_objects()}
 
     async def _rest(self) -> None:
         """Let go of the links to all nodes: each costs both ends a heartbeat."""
@@ -80,6 +90,14 @@ class Watched:
         await until_ended(stream(), receive=receive, closing=self._closing)
         await send({"type": "http.response.body", "body": b""})
 
+    async def machine(self, request: Request) -> Response:
+        """What this machine could give to the swarm, for who sits at it."""
+        if not is_here(request):
+            message = "What this machine is, is told to who asks from it."
+            raise ApiError(HTTPStatus.FORBIDDEN, message, code="not_here")
+        await self._watch.now()
+        return JSONResponse(await self._machine.facts(self._records))
+
     async def audits(self, request: Request) -> Response:
         """The evidence of a proof, judged by other verifiers now."""
         body = await read_object(request)
@@ -94,6 +112,7 @@ class Watched:
         return [
             Route("/swarm", self.swarm),
             Route("/swarm/events", _Events(self)),
+            Route("/machine", self.machine),
             Route("/audits", self.audits, methods=["POST"]),
         ]
 

@@ -5,6 +5,7 @@ Texts of other peers are told as they are; whoever shows them must show them as 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from cosine_node.stages.coverage import coverage_as_objects
@@ -12,7 +13,7 @@ from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import Role
+from cosine_protocol.records import NodeRecord, Role
 
 Json = dict[str, Any]
 
@@ -36,7 +37,20 @@ def swarm_facts(survey: Survey, notes: OwnNotes) -> Json:
         "problem": survey.problem,
         "nodes": [node_facts(sight, notes) for sight in survey.nodes],
         "coverage": coverage_as_objects(reached),
+        "outlook": outlook_facts(reached),
     }
+
+
+def outlook_facts(reached: Sequence[NodeRecord]) -> list[Json]:
+    """What to expect of the stages of each kind of model; nothing in a gateway without numpy, which chains need."""
+    if find_spec("numpy") is None:
+        return []
+    from cosine_node.chains.outlook import outlook_as_object, outlooks
+
+    return [
+        {"target_digest": each.kind[0], "numerics": each.kind[1], **outlook_as_object(each)}
+        for each in outlooks(reached)
+    ]
 
 
 def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_node.page.machine import OwnMachine
 from tests.node.gateway.gateways import ServedGateway, served
+from tests.node.page.crowd import told_machine
 from tests.node.page.scene import scene
 
 CHROMIUM: Final = shutil.which("chromium")
@@ -85,8 +87,16 @@ def visited(
     browser: Any, *, place: Any = None, view: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Any]:
     """A visitor of a gateway over a scene, and that gateway; `options` are the gateway's, `view` the browser's."""
-    with served(swarm_of=place or scene(), **options) as gateway, visiting(browser, gateway, **(view or {})) as one:
-        yield one, gateway
+
+    async def facts(*_: object) -> dict[str, Any]:
+        return told_machine()
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Not the one that the tests run on, of which nobody knows what it is.
+        patch.setattr(OwnMachine, "facts", facts)
+        gateway = served(swarm_of=place or scene(), **options)
+        with gateway as running, visiting(browser, running, **(view or {})) as one:
+            yield one, running
 
 
 @contextmanager

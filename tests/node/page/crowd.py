@@ -63,7 +63,45 @@ def told_node(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def told_swarm(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"target": "zoo:target", "problem": "", "nodes": nodes, "coverage": [], "trend": []}
+    empty: dict[str, Any] = {"coverage": [], "outlook": [], "entrance": [], "trend": []}
+    return {"target": "zoo:target", "problem": "", "nodes": nodes, **empty}
+
+
+def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:20") -> dict[str, Any]:
+    """A machine as the page is told of it; `text` stands wherever one does."""
+    return {
+        "cores": 8,
+        "memory_bytes": int(2 * gib * 2**30),
+        "devices": [{"name": text or "NVIDIA GeForce RTX 3060", "memory_bytes": int(gib * 2**30)}],
+        "disk_bytes": 212 << 30,
+        "lacks": [text] if text else [],
+        "reach": {
+            "result": "warning",
+            "found": text
+            or "this machine is behind NAT, as 192.168.1.20: unless its router opens a port by itself (UPnP), "
+            "peers reach it through initial peers that relay",
+            "fix": text or "Name two `bootstrap` nodes as initial peers.",
+        },
+        "given_bytes": int(0.85 * gib * 2**30),
+        "fits": {
+            "layers": layers,
+            "bytes": 4 << 30,
+            "is_whole": False,
+            "whole_bytes": 61 << 30,
+            "of": 28,
+            "dtype": "bfloat16",
+        },
+    }
+
+
+def told_outlook(**fields: Any) -> dict[str, Any]:
+    """What to expect of a chain of two stages."""
+    peers = [numbered_identity(number).peer_id for number in (1, 2)]
+    stages = [{"peer_id": peer, "layers": "0:14", "pass_s": 0.04} for peer in peers]
+    expected = {"tokens_per_s": 8.3, "acceptance": 0.6, "drafted_tokens_per_s": 20.6}
+    times = {"way_s": 0.04, "pass_s": 0.12}
+    kind = {"target_digest": "ab" * 32, "numerics": "bfloat16"}
+    return {**kind, "stages": stages, **times, **expected, "problem": "", **fields}
 
 
 def crowd(nodes: int, *, turn: int = 0) -> dict[str, Any]:
@@ -82,4 +120,52 @@ def hostile_swarm() -> dict[str, Any]:
         peer_id = text if number % 2 else numbered_identity(number + 1).peer_id
         nodes.append(told_node(number, **said, **lists, peer_id=peer_id))
     coverage = [{"target_digest": text, "numerics": text, "holders": [1, 0, 1]} for text in HOSTILE.values()]
-    return told_swarm(nodes) | {"coverage": coverage, "problem": HOSTILE["a script"]}
+    coverage += [{**kind, "holders": [1, 1, 1]} for kind in coverage]
+    stages = [{"peer_id": text, "layers": text, "pass_s": 0.1} for text in HOSTILE.values()]
+    outlook = [
+        told_outlook(target_digest=kind["target_digest"], numerics=kind["numerics"], stages=stages)
+        for kind in coverage
+    ]
+    entrance = ["--network", *HOSTILE.values()]
+    told = {"coverage": coverage[::-1], "outlook": outlook, "entrance": entrance, "problem": HOSTILE["a script"]}
+    return told_swarm(nodes) | told
+
+
+def hostile_reply() -> list[dict[str, Any]]:
+    """The chunks of a reply in which each text is a hostile one, whoever may have written it."""
+    texts = list(HOSTILE.values())
+    tokens = [
+        {
+            "token": number,
+            "source": text,
+            "is_copied": False,
+            "round": number + 1,
+            "confidence": 0.5,
+            "content": text[:200],
+            "reasoning": text[:200],
+        }
+        for number, text in enumerate(texts)
+    ]
+    account = {
+        "seconds": 2.0,
+        "time_to_first_token_s": 0.5,
+        "tokens": len(texts),
+        "rounds": 4,
+        "accepted": 3,
+        "offered": 4,
+        "plain_pass_s": 0.2,
+        "coordinator": texts[0],
+        "why": texts,
+        "verifiers": [{"peer_id": text, "rtt_ms": 4.0, "tokens": 3} for text in texts],
+        "drafters": [
+            {"peer_id": text, "domain": text, "drafted": 9, "accepted": 3, "rtt_ms": 2.0} for text in texts
+        ],
+        "proof": {
+            "format": texts[0],
+            "evidence": [{"claim": text, "statements": [{"auditor": text}]} for text in texts],
+        },
+    }
+    said = "\n\n".join(texts)
+    delta = {"content": said, "reasoning_content": said}
+    first = {"choices": [{"delta": delta, "provenance": tokens}]}
+    return [first, {"choices": [{"delta": {}, "account": account}]}, {"error": {"message": said}}]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from cosine_node.page.machine import OwnMachine
 from cosine_node.page.routes import Watched
 from tests.node.gateway.gateways import served
-from tests.node.page.browsers import QUESTION, chromium, visited, visiting
-from tests.node.page.crowd import HOSTILE, TURNING, crowd, hostile_swarm
+from tests.node.page.browsers import DONE, QUESTION, chromium, visited, visiting
+from tests.node.page.crowd import HOSTILE, TURNING, crowd, hostile_reply, hostile_swarm, told_machine
 from tests.node.page.scene import LIE, REPLY, SLOW, join_honest, scene
 
 pytestmark = [pytest.mark.thorough, pytest.mark.network]
@@ -238,6 +239,65 @@ def test_hostile_texts_of_nodes_are_shown_as_text(browser: Any, monkeypatch: pyt
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         visitor.show("Swarm")
         assert "<script>" in page.locator(".tbody").inner_text()
+        assert "<script>" in page.locator(".layers .chain").first.inner_text()
+
+
+def test_hostile_texts_of_a_reply_and_of_whoever_wrote_it_are_shown_as_text(browser: Any) -> None:
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in hostile_reply()) + "data: [DONE]\n\n"
+    with visited(browser) as (visitor, _):
+        page = visitor.page
+        stream = {"status": 200, "content_type": "text/event-stream", "body": body}
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(**stream))
+        visitor.ask(HOSTILE["a script"])
+        page.get_by_text(DONE).wait_for()
+        for details in ("Reasoning", "Why these drafters"):
+            page.locator("summary").get_by_text(details).click()
+        for token in range(0, page.locator(".token").count(), 3):
+            page.locator(".token").nth(token).hover()
+        assert "<script>" in page.get_by_label("How this reply was made").inner_text()
+        assert "<script>" in page.get_by_role("alert").inner_text()
+        for view in ("Chat", "Proof"):
+            if view == "Proof":
+                visitor.prove()
+                visitor.verdict(REFUSED)
+            assert page.evaluate("window.hit") is None
+            assert not page.evaluate(f"new RegExp('{TURNING}').test(document.body.innerText)")
+            assert page.locator("main script, main iframe, main [onmouseover], main [onerror]").count() == 0
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_machine_that_shows_the_page_is_told_with_what_it_could_give(browser: Any) -> None:
+    place = scene(stages=((0, 10), (8, 18), (22, 28)))
+    with visited(browser, place=place, entrance=("--network", "lab")) as (visitor, _):
+        page = visitor.page
+        visitor.show("Join")
+        page.get_by_text("NVIDIA GeForce RTX 3060").wait_for()
+        assert "behind NAT" in page.locator(".machine").inner_text()
+        page.get_by_text("This machine holds 2 of them.").wait_for()
+        # What it can give is chosen already.
+        command = page.get_by_label("Command that joins").inner_text()
+        assert "--role stage --model zoo:target" in command and "--network lab" in command
+        assert command.endswith("--layers 18:20")
+        look = page.get_by_label("Command that looks for problems").inner_text()
+        assert look.startswith("cosine-node doctor --target zoo:target --initial-peers /ip4/203.0.113")
+
+
+def test_texts_of_a_machine_are_shown_as_text(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = iter(HOSTILE.values())
+
+    async def facts(*_: object) -> dict[str, Any]:
+        return told_machine(text=next(texts))
+
+    with visited(browser) as (visitor, _):
+        monkeypatch.setattr(OwnMachine, "facts", facts)
+        page = visitor.page
+        for _text in HOSTILE:
+            visitor.show("Join")
+            page.locator(".machine .fact").nth(3).wait_for()
+            assert page.evaluate("window.hit") is None
+            assert not page.evaluate(f"new RegExp('{TURNING}').test(document.body.innerText)")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            visitor.show("Chat")
 
 
 def test_hostile_replies_are_shown_as_text(browser: Any) -> None:
@@ -280,7 +340,8 @@ def test_what_the_swarm_lacks_comes_with_the_command_that_fills_it(browser: Any)
         assert page.locator(".layers code").inner_text().endswith("--layers 18:22")
         visitor.show("Join")
         page.get_by_role("listitem").filter(has_text="Nobody holds layers 18 to 21.").get_by_role("button").click()
-        assert "--layers 18:22" in page.get_by_label("Command that joins").inner_text()
+        # As much of it as the machine has room for.
+        assert page.get_by_label("Command that joins").inner_text().endswith("--layers 18:20")
         page.get_by_role("button", name="Codex").click()
         assert f'base_url = "{gateway.url}/v1"' in page.get_by_label("Settings of Codex").inner_text()
 

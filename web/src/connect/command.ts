@@ -1,6 +1,7 @@
 // Commands that people paste into a shell: every word of a peer stands in quotes.
 
 import { shellWord } from "../harmless";
+import { type Fits, layersIn, sizeOf } from "./machine";
 import type { Swarm, SwarmNode } from "../swarm/state";
 
 const ADDRESS = /^\/(ip4|ip6|dns|dns4|dns6)\/[\w.:-]{1,253}\/(tcp|udp)\/\d{1,5}(\/[\w.-]{1,128})*\/p2p\/[1-9A-HJ-NP-Za-km-z]{20,64}$/;
@@ -30,6 +31,7 @@ function optionsOf(swarm: Swarm, wish: Wish): (string | null)[] {
     ...(wish.role === "drafter" && !wish.model.startsWith("zoo:") ? option("--target", swarm.target) : []),
     "--initial-peers",
     entranceOf(swarm) ?? "ADDRESS",
+    ...swarm.entrance,
   ];
 }
 
@@ -43,17 +45,22 @@ export function joinCommand(swarm: Swarm, wish: Wish): string {
   );
 }
 
-export const doctorCommand = (swarm: Swarm, wish: Wish): string => words("doctor", ...optionsOf(swarm, wish));
+/** The doctor of a stage's machine looks at all but the model, of which only a part shall be there. */
+export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
+  wish.role === "stage"
+    ? words("doctor", "--target", swarm.target, "--initial-peers", entranceOf(swarm) ?? "ADDRESS", ...swarm.entrance)
+    : words("doctor", ...optionsOf(swarm, wish));
 
 /** The command of a stage that holds these layers. */
 export function stageCommand(swarm: Swarm, first: number, end: number): string {
   return joinCommand(swarm, { role: "stage", model: swarm.target, expertise: "", layers: `${first}:${end}`, memory: "" });
 }
 
-export type Need = { sentence: string; wish: Wish };
+/** `limit` says what keeps the machine that is meant from helping, or how far it would; "" where it can. */
+export type Need = { sentence: string; wish: Wish; limit: string; isPossible: boolean };
 
-/** What this swarm lacks most, with what would help, the most urgent first. */
-export function needsOf(swarm: Swarm, gaps: [number, number][]): Need[] {
+/** What this swarm lacks most, with what would help, the most urgent first; `fits` is what the machine can hold. */
+export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | null = null): Need[] {
   const wish = (role: Wish["role"], more: Partial<Wish> = {}): Wish => ({
     role,
     model: role === "drafter" ? "" : swarm.target,
@@ -65,21 +72,33 @@ export function needsOf(swarm: Swarm, gaps: [number, number][]): Need[] {
   const there = swarm.nodes.filter((node) => !node.reason && !node.is_convicted);
   const of = (role: string) => there.filter((node) => node.role === role);
   const needs: Need[] = [];
+  const need = (sentence: string, of: Wish, limit = "", isPossible = true) =>
+    needs.push({ sentence, wish: of, limit, isPossible });
+  const verify = (sentence: string) =>
+    fits && !fits.is_whole
+      ? need(sentence, wish("verifier"), `The target takes ${sizeOf(fits.whole_bytes)}: too much for this machine.`, false)
+      : need(sentence, wish("verifier"));
+  const most = fits ? layersIn(fits) : Infinity;
   for (const [first, end] of gaps) {
-    const what = end - first > 1 ? `layers ${first} to ${end - 1}` : `layer ${first}`;
-    needs.push({ sentence: `Nobody holds ${what}.`, wish: wish("stage", { layers: `${first}:${end}` }) });
+    const sentence = `Nobody holds ${end - first > 1 ? `layers ${first} to ${end - 1}` : `layer ${first}`}.`;
+    const held = Math.min(end, first + most);
+    if (held === first) need(sentence, wish("stage"), "Not one layer fits into what this machine has free.", false);
+    else {
+      const limit = held < end ? `This machine holds ${held - first} of them.` : "";
+      need(sentence, wish("stage", { layers: `${first}:${held}` }), limit);
+    }
   }
-  if (!of("verifier").length) needs.push({ sentence: "No verifier answers, so nothing is generated.", wish: wish("verifier") });
+  if (!of("verifier").length) verify("No verifier answers, so nothing is generated.");
   if (of("verifier").length === 1) {
-    needs.push({ sentence: "There is one verifier alone: nobody goes on if it fails, or judges it.", wish: wish("verifier") });
+    verify("There is one verifier alone: nobody goes on if it fails, or judges it.");
   }
-  if (!of("drafter").length) needs.push({ sentence: "No drafter answers, so nothing is sooner.", wish: wish("drafter") });
+  if (!of("drafter").length) need("No drafter answers, so nothing is sooner.", wish("drafter"));
   for (const domain of lackingDomains(swarm.nodes)) {
-    needs.push({ sentence: `Nobody who answers drafts for ${domain}.`, wish: wish("drafter", { expertise: domain }) });
+    need(`Nobody who answers drafts for ${domain}.`, wish("drafter", { expertise: domain }));
   }
   const full = of("verifier");
   if (full.length && full.every((node) => node.load >= node.capacity)) {
-    needs.push({ sentence: "All verifiers have all their places taken.", wish: wish("verifier") });
+    verify("All verifiers have all their places taken.");
   }
   return needs;
 }

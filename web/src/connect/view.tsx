@@ -2,10 +2,11 @@
 
 import { useState } from "preact/hooks";
 import { name } from "../harmless";
-import { Snippet } from "../parts";
+import { Fact, Snippet } from "../parts";
 import { gapsOf } from "../swarm/layers";
 import type { Swarm } from "../swarm/state";
 import { doctorCommand, domainsOf, entranceOf, joinCommand, needsOf, type Wish } from "./command";
+import { type Asked, sizeOf, useMachine } from "./machine";
 import { clientsOf } from "./settings";
 
 const ROLES: [Wish["role"], string, string][] = [
@@ -14,11 +15,54 @@ const ROLES: [Wish["role"], string, string][] = [
   ["stage", "Stage", "Holds some layers of a target that is too large for one machine."],
 ];
 
+/** What the machine has that shows this page, in the doctor's words. */
+function OwnMachine({ asked }: { asked: Asked }) {
+  const { machine } = asked;
+  if (asked.isElsewhere) {
+    return <p class="faint">This page is of another machine than yours: the doctor, below, says what yours has.</p>;
+  }
+  if (!machine) return <p class="faint" role="status">{name(asked.problem, 200) || "Looking at this machine…"}</p>;
+  const { reach } = machine;
+  return (
+    <div class="machine">
+      <h3>This machine</h3>
+      <dl class="facts">
+        <Fact label="cores">{machine.cores}</Fact>
+        <Fact label="memory free">{sizeOf(machine.memory_bytes)}</Fact>
+        {machine.devices.slice(0, 4).map((device) => (
+          <Fact label={`free of ${name(device.name, 40)}`}>{sizeOf(device.memory_bytes)}</Fact>
+        ))}
+        {!machine.devices.length && <Fact label="GPU">none</Fact>}
+        <Fact label="disk free">{sizeOf(machine.disk_bytes)}</Fact>
+      </dl>
+      <p class={reach.result === "warning" ? "faint fair" : "faint"}>
+        {sentence(reach.found)} {name(reach.fix, 300)}
+      </p>
+      {machine.lacks.length > 0 && (
+        <p class="faint fair">
+          No node can start here yet: {machine.lacks.map((each) => name(each, 40)).join(", ")} are not installed (
+          <code>pip install '.[node]'</code>).
+        </p>
+      )}
+    </div>
+  );
+}
+
+const sentence = (words: string): string => {
+  const shown = name(words, 300);
+  return `${shown.charAt(0).toUpperCase()}${shown.slice(1)}.`;
+};
+
+const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "", layers: "auto", memory: "" };
+
 function Wizard({ swarm }: { swarm: Swarm }) {
-  const [wish, setWish] = useState<Wish>({ role: "drafter", model: "", expertise: "", layers: "auto", memory: "" });
-  const set = (more: Partial<Wish>) => setWish({ ...wish, ...more });
+  const asked = useMachine();
+  const [chosen, setWish] = useState<Wish | null>(null);
   const gaps = swarm.coverage.flatMap((kind) => gapsOf(kind.holders));
-  const needs = needsOf(swarm, gaps);
+  const needs = needsOf(swarm, gaps, asked.machine?.fits ?? null);
+  // Until somebody chooses: what is lacked most of what this machine can give.
+  const wish = chosen ?? needs.find((need) => need.isPossible)?.wish ?? NOTHING_WISHED;
+  const set = (more: Partial<Wish>) => setWish({ ...wish, ...more });
   const domains = domainsOf(swarm.nodes);
   const entrance = entranceOf(swarm);
   const models = [...new Set(swarm.nodes.filter((node) => node.role === wish.role).map((node) => node.model))];
@@ -29,14 +73,20 @@ function Wizard({ swarm }: { swarm: Swarm }) {
   return (
     <section class="card" aria-labelledby="give-title">
       <h2 id="give-title">Give a machine</h2>
+      <OwnMachine asked={asked} />
       {needs.length > 0 && (
         <ul class="needs" aria-label="What this swarm lacks">
           {needs.slice(0, 6).map((need) => (
             <li>
-              <span>{name(need.sentence, 160)}</span>
-              <button type="button" class="quiet" onClick={() => setWish(need.wish)}>
-                Help with that
-              </button>
+              <span>
+                {name(need.sentence, 160)}
+                {need.limit && <small> {need.limit}</small>}
+              </span>
+              {need.isPossible && (
+                <button type="button" class="quiet" onClick={() => setWish(need.wish)}>
+                  Help with that
+                </button>
+              )}
             </li>
           ))}
         </ul>
@@ -92,6 +142,11 @@ function Wizard({ swarm }: { swarm: Swarm }) {
       <Snippet text={doctorCommand(swarm, wish)} label="Command that looks for problems" />
       <p class="faint">Then:</p>
       <Snippet text={joinCommand(swarm, wish)} label="Command that joins" />
+      {swarm.entrance[0] === "--swarm" && (
+        <p class="faint">
+          This swarm is private: its founder first admits the machine, by what <code>cosine-node identity</code> prints there.
+        </p>
+      )}
       {!entrance && <p class="problem">No node tells an address here: put that of any node in the place of ADDRESS.</p>}
       {entrance && /\/ip4\/127\.|\/ip6\/::1\//.test(entrance) && (
         <p class="faint">This swarm listens on its own machine alone: others cannot join it.</p>

@@ -1,9 +1,9 @@
 // The layers that stages hold, with what nobody holds and the command that would fill it.
 
 import { stageCommand } from "../connect/command";
-import { Snippet } from "../parts";
+import { fixed, Peer, Snippet } from "../parts";
 import { name } from "../harmless";
-import type { Coverage, Swarm } from "./state";
+import type { Coverage, Outlook, Swarm } from "./state";
 
 const MAX_KINDS = 4;
 
@@ -31,9 +31,33 @@ function Bars({ holders }: { holders: number[] }) {
   );
 }
 
+/** The chain that a head would take, and how fast a text comes over it. */
+function Expected({ outlook }: { outlook: Outlook }) {
+  if (!outlook.stages.length) return <p class="faint">{name(outlook.problem, 300)}</p>;
+  return (
+    <>
+      <ol class="chain" aria-label="The soonest chain">
+        {outlook.stages.map((stage) => (
+          <li>
+            <span>{name(stage.layers, 16)}</span> <Peer id={stage.peer_id} /> <small>{fixed(1e3 * stage.pass_s)} ms</small>
+          </li>
+        ))}
+      </ol>
+      <p class="faint">
+        A pass takes {fixed(1e3 * outlook.pass_s, 0)} ms over this chain, {fixed(1e3 * outlook.way_s, 0)} of them on its way:{" "}
+        <b>{fixed(outlook.tokens_per_s)} tokens/s</b>, {fixed(outlook.drafted_tokens_per_s)} where{" "}
+        {Math.round(100 * outlook.acceptance)} % of the drafts come true. By what they announce.
+      </p>
+    </>
+  );
+}
+
 function Kind({ kind, swarm }: { kind: Coverage; swarm: Swarm }) {
   const gaps = gapsOf(kind.holders);
   const least = Math.min(...kind.holders);
+  const outlook = swarm.outlook.find(
+    (each) => each.target_digest === kind.target_digest && each.numerics === kind.numerics && !gaps.length,
+  );
   return (
     <div class="kind">
       <div class="row">
@@ -54,6 +78,7 @@ function Kind({ kind, swarm }: { kind: Coverage; swarm: Swarm }) {
         <span class="grow" />
         <span>{kind.holders.length - 1}</span>
       </div>
+      {outlook && <Expected outlook={outlook} />}
       {gaps.map(([first, end]) => (
         <Snippet text={stageCommand(swarm, first, end)} label={`Command that holds layers ${first} to ${end - 1}`} />
       ))}

@@ -32,6 +32,18 @@ export type SwarmNode = {
   is_convicted: boolean;
 };
 export type Coverage = { target_digest: string; numerics: string; holders: number[] };
+/** What to expect of the stages of one kind of model; no stages and a problem where they make no chain. */
+export type Outlook = {
+  target_digest: string;
+  numerics: string;
+  stages: { peer_id: string; layers: string; pass_s: number }[];
+  way_s: number;
+  pass_s: number;
+  tokens_per_s: number | null;
+  acceptance: number;
+  drafted_tokens_per_s: number | null;
+  problem: string;
+};
 export type Point = {
   unix_s: number;
   tokens: number;
@@ -44,6 +56,8 @@ export type Swarm = {
   problem: string;
   nodes: SwarmNode[];
   coverage: Coverage[];
+  outlook: Outlook[];
+  entrance: string[];
   trend: Point[];
 };
 export type Feed = { swarm: Swarm | null; isLive: boolean; problem: string; needsKey: boolean };

@@ -86,12 +86,14 @@ class GatewayOptions:
     """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time.
 
     `host_names` are further names under which the gateway is asked, `cors_origins` of pages that are not local.
+    `entrance` are the options of a node that joins the same network, beside its initial peers.
     """
 
     model_name: str
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     host_names: tuple[str, ...] = ()
+    entrance: tuple[str, ...] = ()
     max_requests: int = 16
 
 
@@ -122,7 +124,7 @@ def make_app(
         unix_s=unix_s,
     )
     watch = VerifierWatch(client.find_verifiers)
-    watched = Watched(client, trend=trend, closing=closing)
+    watched = Watched(client, trend=trend, entrance=options.entrance, closing=closing)
 
     async def health(_: Request) -> Response:
         verifiers, reason = await watch.look()

@@ -1,0 +1,132 @@
+"""The machine that serves the page, as the doctor sees it, and what of the target it could hold."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from cosine_node.chains.fit import fit_of
+from cosine_node.doctor.addresses import dial, judge_reachability
+from cosine_node.doctor.finding import Finding
+from cosine_node.doctor.machine import EXTRAS, MachineFacts, existing_ancestor, missing_packages, models_folder
+from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
+from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
+from cosine_node.page.target_sizes import PROBE_S, target_sizes
+from cosine_p2p.text.target import parse_target
+from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
+from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.reach import is_relayed
+from cosine_protocol.records import NodeRecord
+
+Json = dict[str, Any]
+FRESH_S: Final = 30.0
+"""Bounds the work of who asks again and again."""
+MAX_DIALLED: Final = 3
+"""Peers by which the way out is known: as many as initial peers mostly are."""
+DIAL_S: Final = 3.0
+"""Of each step of a dial, as the doctor has it."""
+DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
+"""Without one of these no GPU is looked for, which takes a process that loads PyTorch."""
+MEMORY_PART: Final = 0.5
+"""Of what is free, as a stage takes it where nothing else is said (`--memory auto`)."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
+
+
+def is_here(request: Request) -> bool:
+    """True if who asks sits at this machine: strangers are not told what it is."""
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+class OwnMachine:
+    """Gathers facts about this machine when asked, at most every `FRESH_S`; what cannot change, once."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target if Path(target).expanduser().exists() else parse_target(target)[0]
+        self._asking = asyncio.Lock()
+        self._told: Json = {}
+        self._valid_until_s = 0.0
+        self._devices: tuple[tuple[str, int], ...] | None = None
+
+    async def facts(self, records: Sequence[NodeRecord]) -> Json:
+        """What this machine has, how others would reach a node here, and what of the target fits.
+
+        `records` are those of the nodes that answer.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._asking:
+            if loop.time() >= self._valid_until_s:
+                self._told = await self._gathered(records)
+                self._valid_until_s = loop.time() + FRESH_S
+        return self._told
+
+    async def _gathered(self, records: Sequence[NodeRecord]) -> Json:
+        if self._devices is None:
+            self._devices = await _gpus()
+        free_bytes = free_memory_bytes() or 0
+        given = [int(CARD_MEMORY_PART * free) for _, free in self._devices] or [int(MEMORY_PART * free_bytes)]
+        folder = models_folder()
+        reach = await _reachability(records)
+        return {
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "memory_bytes": free_bytes,
+            "devices": [{"name": name, "memory_bytes": free} for name, free in self._devices],
+            "disk_bytes": shutil.disk_usage(existing_ancestor(folder)).free,
+            "lacks": list(missing_packages()["node"]),
+            "reach": {"result": reach.status, "found": reach.found, "fix": reach.fix},
+            "given_bytes": max(given),
+            "fits": await self._fits(records, max(given)),
+        }
+
+    async def _fits(self, records: Sequence[NodeRecord], memory_bytes: int) -> Json | None:
+        """What of the target fits; None where its sizes are not known here."""
+        serving = [record for record in records if record.stage is not None or not record.expertise]
+        dtype = next((each.numerics for each in serving if each.numerics in DTYPES), AUTO)
+        needs = await target_sizes(self._target, dtype)
+        if needs is None:
+            return None
+        held = [each.stage.held for each in records if each.stage is not None and each.numerics == dtype]
+        fit = fit_of(needs, memory_bytes, held)
+        return asdict(fit) | {
+            "layers": None if fit.layers is None else str(fit.layers),
+            "of": needs.sizes.layers,
+            "dtype": dtype,
+        }
+
+
+async def _gpus() -> tuple[tuple[str, int], ...]:
+    """The names of GPUs that PyTorch can use, and their free bytes."""
+    if not any(driver.exists() for driver in DRIVERS) or find_spec("torch") is None:
+        return ()
+    question = {"packages": EXTRAS["node"], "folders": [], "dtype": AUTO, "device": AUTO}
+    try:
+        async with asyncio.timeout(PROBE_S):
+            answer = await ask_child("cosine_node.doctor.machine", question)
+    except (ProbeFailed, TimeoutError):
+        return ()
+    return MachineFacts.of_answer(answer, free_bytes=0).cuda_devices
+
+
+async def _reachability(records: Sequence[NodeRecord]) -> Finding:
+    """How others would reach a node here, by the ways to some that are here already."""
+    named = [each for record in records if not is_relayed(record.addresses) for each in record.addresses[:1]]
+    dials = (in_thread(partial(dial, address, timeout_s=DIAL_S)) for address in named[:MAX_DIALLED])
+    dialled = await asyncio.gather(*dials)
+    return judge_reachability(
+        host_maddrs=DEFAULT_HOST_MADDRS,
+        announce_maddrs=(),
+        relays=(),
+        paths=[(each.our_ip, each.their_ip) for each in dialled if each.our_ip],
+        local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
+    )

@@ -1,0 +1,114 @@
+"""The machine that serves the page tells who sits at it what it has, and what of the target it could hold."""
+
+import asyncio
+import json
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from starlette.requests import Request
+
+from cosine_node.chains.fit import fit_of
+from cosine_node.chains.planning import ModelNeeds
+from cosine_node.page import machine
+from cosine_node.page.machine import OwnMachine, is_here
+from cosine_node.page.target_sizes import target_sizes
+from cosine_node.stages.part_sizes import PartSizes
+from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.stage_messages import LayerRange
+from tests.cosine_p2p.samples import identity_of, record_of
+from tests.node.gateway.gateways import asked, served
+
+MIB = 2**20
+SIZES = PartSizes(layers_bytes=(10 * MIB,) * 8, embedding_bytes=0, output_bytes=0, common_bytes=0)
+NEEDS = ModelNeeds(sizes=SIZES, layer_token_bytes=1024, activation_bytes=2048, pool_tokens=1024)
+
+
+def stage(number: int, first: int, end: int) -> NodeRecord:
+    offer = StageOffer(
+        first_layer=first,
+        end_layer=end,
+        layers=8,
+        wide_tokens=16,
+        wide_pass_us=100,
+        busy_permille=0,
+        pool_tokens=64,
+    )
+    return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, numerics="bfloat16")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, records: list[NodeRecord], *, free_mib: int) -> dict[str, Any]:
+    """What is told on a machine with so much memory of which half is given, and no GPU."""
+    asked_of: list[tuple[str, str]] = []
+
+    async def sizes(model: str, dtype: str) -> ModelNeeds:
+        asked_of.append((model, dtype))
+        return NEEDS
+
+    monkeypatch.setattr(machine, "target_sizes", sizes)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: free_mib * MIB)
+    monkeypatch.setattr(machine, "DRIVERS", ())
+
+    async def ask() -> dict[str, Any]:
+        own = OwnMachine("someone/model@" + "ab" * 32)
+        first = await own.facts(records)
+        # Who asks again at once is told the same, and nothing is looked at.
+        assert await own.facts([]) is first
+        return first
+
+    found = asyncio.run(ask())
+    assert [model for model, _ in asked_of] == ["someone/model"]
+    return found
+
+
+def test_the_layers_that_are_lacked_and_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(monkeypatch, [stage(1, 0, 3), stage(2, 7, 8)], free_mib=80)
+    assert found["fits"]["layers"] == "3:6" and not found["fits"]["is_whole"]
+    assert (found["fits"]["of"], found["fits"]["dtype"]) == (8, "bfloat16")
+    assert (found["given_bytes"], found["devices"]) == (40 * MIB, [])
+    assert found["cores"] > 0 and found["disk_bytes"] > 0 and found["reach"]["found"]
+
+
+def test_a_model_that_fits_whole_is_named_as_such() -> None:
+    fit = fit_of(NEEDS, 88 * MIB, [])
+    assert fit.is_whole and fit.whole_bytes == 88 * MIB and str(fit.layers) == "0:8"
+    assert not fit_of(NEEDS, 88 * MIB - 1, []).is_whole
+    assert fit_of(NEEDS, MIB, [LayerRange(first=0, end=4, layers=8)]).layers is None
+
+
+def test_a_gateway_without_pytorch_knows_no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_node.page.target_sizes.find_spec", lambda _: None)
+    assert asyncio.run(target_sizes("zoo:target", "auto")) is None
+
+
+@pytest.mark.thorough
+def test_the_sizes_of_a_target_are_found_beside_the_gateway() -> None:
+    async def ask() -> tuple[ModelNeeds | None, ModelNeeds | None]:
+        return await target_sizes("zoo:target", "float32"), await target_sizes("/nowhere/at/all", "auto")
+
+    needs, nothing = asyncio.run(ask())
+    assert needs is not None and needs.sizes.layers == 8 and needs.pool_tokens == 8192
+    assert nothing is None
+
+
+@pytest.mark.parametrize(
+    ("client", "is_told"), [(("127.0.0.1", 1), True), (("::1", 1), True), (("192.0.2.7", 1), False), (None, False)]
+)
+def test_only_who_sits_at_the_machine_is_told(client: tuple[str, int] | None, is_told: bool) -> None:
+    assert is_here(Request({"type": "http", "client": client, "headers": []})) is is_told
+
+
+def test_a_stranger_is_refused() -> None:
+    refused = asked("GET", "/v1/machine")
+    assert refused.status == 403 and refused.error["code"] == "not_here"
+
+
+@pytest.mark.network
+def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: str) -> None:
+        return None
+
+    monkeypatch.setattr(machine, "target_sizes", unknown)
+    with served() as gateway, urlopen(f"{gateway.base_url}/machine", timeout=60) as reply:
+        found = json.load(reply)
+    assert found["fits"] is None and found["memory_bytes"] > 0
