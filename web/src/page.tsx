@@ -112,7 +112,7 @@ function Page() {
           ))}
         </nav>
         <span class="grow" />
-        <span class={`live ${feed.isLive ? "on" : "off"}`} title={name(feed.problem || model, 300)}>
+        <span class={`live ${feed.isLive ? "on" : feed.problem ? "off" : ""}`} title={name(feed.problem || model, 300)}>
           <i aria-hidden="true" />
           <span>{state}</span>
         </span>

@@ -36,7 +36,7 @@ function OwnMachine({ asked }: { asked: Asked }) {
         <Fact label="disk free">{sizeOf(machine.disk_bytes)}</Fact>
       </dl>
       <p class={reach.result === "warning" ? "faint fair" : "faint"}>
-        {sentence(reach.found)} {name(reach.fix, 300)}
+        {sentence(reach.found)} {withCommands(name(reach.fix, 300))}
       </p>
       {machine.lacks.length > 0 && (
         <p class="faint fair">
@@ -47,6 +47,9 @@ function OwnMachine({ asked }: { asked: Asked }) {
     </div>
   );
 }
+
+/** What stands between backticks is a command or a word of one. */
+const withCommands = (words: string) => words.split("`").map((part, index) => (index % 2 ? <code>{part}</code> : part));
 
 const sentence = (words: string): string => {
   const shown = name(words, 300);
