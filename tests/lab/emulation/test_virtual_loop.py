@@ -71,6 +71,19 @@ def test_an_error_comes_out_as_it_is() -> None:
         run_virtual(fail())
 
 
+def test_a_thread_takes_no_time_and_its_error_comes_out_as_it_is() -> None:
+    """However slow the machine is: no timer is due before what was given to a thread is done."""
+
+    async def run() -> float:
+        async with asyncio.timeout(1e-9):
+            await asyncio.to_thread(time.sleep, 0.01)
+        with pytest.raises(KeyError, match="lost"):
+            await asyncio.to_thread({}.__getitem__, "lost")
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) == 0.0
+
+
 def run_paced(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
     with asyncio.Runner(loop_factory=lambda: PacedLoop(**options)) as runner:
         return runner.run(main)
