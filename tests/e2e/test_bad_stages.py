@@ -12,6 +12,7 @@ import pytest
 from cosine_p2p import AsyncClient
 from tests.e2e.reference import encoded, greedy
 from tests.e2e.stages import NETWORK, StageSwarm, stage_swarm
+from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -30,7 +31,8 @@ async def ask(parts: StageSwarm, count: int) -> None:
             assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
 
 
-@pytest.mark.parametrize("conduct", ["late", "refuse", "give back"])
+# `tests/swarm` plays every conduct in virtual time.
+@pytest.mark.parametrize("conduct", soak_rest(["late", "refuse", "give back"]))
 def test_a_stage_that_turns_bad_is_replaced_and_no_text_fails(conduct: str, tmp_path: Path) -> None:
     with stage_swarm(tmp_path) as parts:
         parts.begin_head()

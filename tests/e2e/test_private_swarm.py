@@ -18,6 +18,7 @@ from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_p2p.trust.membership import Membership, read_swarm_file
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
@@ -43,15 +44,19 @@ class Friends:
     verifier: Node
     founder: Path
 
-    def admit(self, name: str) -> Path:
-        """The swarm file of a new member; its key lies beside it."""
-        return admitted(self.founder, name)
+    def admit(self, name: str, *, now_s: float | None = None) -> Path:
+        """The swarm file of a new member, for a day from now; its key lies beside it."""
+        file, peer_id = self.founder.parent / f"{name}.swarm", load_identity(self.key(name)).peer_id
+        now_s = time.time() if now_s is None else now_s
+        file.write_text(FoundedSwarm.open(self.founder).admit(peer_id, lifetime_s=DAY_S, now_s=now_s))
+        return file
 
     def key(self, name: str) -> Path:
         return self.founder.parent / f"{name}.key"
 
 
-def admitted(founder: Path, name: str) -> Path:
+def admitted_by_command(founder: Path, name: str) -> Path:
+    """As `Friends.admit`, the way people do."""
     file, key = founder.parent / f"{name}.swarm", founder.parent / f"{name}.key"
     peer_id = json.loads(run("identity", "--identity", str(key), "--json").stdout)["peer_id"]
     done = run("swarm", "admit", peer_id, "--days", "1", "--folder", str(founder))
@@ -66,7 +71,12 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     founder = folder / "founder"
     assert run("swarm", "create", "friends", "--out", str(founder)).returncode == 0
     with ExitStack() as stack:
-        member = ("--swarm", str(admitted(founder, "verifier")), "--identity", str(folder / "verifier.key"))
+        member = (
+            "--swarm",
+            str(admitted_by_command(founder, "verifier")),
+            "--identity",
+            str(folder / "verifier.key"),
+        )
         kind = ("--role", "verifier", "--model", "zoo:target", "--dtype", "float32", "--threads", "1")
         node = Node.start("private", ("join", *kind, *member), folder)
         stack.callback(node.close)
@@ -122,13 +132,9 @@ def test_a_stranger_gets_one_error_on_every_protocol_of_a_node(friends: Friends)
 
 
 def test_a_member_whose_certificate_has_expired_is_refused_by_the_node(friends: Friends) -> None:
-    from cosine_p2p.trust.founded_swarm import FoundedSwarm
-
-    key = friends.key("late")
-    peer_id = load_identity(key).peer_id
     then_s = time.time() - 2 * DAY_S
-    file = friends.founder.parent / "late.swarm"
-    file.write_text(FoundedSwarm.open(friends.founder).admit(peer_id, lifetime_s=DAY_S, now_s=then_s))
+    file, key = friends.admit("late", now_s=then_s), friends.key("late")
+    peer_id = load_identity(key).peer_id
     done = run("status", "--initial-peers", friends.verifier.maddr, "--swarm", str(file), "--identity", str(key))
     assert done.returncode == 2 and "the certificate has expired" in done.stderr
     # By its own clock, which stands still, it is a member; by the node's it is none.
