@@ -30,10 +30,13 @@ SPREAD: Final = 8.0
 UNIT: Final = 2.0**-53
 """The step of a float64 in [0.5, 1): 53 random bits are a uniform number below 1."""
 
+KEPT: Final = 32_768
+"""All paths of `ORDER` tokens of 32, as many as tests have: their logits take 36 MB."""
+
 Logits = tuple[float, ...]
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=KEPT)
 def scripted_logits(*, model_seed: int, vocab_tokens: int, tail: tuple[int, ...]) -> Logits:
     """The logits after a path that ends in `tail`: uniform in [0, SPREAD), one for each token."""
     key = _key_after(tail, seed=model_seed)
@@ -202,7 +205,7 @@ def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
     return Choice(ranked[0], margin, shown)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=KEPT)
 def _greedy_choice(logits: Logits, demotion: int, candidates: int) -> Choice:
     """The best choice by the logits alone, which paths of equal ends share."""
     return best_choice(demoted(logits, demotion), candidates=candidates)

@@ -199,22 +199,25 @@ class DraftTree:
         branch = self.branch
         if branch is None or self.unresolved >= branch.window:
             return []
-        states = self._states
+        states, deepest = self._states, self.position + branch.depth
+        root, least = self._likely()
         unfed = [
-            node
-            for node in self._tree.walk()
-            if not states[node].is_fed
-            and node.position < self.position + branch.depth
-            and states[node.parent or self._tree.root].is_fed
-            and (branch.width == 1 or self._is_likely(states[node].log_path_probability))
+            (-state.log_path_probability, state.name, node)
+            for node, state in states.items()
+            if not state.is_fed
+            and node.parent is not None
+            and node.position < deepest
+            and states[node.parent].is_fed
+            and state.log_path_probability - root >= least
         ]
-        unfed.sort(key=lambda node: (-states[node].log_path_probability, states[node].name))
-        return unfed[: branch.width]
+        unfed.sort()
+        return [node for _, _, node in unfed[: branch.width]]
 
-    def _is_likely(self, log_path_probability: float) -> bool:
+    def _likely(self) -> tuple[float, float]:
+        """The log path probability of the root, and by how much that of a node may differ which is drafted."""
         assert self.branch is not None
-        root = self._states[self._tree.root]
-        return log_path_probability - root.log_path_probability >= -math.log(self.branch.rarity)
+        least = -math.inf if self.branch.width == 1 else -math.log(self.branch.rarity)
+        return self._states[self._tree.root].log_path_probability, least
 
     def _is_expected(self, node: TreeNode) -> bool:
         root = self._states[self._tree.root]
@@ -335,15 +338,15 @@ class DraftTree:
         """Give a node those of its candidates as children that are likely enough by now; the rest wait."""
         if self.branch is None:
             return []
-        state = self._states[parent]
+        state, calibration = self._states[parent], self._calibration
         grown, waiting = [], []
-        is_only = self.branch.width == 1
-        for candidate in state.candidates[: 1 if is_only else None]:
-            probability = self._calibration(candidate.estimate, is_first=candidate.is_first)
+        root, least = self._likely()
+        for candidate in state.candidates[: 1 if self.branch.width == 1 else None]:
+            probability = calibration(candidate.estimate, is_first=candidate.is_first)
             log_path_probability = state.log_path_probability + math.log(max(probability, MIN_PROBABILITY))
             child = parent.children.get(candidate.token)
             if child is None:
-                if not (is_only or self._is_likely(log_path_probability)):
+                if log_path_probability - root < least:
                     waiting.append(candidate)
                     continue
                 child = self._grow(parent, candidate.token, log_path_probability, probability)
