@@ -15,9 +15,17 @@ _FURTHER: Final = "a further case"
 THOROUGH: Final = pytest.mark.thorough(_FURTHER)
 
 
-def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
-    """Cases for `parametrize`: the first `quick` of them on the main path, the others a step off it."""
-    return [value if index < quick else pytest.param(value, marks=THOROUGH) for index, value in enumerate(values)]
+def quick_first(values: Iterable[Any], quick: int = 1, checked: int | None = None) -> list[Any]:
+    """Cases for `parametrize`: the first `quick` of them on the main path, the others a step off it.
+
+    From `checked` on they show no more of the same kind: they run in `make soak` alone.
+    """
+    found = []
+    for index, value in enumerate(values):
+        is_left = checked is not None and index >= checked
+        mark = pytest.mark.soak if is_left else THOROUGH
+        found.append(value if index < quick else pytest.param(value, marks=mark))
+    return found
 
 
 def soak_rest(values: Iterable[Any], kept: int = 1) -> list[Any]:

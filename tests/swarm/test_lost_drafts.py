@@ -22,7 +22,7 @@ def cases(ratios: tuple[float, ...]) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("case", quick_first(cases((10.0, 30.0)), 6))
+@pytest.mark.parametrize("case", quick_first(cases((10.0, 30.0)), 6, checked=8))
 def test_where_a_pass_is_ten_of_the_drafters_nearly_every_position_is_offered(case: Case) -> None:
     shares = shares_of(case)
     assert shares.offered >= 0.95
@@ -33,7 +33,7 @@ def test_where_a_pass_is_ten_of_the_drafters_nearly_every_position_is_offered(ca
     assert shares.taken >= 0.95 * (1.0 - 1.0 / case.ratio)
 
 
-@pytest.mark.parametrize("case", quick_first(cases((1.0, 1.5, 2.0, 4.0)), 2))
+@pytest.mark.parametrize("case", quick_first(cases((1.0, 1.5, 2.0, 4.0)), 2, checked=8))
 def test_below_that_drafts_are_late_and_none_is_lost(case: Case) -> None:
     shares = shares_of(case)
     assert shares.lost == 0

@@ -26,7 +26,7 @@ from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
 
-TOKENS = 120
+TOKENS = 64
 PROMPT = prompt_of(random.Random("mandate"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 ONE_WAY_S = 0.05
@@ -165,7 +165,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def test_past_its_tokens_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
-    altered(monkeypatch, most_tokens=60)
+    altered(monkeypatch, most_tokens=TOKENS // 2)
     done = generated()
     assert done.token_ids == EXPECTED
     assert is_taken_back(done, "no drafter follows")
@@ -174,7 +174,7 @@ def test_past_its_tokens_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pyt
 
 @pytest.mark.thorough
 def test_past_its_end_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
-    altered(monkeypatch, lifetime_s=2.0)
+    altered(monkeypatch, lifetime_s=1.0)
     done = generated()
     assert done.token_ids == EXPECTED
     assert done.coordinator == "client"

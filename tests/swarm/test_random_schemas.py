@@ -3,11 +3,11 @@
 import pytest
 
 from tests.swarm.random_schemas import invalid, look_at_many
+from tests.thoroughness import quick_first
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [0, 5, 10, 15])
+@pytest.mark.parametrize("first", quick_first([0, 5, 10, 15], 0, checked=2))
 def test_texts_by_random_schemas_are_valid_and_those_of_plain_decoding_with_any_swarm(first: int) -> None:
     findings = look_at_many(range(first, first + 5), seed=20)
     assert findings.wrong == []

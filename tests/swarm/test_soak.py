@@ -5,15 +5,13 @@ from typing import Final
 import pytest
 
 from cosine_lab.simulation.soak import run_soak
+from tests.thoroughness import quick_first
 
-CHECKED_SEEDS: Final = 100
+CHECKED_SEEDS: Final = 50
 SOAKED_SEEDS: Final = 1000
-CHUNK: Final = 50
+CHUNK: Final = 25
 
-CHUNKS: Final = [
-    pytest.param(first, marks=pytest.mark.thorough if first < CHECKED_SEEDS else pytest.mark.soak)
-    for first in range(0, SOAKED_SEEDS, CHUNK)
-]
+CHUNKS: Final = quick_first(range(0, SOAKED_SEEDS, CHUNK), 0, checked=CHECKED_SEEDS // CHUNK)
 
 
 @pytest.mark.timeout(600)
