@@ -26,7 +26,7 @@ from tests.fuzz.kept import kept
 from tests.fuzz.target import regressions
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.test_fuzz import CHECKED_PART
-from tests.swarm.test_soak import SOAKED_SEEDS
+from tests.swarm.test_soak import CHECKED_SEEDS, SOAKED_SEEDS
 
 SECURITY: Final = (DOCS / "security.md").read_text("utf-8")
 QUESTIONS: Final = (DOCS / "faq.md").read_text("utf-8")
@@ -82,6 +82,7 @@ def test_what_the_costliest_liar_costs() -> None:
 
 def test_the_seeds_of_the_soak() -> None:
     assert told(r"([\d,]+) seeds", SECURITY) == f"{SOAKED_SEEDS:,}"
+    assert told(r"(\d+) in each check", SECURITY) == f"{CHECKED_SEEDS}"
 
 
 @pytest.mark.parametrize(

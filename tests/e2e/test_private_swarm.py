@@ -48,7 +48,8 @@ class Friends:
         """The swarm file of a new member, for a day from now; its key lies beside it."""
         file, peer_id = self.founder.parent / f"{name}.swarm", load_identity(self.key(name)).peer_id
         now_s = time.time() if now_s is None else now_s
-        file.write_text(FoundedSwarm.open(self.founder).admit(peer_id, lifetime_s=DAY_S, now_s=now_s))
+        line = FoundedSwarm.open(self.founder).admit(peer_id, lifetime_s=DAY_S, now_s=now_s)
+        file.write_text(f"{line}\n")
         return file
 
     def key(self, name: str) -> Path:
