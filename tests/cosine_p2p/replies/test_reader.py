@@ -174,10 +174,8 @@ def test_a_call_begins_with_its_name_and_its_arguments_come_as_they_are_written(
         assert len([part for part in parts if isinstance(part, CallArguments) and part.index == 0]) > 3
 
 
-@pytest.mark.parametrize("family", WRITTEN)
-@pytest.mark.parametrize("is_thinking", [False, True])
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@given(family=st.sampled_from(sorted(WRITTEN)), is_thinking=st.booleans(), data=st.data())
+@settings(max_examples=400, deadline=None)
 def test_whatever_the_pieces_the_same_reply_comes(family: str, is_thinking: bool, data: Any) -> None:
     template, written = WRITTEN[family]
     # Cut anywhere, with a piece lost or doubled, and with other text around it: much of it is no call any more.
@@ -195,9 +193,8 @@ def test_whatever_the_pieces_the_same_reply_comes(family: str, is_thinking: bool
     )
 
 
-@pytest.mark.parametrize("form", [*(form for _, form in FORMATS), GENERIC])
-@given(text=st.text(max_size=60), data=st.data())
-@settings(max_examples=20, deadline=None)
+@given(form=st.sampled_from([*(form for _, form in FORMATS), GENERIC]), text=st.text(max_size=60), data=st.data())
+@settings(max_examples=250, deadline=None)
 def test_no_text_is_an_error(form: Any, text: str, data: Any) -> None:
     marks = st.sampled_from(
         [*filter(None, form.told), "weather", "now", "{", "}", '"name": "now"', "(", ")", "=", "\n"]

@@ -65,6 +65,19 @@ def tokenizer(*, has_special: bool) -> Tokenizer:
     return made
 
 
+@cache
+def known_to_llguidance(made: Tokenizer) -> Any:
+    return llguidance.LLTokenizer(made.to_str(), eos_token=made.token_to_id(END))
+
+
+@cache
+def readable(made: Tokenizer) -> frozenset[int]:
+    """Letters that can be read, and special tokens but the end."""
+    names = {token: name for name, token in made.get_vocab().items()}
+    special = made.get_added_tokens_decoder().keys() - {made.token_to_id(END)}
+    return frozenset(token for token, name in names.items() if name in _READABLE or token in special)
+
+
 def split(made: Tokenizer, text: str) -> Sequence[str | int]:
     special = {token.content: at for at, token in made.get_added_tokens_decoder().items()}
     pieces: list[str | int] = []
@@ -79,11 +92,12 @@ def split(made: Tokenizer, text: str) -> Sequence[str | int]:
 
 def written(made: Tokenizer, grammar: str, marks: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
     """A text that the grammar allows, by chance and with marks now and then; each special token is a piece."""
-    known = llguidance.LLTokenizer(made.to_str(), eos_token=made.token_to_id(END))
-    matcher = llguidance.LLMatcher(known, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0)
+    grammar_of = llguidance.LLMatcher.grammar_from_lark
+    matcher = llguidance.LLMatcher(known_to_llguidance(made), grammar_of(grammar), log_level=0)
     assert not matcher.is_error(), (matcher.get_error(), grammar)
-    special = made.get_added_tokens_decoder()
+    special, end, brief = made.get_added_tokens_decoder(), made.token_to_id(END), set(map(made.token_to_id, BRIEF))
     tokens: list[int] = []
+    vocabulary = made.get_vocab_size()
     while not (matcher.is_accepting() and (rng.random() < 0.3 or matcher.is_stopped())):
         assert len(tokens) < MAX_TOKENS
         mark = made.encode(rng.choice(marks), add_special_tokens=False).ids
@@ -92,10 +106,10 @@ def written(made: Tokenizer, grammar: str, marks: Sequence[str], rng: random.Ran
             tokens += mark
             continue
         mask = matcher.compute_logit_bias()
-        allowed = [token for token, bias in enumerate(mask) if bias and made.id_to_token(token) not in (None, END)]
-        # Letters that can be read; and those that end a text more often than others.
-        allowed = [each for each in allowed if each in special or made.id_to_token(each) in _READABLE] or allowed
-        weights = [30 if each in special or made.id_to_token(each) in BRIEF else 1 for each in allowed]
+        allowed = [token for token, bias in enumerate(mask) if bias and token != end and token < vocabulary]
+        allowed = [each for each in allowed if each in readable(made)] or allowed
+        # Those that end a text more often than others.
+        weights = [30 if each in special or each in brief else 1 for each in allowed]
         (token,) = rng.choices(allowed, weights)
         assert matcher.try_consume_tokens([token]) == 1
         tokens.append(token)
