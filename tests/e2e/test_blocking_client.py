@@ -15,10 +15,10 @@ from tests.thoroughness import soak_rest
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 SCRIPT: Final = Path(__file__).with_name("blocking_client.py")
-TRANSPORTS: Final = [
-    "full",
-    pytest.param("light", marks=pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p")),
-]
+IS_LIGHT: Final = pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p")
+TRANSPORTS: Final = ["full", pytest.param("light", marks=IS_LIGHT)]
+EITHER: Final = ["full", pytest.param("light", marks=[IS_LIGHT, pytest.mark.soak])]
+"""Where the programs that are left differ more than what they are left with."""
 
 
 def said(swarm: Swarm, do: str, transport: str) -> list[dict[str, Any]]:
@@ -44,12 +44,12 @@ def test_ctrl_c_frees_the_verifier_and_leaves_the_client_usable(swarm: Swarm, do
     assert (interrupted, freed, list(generated)) == ({"interrupted": True}, {"requests": 0}, ["text"])
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", EITHER)
 def test_ctrl_c_ends_an_asyncio_program_as_quietly(swarm: Swarm, transport: str) -> None:
     assert said(swarm, "interrupt asyncio", transport) == [{"interrupted": True}]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", EITHER)
 def test_a_forked_child_is_told_and_harms_nobody(swarm: Swarm, transport: str) -> None:
     before, told, after = said(swarm, "fork", transport)
     assert before == after

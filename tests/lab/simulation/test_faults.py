@@ -132,7 +132,7 @@ SURVIVED = [
 ]
 
 
-@pytest.mark.parametrize("seed", quick_first(range(2)))
+@pytest.mark.parametrize("seed", soak_rest(range(2)))
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
 @pytest.mark.parametrize("spec", soak_rest(SURVIVED, 8))
 def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
