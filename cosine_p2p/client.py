@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
-from cosine_p2p.directory.selection import Chance, rank_verifiers, requests_of
+from cosine_p2p.directory.selection import Chance, Offer, rank_verifiers, requests_of
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.request.bad_words import word_tokens
@@ -43,6 +43,7 @@ from cosine_p2p.saved_state import TrialFile
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
+from cosine_p2p.session.later_offers import LaterOffers
 from cosine_p2p.session.probation import Candidates, Probation
 from cosine_p2p.session.quorum import Quorum
 from cosine_p2p.session.receipts import ShownReceipts, give_receipts
@@ -53,7 +54,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
-from cosine_p2p.text.target import Target
+from cosine_p2p.text.target import Target, settled_digest
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
@@ -190,6 +191,7 @@ class AsyncClient:
         self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
+        self._later: list[LaterOffers] = []
         self._kept = (self._failures, self._speeds, self._standings, self._distances, self._shown.credit)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -217,6 +219,7 @@ class AsyncClient:
         await self._probation.close()
         await self._auditing.close()
         await self._shown.close()
+        await asyncio.gather(*(later.close() for later in self._later))
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
         if self._peer_file is not None:
@@ -286,7 +289,7 @@ class AsyncClient:
         try:
             # Who was just cut off, as where its own network daemon is started again, is back in a moment.
             candidates = await ask_patiently(
-                partial(self._find_verifiers, place, asked, chance),
+                partial(self._find_verifiers, place, asked, chance, takes_recalled=asked["quorum"] == 1),
                 patience_s=min(self._patience_s, asked["timeout_s"]),
             )
             verifiers = candidates.records
@@ -296,29 +299,41 @@ class AsyncClient:
             _check_tokens(asked, codec)
             encoded = await self._encoder.encode(codec, checked)
             forced = _forced(encoded.reply, asked)
-            requests = requests_of(
-                verifiers,
-                {
-                    **otherwise,
-                    **applied.options,
-                    **asked,
-                    **forced,
-                    "bad_words": await self._encode_words(codec, asked["bad_words"]),
-                },
-                tokens=encoded.tokens,
-                client=place.swarm.transport.peer_id,
-                nonce=nonce,
-                seed=draw_seed(),
-                standing=candidates.standing,
-            )
+            wanted = {
+                **otherwise,
+                **applied.options,
+                **asked,
+                **forced,
+                "bad_words": await self._encode_words(codec, asked["bad_words"]),
+            }
+            seed = draw_seed()
+
+            def offers_of(candidates: Candidates) -> list[Offer]:
+                return requests_of(
+                    candidates.records,
+                    wanted,
+                    tokens=encoded.tokens,
+                    client=place.swarm.transport.peer_id,
+                    nonce=nonce,
+                    seed=seed,
+                    standing=candidates.standing,
+                )
+
+            requests = offers_of(candidates)
             prediction = await self._encode_prediction(codec, asked.get("prediction"))
             found = await looking
             now_s = asyncio.get_running_loop().time()
             drafters = search.choose(found, verifiers[0], chance=chance, now_s=now_s)
         finally:
             looking.cancel()
+        later = None
+        if candidates.are_recalled:
+            later = LaterOffers(partial(self._look_again, place, asked, chance), offers_of)
+            self._later.append(later)
         deadline_s = now_s + asked["timeout_s"]
-        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction)
+        sessions = self._sessions(
+            place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction, later
+        )
         mandates = place.swarm.mandates
         give = partial(give_receipts, links=place.links, mandates=mandates)
         return Run(
@@ -330,7 +345,7 @@ class AsyncClient:
             unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
-            audit=partial(self._check, place, candidates, share=asked["audit"]),
+            audit=partial(self._check, place, candidates, later, share=asked["audit"]),
             checks=self._stream_checks(mandates, candidates, asked),
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
@@ -380,9 +395,14 @@ class AsyncClient:
         cache_scope: bytes | None,
         asked: ClientOptions,
         prediction: tuple[int, ...] | None,
+        later: LaterOffers | None,
     ) -> Iterator[Session]:
-        """A session for each form of the request, made when the one before has failed."""
-        for index, (request, able) in enumerate(requests, start=1):
+        """A session for each form of the request, made when the one before has failed; those found `later` last."""
+        offers = deque(requests)
+        tried: list[Request] = []
+        while offers := offers or deque(later.others(tried) if later is not None else ()):
+            request, able = offers.popleft()
+            tried.append(request)
             job = Job(
                 number=next(self._numbers),
                 deadline_s=deadline_s,
@@ -392,7 +412,8 @@ class AsyncClient:
                 drafters=drafters.records,
                 pupil=drafters.pupil,
                 trials=self._trials[strategy.name],
-                has_other_offers=index < len(requests),
+                has_other_offers=bool(offers),
+                find_more=None if later is None else partial(later.find_for, request),
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,
                 mandates=place.swarm.mandates,
@@ -410,8 +431,12 @@ class AsyncClient:
     def _session(self, place: _Place, job: Job) -> Session:
         return self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
-    def _check(self, place: _Place, candidates: Candidates, done: Session, *, share: float) -> StreamAudit:
+    def _check(
+        self, place: _Place, candidates: Candidates, later: LaterOffers | None, done: Session, *, share: float
+    ) -> StreamAudit:
         """Let others look at a finished text, and a newcomer at its request, as it is drawn."""
+        if later is not None:
+            candidates = later.candidates or candidates
         if share:
             self._probation.begin(done, candidates, partial(self._session, place))
         return self._auditing.begin(done, judges=candidates.judges(), share=share)
@@ -515,16 +540,31 @@ class AsyncClient:
         return self._place
 
     async def _find_verifiers(
-        self, place: _Place, options: ClientOptions, chance: Chance, *, is_anew: bool = False
+        self,
+        place: _Place,
+        options: ClientOptions,
+        chance: Chance,
+        *,
+        is_anew: bool = False,
+        takes_recalled: bool = False,
     ) -> Candidates:
-        """Verifiers of the target that fit, best first; never empty."""
-        target = self._options["target"]
-        only, trust, numerics = options.get("verifier"), options["trust"], options.get("dtype")
-        # Any few will do, unless some are meant that a sample may lack.
-        is_choosy = bool(only or trust or numerics or self._target.digest)
-        wanted = None if is_choosy else WANTED_VERIFIERS
-        find = place.finds.find_anew if is_anew else place.finds.find_some
-        found = await find(Role.VERIFIER, self._target.name, wanted=wanted)
+        """Verifiers of the target that fit, best first; never empty.
+
+        One that `takes_recalled` gets those of an earlier run, if some fit and it is settled what the target's name
+        means.
+        """
+        target, wanted = self._options["target"], self._wanted_verifiers(options)
+        look = place.finds.find_anew if is_anew else place.finds.find_some
+        find = partial(look, Role.VERIFIER, self._target.name, wanted=wanted)
+        found = await find()
+        if place.finds.is_recalled(Role.VERIFIER, self._target.name, wanted=wanted):
+            digest = self._target.digest or settled_digest(self._target.name)
+            known = [record for record in found if record.target_digest == digest]
+            recalled = self._ranked(place, known, options, chance, are_recalled=True)
+            if takes_recalled and recalled.records:
+                return recalled
+            await place.finds.look_again(Role.VERIFIER, self._target.name, wanted=wanted)
+            found = await find()
         if found:
             digest = self._target.digest or place.swarm.choose_digest(
                 self._target.name, Counter(record.target_digest for record in found)
@@ -535,6 +575,33 @@ class AsyncClient:
                 f"No verifier serves {target!r} in this network; check --initial-peers, or start one with "
                 f"`cosine-node join --role verifier --model {target}`."
             )
+        candidates = self._ranked(place, found, options, chance)
+        if not candidates.records:
+            offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
+            raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
+        return candidates
+
+    async def _look_again(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
+        """The verifiers that there are now, where a request has begun with those of an earlier run."""
+        wanted = self._wanted_verifiers(options)
+        await place.finds.look_again(Role.VERIFIER, self._target.name, wanted=wanted)
+        return await self._find_verifiers(place, options, chance)
+
+    def _wanted_verifiers(self, options: ClientOptions) -> int | None:
+        """How many to look up: any few will do, unless some are meant that a sample may lack."""
+        named = (options.get("verifier"), options["trust"], options.get("dtype"), self._target.digest)
+        return None if any(named) else WANTED_VERIFIERS
+
+    def _ranked(
+        self,
+        place: _Place,
+        found: Sequence[NodeRecord],
+        options: ClientOptions,
+        chance: Chance,
+        *,
+        are_recalled: bool = False,
+    ) -> Candidates:
+        """Those that fit, best first."""
         now_s = asyncio.get_running_loop().time()
         peer_ids = [record.peer_id for record in found]
         passes_s = self._speeds.passes_s(peer_ids, now_s=now_s)
@@ -542,18 +609,15 @@ class AsyncClient:
         ranked = rank_verifiers(
             found,
             chance=chance,
-            numerics=numerics,
-            only=only,
-            trust=trust,
+            numerics=options.get("dtype"),
+            only=options.get("verifier"),
+            trust=options["trust"],
             rtts_s=self._distances.measured(found, place.links, VERIFY),
             passes_s=passes_s,
             standing=standing,
             avoided=self._failures.avoided(now_s) | self._auditing.convicted,
         )
-        if not ranked:
-            offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
-            raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
-        return Candidates(ranked, standing, passes_s)
+        return Candidates(ranked, standing, passes_s, are_recalled)
 
 
 def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:

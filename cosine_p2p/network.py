@@ -1,6 +1,5 @@
 """A client's way into a network, under an identity of its own for each run: with a DHT node, or light."""
 
-import asyncio
 import logging
 import os
 import shutil
@@ -16,20 +15,21 @@ from pathlib import Path
 from cosine_p2p.access import Access
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
-from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.directory.known_records import KnownRecords
+from cosine_p2p.directory.postings import PostingChecker, RecordOpener
 from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
 from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.text.tokenizer_loads import TokenizerLoads
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
 from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
 from cosine_p2p.trust.mandates import Mandates
-from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 
@@ -53,15 +53,14 @@ class NetworkSwarm:
         transport: Transport,
         directory: DhtDirectory,
         leaving: AsyncExitStack,
-        tokenizer_folder: Path | None,
+        tokenizers: TokenizerLoads,
         mandates: Mandates,
     ) -> None:
         self.transport = transport
         self.directory = directory
         self.mandates = mandates
         self._leaving = leaving
-        self._tokenizer_folder = tokenizer_folder
-        self._codecs: dict[bytes, TextTokenizer] = {}
+        self._tokenizers = tokenizers
 
     @classmethod
     async def join(
@@ -72,6 +71,7 @@ class NetworkSwarm:
         kind: TransportKind,
         tokenizer_folder: Path | None,
         known_peers: KnownPeers | None = None,
+        known_records: KnownRecords | None = None,
         listens: bool = False,
     ) -> "NetworkSwarm":
         """Connect, as a member where the swarm is private.
@@ -85,38 +85,21 @@ class NetworkSwarm:
                 shared = share_identity(access.identity_file)
                 stack.callback(shared.release)
                 file = shared.file
+            tokenizers = TokenizerLoads(tokenizer_folder)
+            stack.push_async_callback(tokenizers.close)
             if kind is TransportKind.FULL:
                 transport, directory, identity = await _enter_full(
                     tuple(initial_peers), access, file, stack, listens=listens
                 )
             else:
                 transport, directory, identity = await _enter_light(
-                    tuple(initial_peers), access, file, stack, known_peers
+                    tuple(initial_peers), access, file, stack, tokenizers, known_peers, known_records
                 )
             mandates = Mandates(identity, time.time)
-            return cls(transport, directory, stack.pop_all(), tokenizer_folder, mandates)
+            return cls(transport, directory, stack.pop_all(), tokenizers, mandates)
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
-        digest = verifiers[0].tokenizer_digest
-        codec = self._codecs.get(digest)
-        if codec is None:
-            if self._tokenizer_folder is not None:
-                files = _local_files(self._tokenizer_folder, digest)
-            else:
-                files = await self._fetch_files(verifiers, digest)
-            codec = await asyncio.to_thread(TextTokenizer, files.files)
-            # Of a client's one target; another digest means that it was told of another one.
-            self._codecs = {digest: codec}
-        return codec
-
-    async def _fetch_files(self, verifiers: Sequence[NodeRecord], digest: bytes) -> TokenizerFiles:
-        tried = []
-        for record in verifiers:
-            try:
-                return await fetch_tokenizer_files(self.transport, record.peer_id, digest, cache=TokenizerCache())
-            except (PeerLost, PeerError, RemoteProtocolError) as error:
-                tried.append(str(error))
-        raise GenerationFailed(f"No verifier gave the target's tokenizer. Tried: {'; '.join(tried)}.")
+        return await self._tokenizers.of(verifiers, self.transport)
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         """Trust on first use: the digest that a name stood for on this machine is pinned."""
@@ -171,14 +154,25 @@ async def _enter_light(
     access: Access,
     identity_file: Path | None,
     stack: AsyncExitStack,
+    tokenizers: TokenizerLoads,
     known_peers: KnownPeers | None,
+    known_records: KnownRecords | None,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`."""
+    """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`.
+
+    The nodes in `known_records` are dialled with the initial peers, and their tokenizer is loaded meanwhile.
+    """
     from cosine_p2p.directory.discover import DiscoverCells
     from cosine_p2p.transport.light.light import LightConfig, LightTransport
 
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)
+    opener = RecordOpener()
+    recalled: dict[Role, list[NodeRecord]] = {}
+    if known_records is not None:
+        recalled = known_records.read(PostingChecker(access.network, opener, gate.membership))
+    for record in recalled.get(Role.VERIFIER, ()):
+        tokenizers.begin(record.tokenizer_digest)
     joined_by = initial_peers
     if known_peers is not None:
         joined_by = order_peers(initial_peers, known_peers.read(), now_s=time.time())
@@ -186,6 +180,7 @@ async def _enter_light(
         identity=identity,
         initial_peers=initial_peers,
         joined_by=joined_by,
+        dialled_soon={record.peer_id: record.addresses for records in recalled.values() for record in records},
         dial_timeout_s=DIAL_TIMEOUT_S,
         gate=gate,
     )
@@ -194,10 +189,14 @@ async def _enter_light(
     except PeerLost as lost:
         raise PeerLost(", ".join(initial_peers), lost.reason) from None
     stack.push_async_callback(transport.close)
-    opener = RecordOpener()
-    cells = DiscoverCells(
-        transport, transport.initial_peers, opener=opener, note_addresses=transport.note_addresses
-    )
+
+    def note_record(record: NodeRecord) -> None:
+        transport.note_addresses(record.peer_id, record.addresses)
+        if record.role == Role.VERIFIER:
+            # What the other nodes say of it takes as long as this, or longer.
+            tokenizers.begin(record.tokenizer_digest, transport=transport, peer_id=record.peer_id)
+
+    cells = DiscoverCells(transport, transport.initial_peers, opener=opener, note_record=note_record)
     stack.push_async_callback(cells.close)
     if known_peers is not None:
 
@@ -209,20 +208,18 @@ async def _enter_light(
             )
 
         stack.callback(remember)
-    directory = DhtDirectory(cells, identity, network=access.network, opener=opener, membership=gate.membership)
+    if known_records is not None:
+        stack.callback(lambda: known_records.write(transport.met))
+    directory = DhtDirectory(
+        cells,
+        identity,
+        network=access.network,
+        opener=opener,
+        membership=gate.membership,
+        note_found=known_records.note if known_records is not None else lambda role, target, found: None,
+        recalled={(role, known_records.target): found for role, found in recalled.items()} if known_records else {},
+    )
     return transport, directory, identity
-
-
-def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:
-    files = TokenizerFiles.read(folder)
-    if files is None:
-        raise UsageError(f"{folder} holds no tokenizer; name the target by the name its verifiers announce.")
-    if files.digest != digest:
-        raise UsageError(
-            f"The tokenizer in {folder} is not the one the verifiers of this target announce "
-            f"({files.digest.hex()[:16]} here, {digest.hex()[:16]} there); fetch the same model again."
-        )
-    return files
 
 
 def choose_transport(asked: str | None) -> TransportKind:
@@ -250,11 +247,13 @@ def joining(
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
     known_peers: KnownPeers | None = None,
+    known_records: KnownRecords | None = None,
     listens: bool = False,
     patience_s: float | None = None,
     note: Note = LOG.warning,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """The function by which a client joins; a light one goes to `known_peers` too, and adds to them.
+    """The function by which a client joins; a light one goes to `known_peers` too, begins with `known_records`, and
+    adds to both.
 
     One that is to stay `listens`, which lets a full one come to direct ways to nodes behind routers. Where nobody
     answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises `UsageError`
@@ -279,6 +278,7 @@ def joining(
         kind=kind,
         tokenizer_folder=tokenizer_folder,
         known_peers=known_peers,
+        known_records=known_records,
         listens=listens,
     )
     patience_s = join_patience_s() if patience_s is None else patience_s

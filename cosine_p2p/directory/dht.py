@@ -8,13 +8,13 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from cosine_p2p.directory.cell_walk import CellWalk
+from cosine_p2p.directory.known_records import SealedRecord
 from cosine_p2p.directory.postings import (
     MAX_DEPTH,
     PostingChecker,
     RecordOpener,
     RecordStore,
     StoredValue,
-    check_cell,
     dht_key,
     subkey_bytes,
 )
@@ -49,6 +49,7 @@ class Placement:
 
 
 NoteAddresses = Callable[[str, Sequence[str]], object]
+NoteFound = Callable[[Role, str, Sequence[SealedRecord]], object]
 
 
 class Cells(Protocol):
@@ -115,8 +116,9 @@ class MemoryCells:
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
-    `note_addresses` is told where nodes that were found may be dialled. `dropped` counts refused records, `holders`
-    are the other nodes that held our record when it was announced last.
+    `note_addresses` is told where nodes that were found may be dialled, `note_found` what was found of a role and
+    target; `recalled` was found in an earlier run. `dropped` counts refused records, `holders` are the other nodes
+    that held our record when it was announced last.
     """
 
     def __init__(
@@ -129,11 +131,14 @@ class DhtDirectory:
         opener: RecordOpener | None = None,
         membership: Membership | None = None,
         note_addresses: NoteAddresses = lambda peer_id, maddrs: None,
+        note_found: NoteFound = lambda role, target, found: None,
+        recalled: Mapping[tuple[Role, str], list[NodeRecord]] | None = None,
     ) -> None:
         self.dropped = 0
         self._note_addresses = note_addresses
+        self._note_found = note_found
+        self._recalled = recalled or {}
         self.holders = 0
-        self._membership = membership
         self._look_ups = 0
         # By name the cell that our record lies in, and until when that is good enough.
         self._kept: dict[str, tuple[str, float]] = {}
@@ -142,6 +147,7 @@ class DhtDirectory:
         self._network = network
         self._clock = clock
         self._opener = opener or RecordOpener()
+        self._checker = PostingChecker(network, self._opener, membership)
 
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
         """Store `record` under each name: the target's, or the hex of its digest.
@@ -174,22 +180,32 @@ class DhtDirectory:
         self._look_ups += 1
         signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
         walk = CellWalk(sha256(signed).hexdigest()[:MAX_DEPTH], wanted)
+        sealed: dict[tuple[str, int], SealedRecord] = {}
         while prefixes := walk.next_prefixes():
             names = {
                 cell_name(network=self._network, role=role, target=target, prefix=prefix): prefix
                 for prefix in prefixes
             }
             for cell, records in (await self._cells.read(list(names))).items():
-                walk.note(names[cell], self._opened(cell, records))
+                opened = self._opened(cell, records)
+                walk.note(names[cell], opened)
+                for owner, record in opened.items():
+                    sealed[record.peer_id, record.sequence] = SealedRecord(
+                        cell=cell, owner=owner, data=records[owner]
+                    )
         found = walk.found()
         for record in found:
             self._note_addresses(record.peer_id, record.addresses)
+        self._note_found(role, target, [sealed[record.peer_id, record.sequence] for record in found])
         clocks, now_s = self._opener.clocks, self._clock()
         if not found and (problem := clocks.problem(now_s)):
             raise ClockOff(f"nobody was found, and {problem}")
         if news := clocks.news(now_s):
             logger.warning("%s", news)
         return found
+
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        return self._recalled.get((role, target))
 
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
@@ -219,10 +235,7 @@ class DhtDirectory:
         opened = {}
         for owner, data in records.items():
             try:
-                record = self._opener.open(data, cell=cell, owner=owner, now_s=self._clock())
-                check_cell(cell, network=self._network, record=record)
-                if self._membership is not None:
-                    self._membership.check(record.certificate or b"", peer_id=owner)
+                record = self._checker.open(data, cell=cell, owner=owner, now_s=self._clock())
             except RemoteProtocolError as error:
                 self.dropped += 1
                 logger.debug("a record of %s in %s was dropped: %s", owner, cell, error)

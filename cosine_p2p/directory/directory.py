@@ -17,6 +17,10 @@ class Directory(Protocol):
         """Live, checked records of a role for a target name, one per peer; with `wanted`, about so many will do."""
         ...
 
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        """Some that were found in an earlier run, whose records may have lapsed; None where nothing is known."""
+        ...
+
 
 class MemoryDirectory:
     """A directory of which all readers and writers are in one process."""
@@ -31,3 +35,6 @@ class MemoryDirectory:
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         del wanted
         return list(self._records.get((role, target), {}).values())
+
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        return None

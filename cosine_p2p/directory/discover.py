@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
-from cosine_p2p.directory.dht import NoteAddresses, Placement
+from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
@@ -42,13 +42,14 @@ KEEP_LINKS_S: Final = 15.0
 """Above the pause between look-ups that belong together."""
 
 Answer = Mapping[str, Sequence[bytes]]
+NoteRecord = Callable[[NodeRecord], object]
 
 
 class DiscoverCells:
     """Implements `Cells` for a reader; end it with `close`.
 
-    Asks `initial_peers` first, then nodes discovered in records, whose addresses `note_addresses` gets. In
-    `asked` are the nodes asked so far, and whether they answered.
+    Asks `initial_peers` first, then nodes discovered in records. `note_record` is told of each record as soon as it
+    is known, while others are still asked. In `asked` are the nodes asked so far, and whether they answered.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class DiscoverCells:
         initial_peers: Sequence[str],
         *,
         opener: RecordOpener,
-        note_addresses: NoteAddresses,
+        note_record: NoteRecord,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nodes = _AskedNodes(transport)
         self._peer_id = transport.peer_id
         self._initial_peers = tuple(initial_peers)
         self._opener = opener
-        self._note_addresses = note_addresses
+        self._note_record = note_record
         self._clock = clock
         self._discovered: dict[str, None] = {}
         self._failed: dict[str, None] = {}
@@ -127,7 +128,7 @@ class DiscoverCells:
             self._failed[peer_id] = None
         new, look_up.new = look_up.new, []
         for record in new:
-            self._note_addresses(record.peer_id, record.addresses)
+            self._note_record(record)
             if len(self._discovered) < MAX_DISCOVERED:
                 self._discovered[record.peer_id] = None
 

@@ -165,6 +165,14 @@ class PostingChecker:
             self._membership.check(record.certificate or b"", peer_id=owner)
         return Posting(owner, value, stored.data, record, expires_at_s)
 
+    def open(self, data: bytes, *, cell: str, owner: str, now_s: float) -> NodeRecord:
+        """The record of an owner in a cell, as a reader checks it. Raises `RemoteProtocolError`."""
+        record = self._opener.open(data, cell=cell, owner=owner, now_s=now_s)
+        check_cell(cell, network=self.network, record=record)
+        if self._membership is not None:
+            self._membership.check(record.certificate or b"", peer_id=owner)
+        return record
+
     def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
         """True if `check` passes."""
         try:

@@ -40,9 +40,9 @@ _Key = tuple[Role, str, int | None]
 class RecentFinds:
     """Looks nodes up in a directory, unless that was done lately and no link was lost since.
 
-    What is older than `reuse_s` but not than `KEEP_S` is used once more, and looked up again meanwhile; with a
-    `reuse_s` of 0 everything is looked up. `clock` gives seconds. What found nobody is
-    kept of drafters alone: a request does without them, and waits for a verifier.
+    What is older than `reuse_s` but not than `KEEP_S` is used once more, and looked up again meanwhile, and so is
+    what the directory recalls from an earlier run. With a `reuse_s` of 0 everything is looked up. `clock` gives
+    seconds. What found nobody is kept of drafters alone: a request does without them, and waits for a verifier.
     """
 
     def __init__(
@@ -55,12 +55,16 @@ class RecentFinds:
         self._finds = Remembered[_Key, _Find](MAX_FINDS, forgotten_s=KEEP_S)
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
         self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
+        # Of each question whether what is known of it was only recalled.
+        self._recalled = Remembered[_Key, bool](MAX_FINDS)
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Live records as of the last seconds, as `Directory.find` does."""
         key = role, target, wanted
         now_s = self._clock()
         known = self._finds.get(key, now_s)
+        if known is None and self._recalled.get(key) is None:
+            known = self._recall(key, now_s)
         if not self._reuse_s or known is None or known.lost_links != self._links.lost_links:
             return await self._look_up(key)
         if now_s - known.found_at_s >= self._reuse_s and key not in self._renewing:
@@ -90,11 +94,37 @@ class RecentFinds:
             await asyncio.sleep(pause_s)
         return await self.find(role, target, wanted=wanted)
 
+    def is_recalled(self, role: Role, target: str, *, wanted: int | None = None) -> bool:
+        """True while what `find` gives is of an earlier run."""
+        return bool(self._recalled.get((role, target, wanted)))
+
+    async def look_again(self, role: Role, target: str, *, wanted: int | None = None) -> None:
+        """Wait until what was recalled is looked up; where that fails, the next `find` looks up by itself."""
+        key = role, target, wanted
+        if key in self._renewing:
+            await asyncio.wait((self._renewing[key],))
+        if self._recalled.get(key):
+            self._recalled.note(key, False)
+            self._finds.pop(key)
+
+    def _recall(self, key: _Key, now_s: float) -> _Find | None:
+        """What an earlier run found, once."""
+        role, target, _ = key
+        records = self._directory.recall(role, target) if self._reuse_s else None
+        is_known = bool(records) or (records is not None and role is Role.DRAFTER)
+        self._recalled.note(key, is_known)
+        if records is None or not is_known:
+            return None
+        find = _Find(records, now_s - self._reuse_s, self._links.lost_links)
+        self._finds.note(key, find, now_s)
+        return find
+
     async def _look_up(self, key: _Key) -> list[NodeRecord]:
         role, target, wanted = key
         lost_links = self._links.lost_links
         records = await self._directory.find(role, target, wanted=wanted)
         self._finds.pop(key)
+        self._recalled.note(key, False)
         if records or role is Role.DRAFTER:
             now_s = self._clock()
             self._finds.note(key, _Find(records, now_s, lost_links), now_s)

@@ -30,7 +30,8 @@ class KnownDrafter(Protocol):
 class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
-    `verifiers` gives by peer id the seconds that each announces for a pass.
+    `verifiers` gives by peer id the seconds that each announces for a pass. Where they were found in an earlier
+    run, `find_more` waits for a look-up under way and gives all that it finds for the request; they are added.
     `trials` are what was measured of numbers of drafters, if any are compared. `has_other_offers` is true if, until
     something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
     once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
@@ -50,10 +51,11 @@ class Job:
     deadline_s: float
     request: Request
     strategy: StrategyKind
-    verifiers: Mapping[str, float]
+    verifiers: dict[str, float]
     drafters: Sequence[KnownDrafter]
     trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
     has_other_offers: bool = False
+    find_more: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))
     committed: tuple[int, ...] = ()

@@ -33,12 +33,15 @@ MakeSession = Callable[[Job], Session]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The verifiers of a target, best first, with the level of each, and the measured seconds of its pass, if
-    any."""
+    """The verifiers of a target, best first, with the level of each, and the measured seconds of its pass, if any.
+
+    Those that `are_recalled` were found in an earlier run.
+    """
 
     records: Sequence[NodeRecord]
     standing: Mapping[str, int]
     passes_s: Mapping[str, float]
+    are_recalled: bool = False
 
     def judges(self) -> dict[str, Judge]:
         """All by peer id, as `Auditing` wants its judges."""

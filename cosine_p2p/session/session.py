@@ -15,7 +15,8 @@ At any moment the session is in one of three states, by its `Upstream`:
 - *No verifier*: `_find_verifier` waits for dials (`VerifierDials`), which come in the order of the `VerifierQueue`.
   Nothing else is read meanwhile; drafters' messages wait in the inbox. Where one was lost that served the request,
   it and others are looked for a while (`_look_again`), for its machine may have moved or be starting again. Nobody
-  left to ask ends the session with `GenerationFailed`, the deadline with `GenerationTimedOut`.
+  left to ask ends the session with `GenerationFailed`, the deadline with `GenerationTimedOut`. Where the verifiers
+  are of an earlier run, a look-up under way adds those of now to the queue, and nobody gives up before that.
 - *Asked*: `Open` is sent, with all that is committed, so that a verifier goes on where the one before it stood.
 - *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`), is told to the strategy, the counts,
   the trial of drafters and the pupil, and its tokens are yielded. `Final` is the only way to *ended* but one: a
@@ -39,7 +40,7 @@ strategy hears of a drafter or its drafts before a verifier was asked; a session
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -210,6 +211,7 @@ class Session:
         self._look_again_at_s = 0.0
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
+        self._finding_more: asyncio.Task[None] | None = None
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
             self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0)))
@@ -226,6 +228,8 @@ class Session:
         """
         self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
+        if self.job.find_more is not None:
+            self._finding_more = asyncio.ensure_future(self._add(self.job.find_more()))
         try:
             while self.finish is None:
                 await self._find_verifier()
@@ -238,8 +242,10 @@ class Session:
                 self._hang_up(self._upstream)
             for peer_id in self._dials.late(_now_s()):
                 self._failures.note_failed(peer_id, now_s=_now_s())
-            checking.cancel()
-            await asyncio.gather(checking, self._dials.close(), self._drafters.close(), return_exceptions=True)
+            tasks = [checking, *filter(None, [self._finding_more])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
     async def _find_verifier(self) -> None:
         """Wait until a verifier has been asked to serve the request; at once where one was.
@@ -249,8 +255,9 @@ class Session:
         self._dials.begin(int(self._upstream is None), now_s=_now_s())
         while self._upstream is None:
             left_s = self._time_left()
-            if self._dials:
-                await self._dials.wait(left_s)
+            finding = [task for task in (self._finding_more,) if task is not None and not task.done()]
+            if self._dials or finding:
+                await self._dials.wait(left_s, *finding, now_s=_now_s())
             else:
                 at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
@@ -273,8 +280,16 @@ class Session:
         self._look_again_at_s = now_s + ASK_AGAIN_S
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                for peer_id in await self.job.find_again():
-                    self._queue.ask_at_once(peer_id)
+                await self._add(self.job.find_again())
+
+    async def _add(self, found: Awaitable[Mapping[str, float]]) -> None:
+        """Have those asked too who are found while the request is under way, where they are now."""
+        more = await found
+        self.job.verifiers.update(more)
+        taken = (*self.serving, *self._dials.early(_now_s()))
+        for peer_id in more:
+            if peer_id not in taken:
+                self._queue.ask_at_once(peer_id)
 
     def _use(self, link: PeerLink) -> bool:
         """Have the request opened on a link unless a verifier has it already."""
@@ -389,7 +404,8 @@ class Session:
         if (upstream := self._upstream) is None:
             return
         has_offers = self.job.has_other_offers and not self.output
-        is_lone = not (self._queue.has_fresh or self._dials or has_offers)
+        finds_more = self._finding_more is not None and not self._finding_more.done()
+        is_lone = not (self._queue.has_fresh or self._dials or has_offers or finds_more)
         done = upstream.link.remote_progress
         if why := upstream.watch.why_leave(_now_s(), report=(done.steps, done.prefill_tokens), is_lone=is_lone):
             self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)

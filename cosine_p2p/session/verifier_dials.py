@@ -114,10 +114,15 @@ class VerifierDials:
         """The peers whose dials take long."""
         return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s >= DIAL_NEXT_S]
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return when a dial has ended, when the next one is due, or after the timeout."""
-        patience_s = min(timeout_s, DIAL_NEXT_S)
-        await asyncio.wait(self._dials, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+    def early(self, now_s: float) -> list[str]:
+        """The peers whose dials do not take long yet."""
+        return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s < DIAL_NEXT_S]
+
+    async def wait(self, timeout_s: float, *also: asyncio.Task[None], now_s: float) -> None:
+        """Return when a dial or one of `also` has ended, when the next one is due, or after the timeout."""
+        begun_s = [began_s - now_s for _, began_s in self._dials.values() if now_s - began_s < DIAL_NEXT_S]
+        patience_s = min(timeout_s, DIAL_NEXT_S + min(begun_s, default=0.0))
+        await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
         for task in self._dials:

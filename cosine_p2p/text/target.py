@@ -123,6 +123,11 @@ def parse_target(text: str) -> tuple[str, bytes | None]:
         raise UsageError(f"{text!r}: what follows the @ must be a target digest of 64 hex digits.") from None
 
 
+def settled_digest(name: str, pins_file: Path | None = None) -> bytes | None:
+    """The digest that `name` is known or pinned to stand for; None for neither. Raises `UsageError`."""
+    return KNOWN_TARGETS.get(name) or _read_pins(pins_file or _pins_file()).get(name)
+
+
 def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
     """The digest that `name` stands for among those that the network offers, by so many verifiers each.
 
@@ -138,12 +143,8 @@ def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | Non
             f"{name} is {known.hex()} in this version, and here it stands for {_listed(offered)}; choose one as "
             f"{name}@DIGEST."
         )
-    file = pins_file or Path(user_data_dir("cosine-p2p")) / "target-pins.json"
-    stored = _read_json(file) if file.exists() else {}
-    try:
-        pins = {str(name): parse_digest(digest) for name, digest in stored.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise UsageError(f"{file} is damaged; repair or remove it.") from None
+    file = pins_file or _pins_file()
+    pins = _read_pins(file)
     pinned = pins.get(name)
     if pinned is not None:
         if pinned in offered:
@@ -161,6 +162,19 @@ def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | Non
     except OSError as error:
         raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
     return chosen
+
+
+def _pins_file() -> Path:
+    return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
+
+
+def _read_pins(file: Path) -> dict[str, bytes]:
+    """The digests by name. Raises `UsageError` for a damaged file."""
+    stored = _read_json(file) if file.exists() else {}
+    try:
+        return {str(name): parse_digest(digest) for name, digest in stored.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"{file} is damaged; repair or remove it.") from None
 
 
 def _listed(digests: Iterable[bytes]) -> str:

@@ -6,6 +6,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p.client import AsyncClient
+from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
@@ -27,6 +28,7 @@ from cosine_protocol.errors import (
 )
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Sampling
+from tests.cosine_p2p.samples import identity_of
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -362,3 +364,93 @@ def test_a_client_lives_once_and_on_one_event_loop() -> None:
     lifetime.end()
     with pytest.raises(UsageError, match="is closed; make another one"):
         lifetime.check()
+
+
+class Remembering(MemoryDirectory):
+    """Takes its time to look up, and recalls at once what an earlier run found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recalled: list[NodeRecord] = []
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        await asyncio.sleep(LOOK_UP_S)
+        return await super().find(role, target)
+
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        return [record for record in self.recalled if record.role == role]
+
+
+def of_a_second_run(
+    *, is_gone: bool = False, says: dict[str, Any] | None = None, **options: Any
+) -> tuple[Generation, float]:
+    """What a client generates that knows a verifier of an earlier run, and after which time the first text came.
+
+    It may be gone, and another one there; its record then may have said something else than one of now.
+    """
+
+    async def run() -> tuple[Generation, float]:
+        directory = Remembering()
+        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
+            first = await swarm.verifier(target_engine())
+            directory.recalled = [
+                replace(record, **(says or {}))
+                for record in await MemoryDirectory.find(directory, Role.VERIFIER, "zoo:target")
+            ]
+            if is_gone:
+                await first.kill()
+                await swarm.verifier(target_engine())
+            own = swarm.client_swarm(identity_of(50))
+
+            async def join() -> Swarm:
+                return own
+
+            async def at_once(check: Callable[[], None]) -> None:
+                check()
+
+            named = {"target": f"zoo:target@{swarm.facts.digest().hex()}", "audit": 0.0, "max_new_tokens": TOKENS}
+            client = AsyncClient(join=join, offload=at_once, **{**named, **options})
+            async with client:
+                began_s = asyncio.get_running_loop().time()
+                run = await client.start(PROMPT)
+                first_s = None
+                async for _ in run.chunks():
+                    first_s = first_s or asyncio.get_running_loop().time() - began_s
+                assert first_s is not None
+                return run.result(), first_s
+
+    result: tuple[Generation, float] = run_virtual(run())
+    return result
+
+
+def test_a_client_that_was_there_before_opens_its_verifier_before_it_has_looked_up() -> None:
+    generation, first_s = of_a_second_run()
+    assert generation.text == TEXT
+    assert first_s < LOOK_UP_S
+
+
+@pytest.mark.parametrize(
+    "says",
+    [{}, {"numerics": "others"}, {"context_tokens": 4 * TOKENS + len(PROMPT)}],
+    ids=["as now", "other numerics", "another context"],
+)
+def test_verifiers_that_have_gone_since_cost_one_try_and_no_error(says: dict[str, Any]) -> None:
+    generation, first_s = of_a_second_run(is_gone=True, says=says)
+    assert generation.text == TEXT
+    assert LOOK_UP_S < first_s < LOOK_UP_S + 1.5
+
+
+def test_what_is_of_another_target_now_is_not_asked() -> None:
+    generation, first_s = of_a_second_run(says={"target_digest": bytes(32)})
+    assert generation.text == TEXT
+    assert first_s > LOOK_UP_S
+
+
+def test_a_quorum_is_of_those_that_are_there_now() -> None:
+    with pytest.raises(GenerationFailed):
+        of_a_second_run(quorum=2)
+
+
+def test_one_verifier_that_is_meant_and_was_not_known_is_looked_up() -> None:
+    with pytest.raises(GenerationFailed, match="fits what was asked for"):
+        of_a_second_run(verifier="12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g")

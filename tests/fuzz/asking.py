@@ -174,7 +174,7 @@ async def _look_up(data: bytes) -> None:
         transport,
         [peer.identity.peer_id],
         opener=RecordOpener(),
-        note_addresses=lambda peer_id, addresses: noted.extend(addresses),
+        note_record=lambda record: noted.extend(record.addresses),
         clock=lambda: 0.0,
     )
     files = TokenizerFiles({"tokenizer.json": b"{}", "vocab.txt": b"a"})

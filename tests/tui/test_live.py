@@ -55,6 +55,9 @@ class WeatheredDirectory:
         self.weather.check()
         return await self.inner.find(role, target, wanted=wanted)
 
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        return self.inner.recall(role, target)
+
 
 @dataclass(slots=True)
 class WeatheredPlace:

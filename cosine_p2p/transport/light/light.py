@@ -2,14 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
-from cosine_p2p.transport.addresses import Address, AddressBook, DialPolicy, parse_initial_peers
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.addresses import (
+    MAX_KNOWN_PEERS,
+    Address,
+    AddressBook,
+    DialPolicy,
+    parse_initial_peers,
+)
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
@@ -32,13 +39,14 @@ class LightConfig:
     """`initial_peers` are those that the user named, as multiaddrs that end in `/p2p/<peer id>`.
 
     `joined_by` are the peers to join by, in this order, among them such as were met before; without any it is by
-    the initial peers. What is not among these is dialled as addresses of strangers are. `gate` decides who is
-    talked to.
+    the initial peers. Those `dialled_soon`, with the addresses that they announced, are dialled at once too. What
+    is not among the initial peers is dialled as addresses of strangers are. `gate` decides who is talked to.
     """
 
     identity: Identity
     initial_peers: tuple[str, ...]
     joined_by: tuple[str, ...] = ()
+    dialled_soon: Mapping[str, Sequence[str]] = field(default_factory=dict)
     dial_timeout_s: float = DIAL_TIMEOUT_S
     gate: PeerGate = field(default_factory=PeerGate)
 
@@ -56,6 +64,9 @@ class LightTransport:
         self._joined_by = parse_initial_peers(config.joined_by) if config.joined_by else list(given)
         self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in self._joined_by))
         self._book = AddressBook()
+        for peer_id, maddrs in config.dialled_soon.items():
+            self._book.note(peer_id, maddrs)
+        self._met = Remembered[str, bool](MAX_KNOWN_PEERS)
         self._thread = thread
         # Where an identity file holds the seed of its key.
         seed = config.identity.to_file_bytes()[4:36]
@@ -66,7 +77,7 @@ class LightTransport:
 
     @classmethod
     async def start(cls, config: LightConfig) -> "LightTransport":
-        """Connect to an initial peer.
+        """Connect to an initial peer, or to one of those that are dialled with them.
 
         Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
         """
@@ -90,6 +101,11 @@ class LightTransport:
         given = (maddr for maddr in known if maddr.endswith(f"/p2p/{peer_id}"))
         return tuple(dict.fromkeys([*given, *self._book.of(peer_id).values()]))
 
+    @property
+    def met(self) -> frozenset[str]:
+        """The peers that a stream was opened to."""
+        return frozenset(peer_id for peer_id, _ in self._met.items())
+
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
         self._config.gate.check_dial(peer_id)
@@ -103,6 +119,7 @@ class LightTransport:
 
         opening = self._thread.call(open_in_trio, undo=lambda carrier: self._thread.post(carrier.discard))
         carrier = await self._in_time(peer_id, opening)
+        self._met.note(peer_id, True)
         stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
         self._streams.add(stream)
         return await self._config.gate.enter(stream)
@@ -147,7 +164,7 @@ class LightTransport:
         return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
-        """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does.
+        """Return when one of the peers dialled first has answered. Raises `PeerLost` with the reasons if none does.
 
         The other dials go on, since a directory asks several of these peers.
         """
@@ -155,12 +172,15 @@ class LightTransport:
         async def failure(peer_id: str) -> str | None:
             work = partial(self._host.connect, peer_id, self._addresses(peer_id))
             try:
+                if peer_id in self._config.dialled_soon:
+                    self._config.gate.check_dial(peer_id)
                 await self._in_time(peer_id, self._thread.call(work))
             except PeerLost as lost:
                 return lost.reason
             return None
 
-        self._joining = [asyncio.ensure_future(failure(peer_id)) for peer_id in self.initial_peers]
+        peer_ids = dict.fromkeys((*self.initial_peers, *self._config.dialled_soon))
+        self._joining = [asyncio.ensure_future(failure(peer_id)) for peer_id in peer_ids]
         reasons = []
         for attempt in asyncio.as_completed(self._joining):
             reason = await attempt

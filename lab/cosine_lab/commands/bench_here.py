@@ -178,7 +178,7 @@ def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_m
     from cosine_p2p.transport.delay import DelayedTransport
     from cosine_p2p.transport.round_trips import BY_TRANSPORT
 
-    join = joining_once(peers, Access.parse(network=network), Target.parse(target).folder)
+    join = joining_once(peers, Access.parse(network=network), Target.parse(target))
 
     async def join_from_afar() -> "NetworkSwarm":
         swarm = await join()

@@ -2,9 +2,9 @@
 
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
     from cosine_p2p.request.options import ClientOptions
+    from cosine_p2p.text.target import Target
     from cosine_p2p.transport.patience import Note
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def client_that_asks_once(
     from cosine_p2p.text.target import Target
     from cosine_p2p.trust.evidence import EvidenceFile
 
-    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder, note=note)
+    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]), note=note)
     trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
     return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
 
@@ -39,16 +40,17 @@ def client_that_asks_once(
 def joining_once(
     initial_peers: tuple[str, ...],
     access: "Access",
-    tokenizer_folder: Path | None = None,
+    target: "Target | None" = None,
     *,
     note: "Note" = LOG.warning,
 ) -> "Callable[[], Awaitable[NetworkSwarm]]":
-    """The function by which the command joins; `note` takes what it waits for.
+    """The function by which the command joins, that of a client with its target; `note` takes what it waits for.
 
     The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so
     or where an address is not one that the light one can dial. Raises `UsageError`.
     """
     from cosine_p2p.directory.known_peers import KnownPeers
+    from cosine_p2p.directory.known_records import KnownRecords
     from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
     from cosine_p2p.transport.addresses import parse_address
 
@@ -59,13 +61,15 @@ def joining_once(
             # Either transport says what is wrong with it.
             return True
 
+    # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
+    swarm = " ".join((access.network, *sorted(initial_peers)))
     has_light = find_spec("libp2p") is not None and all(map(may_be_light, initial_peers))
     return joining(
         initial_peers,
         access=access,
-        tokenizer_folder=tokenizer_folder,
+        tokenizer_folder=target.folder if target is not None else None,
         transport=TransportKind.LIGHT if has_light and not os.environ.get(TRANSPORT_VARIABLE) else None,
-        # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
-        known_peers=KnownPeers(" ".join((access.network, *sorted(initial_peers)))),
+        known_peers=KnownPeers(swarm),
+        known_records=KnownRecords(swarm, target.name, clock=time.time) if target is not None else None,
         note=note,
     )

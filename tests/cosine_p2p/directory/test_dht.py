@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_p2p.directory.dht import DhtDirectory, MemoryCells, Placement
+from cosine_p2p.directory.known_records import SealedRecord
 from cosine_p2p.directory.postings import (
     ENTRY_BYTES,
     MAX_OWNER_CELLS,
@@ -509,3 +510,24 @@ def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
 def test_a_placement_is_enough_where_more_nodes_hold_the_record_than_do_not(asked: int, holders: int) -> None:
     placement = Placement(holders=min(holders, asked), asked=asked)
     assert placement.is_enough == (not asked or 2 * placement.holders > asked)
+
+
+def test_what_is_found_is_told_as_it_was_signed_and_what_was_recalled_is_given_back() -> None:
+    clock, told = Clock(), []
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, [1, 2])
+
+    def note(role: Role, target: str, found: Sequence[SealedRecord]) -> None:
+        told.append((role, target, {each.owner: each for each in found}))
+
+    recalled = {(Role.DRAFTER, TARGET): [GOOD]}
+    ours = DhtDirectory(cells, OWNER, network=NETWORK, clock=clock, note_found=note, recalled=recalled)
+    found = asyncio.run(ours.find(Role.DRAFTER, TARGET))
+    ((role, target, sealed),) = told
+    assert (role, target, set(sealed)) == (Role.DRAFTER, TARGET, {record.peer_id for record in found})
+    checker = PostingChecker(NETWORK, RecordOpener())
+    for record in found:
+        kept = sealed[record.peer_id]
+        assert checker.open(kept.data, cell=kept.cell, owner=kept.owner, now_s=clock()) == record
+    assert ours.recall(Role.DRAFTER, TARGET) == [GOOD]
+    assert ours.recall(Role.VERIFIER, TARGET) is None

@@ -17,7 +17,7 @@ from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import Role, SignedRecord, cell_name, seal_record
+from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import as_test
 
@@ -70,11 +70,11 @@ class World:
         self.nodes.append(node)
 
     def cells(self, *initial_peers: str) -> DiscoverCells:
-        def note(peer_id: str, addresses: Sequence[str]) -> None:
-            self.noted[peer_id] = tuple(addresses)
+        def note(record: NodeRecord) -> None:
+            self.noted[record.peer_id] = record.addresses
 
         opener = RecordOpener()
-        return DiscoverCells(self.client, initial_peers, opener=opener, note_addresses=note, clock=lambda: NOW_S)
+        return DiscoverCells(self.client, initial_peers, opener=opener, note_record=note, clock=lambda: NOW_S)
 
     async def close(self) -> None:
         for each in (self.client, *self.nodes):

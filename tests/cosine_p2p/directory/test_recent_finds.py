@@ -152,3 +152,53 @@ async def test_a_lost_link_makes_them_old() -> None:
         await finds.find(Role.DRAFTER, TARGET)
         assert directory.asked == asked
     await links.close()
+
+
+class RememberingDirectory(CountedDirectory):
+    """Recalls one node of each role of an earlier run, or that there was nobody."""
+
+    def __init__(self, *recalled: NodeRecord) -> None:
+        super().__init__()
+        self._recalled = list(recalled)
+
+    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
+        return [record for record in self._recalled if record.role == role]
+
+
+@in_virtual_time
+async def test_what_an_earlier_run_found_serves_at_once_while_it_is_looked_up() -> None:
+    old, new = (record_of(identity_of(number), now_s=0.0, role=Role.VERIFIER) for number in (1, 2))
+    directory = RememberingDirectory(old)
+    await directory.announce(new, (TARGET,))
+    finds, _ = finds_in(directory)
+    assert await finds.find_some(Role.VERIFIER, TARGET) == [old]
+    assert (finds.is_recalled(Role.VERIFIER, TARGET), directory.asked) == (True, 0)
+    await finds.look_again(Role.VERIFIER, TARGET)
+    assert (finds.is_recalled(Role.VERIFIER, TARGET), directory.asked) == (False, 1)
+    assert await finds.find(Role.VERIFIER, TARGET) == [new]
+    assert directory.asked == 1
+
+
+@in_virtual_time
+async def test_where_looking_up_again_fails_what_was_recalled_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object, **__: object) -> list[NodeRecord]:
+        raise PeerLost("somebody", "it is gone")
+
+    directory = RememberingDirectory(record_of(identity_of(1), now_s=0.0, role=Role.VERIFIER))
+    monkeypatch.setattr(directory, "find", lost)
+    finds, _ = finds_in(directory)
+    assert len(await finds.find(Role.VERIFIER, TARGET)) == 1
+    await finds.look_again(Role.VERIFIER, TARGET)
+    with pytest.raises(PeerLost):
+        await finds.find(Role.VERIFIER, TARGET)
+
+
+@in_virtual_time
+async def test_that_an_earlier_run_found_no_drafters_counts_but_not_that_it_found_no_verifier() -> None:
+    directory = RememberingDirectory()
+    finds, _ = finds_in(directory)
+    assert await finds.find(Role.DRAFTER, TARGET) == []
+    assert directory.asked == 0
+    assert await finds.find(Role.VERIFIER, TARGET) == []
+    assert directory.asked == 1
+    await finds.close()

@@ -102,8 +102,12 @@ def played(
     trials: SpeedTrials = NO_TRIALS,
     dials_held_back: int = 0,
     deadline_s: float = 60.0,
+    asked_first: tuple[int, ...] | None = None,
+    find_more: Callable[[], Coroutine[None, None, dict[str, float]]] | None = None,
 ) -> Outcome:
     """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first.
+
+    Those `asked_first` may be others, of an earlier run; `find_more` finds the present ones.
 
     The first `dials_held_back` dials are not tried, as by a daemon that dialled a peer in vain a moment ago.
     """
@@ -130,7 +134,11 @@ def played(
             deadline_s=deadline_s,
             request=REQUEST,
             strategy=strategy,
-            verifiers={identity_of(n).peer_id: 0.0009 for n in (*unreachable, *verifiers)},
+            verifiers={
+                identity_of(n).peer_id: 0.0009
+                for n in (asked_first if asked_first is not None else (*unreachable, *verifiers))
+            },
+            find_more=find_more,
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
             trials=trials,
         )
@@ -460,3 +468,58 @@ def test_each_failure_is_told_once_in_words() -> None:
         counts.note_tried("v", error)
     sentence = "No verifier could finish the request. Tried: v refused: full; v was lost: gone; "
     assert counts.nobody_left() == sentence + "v broke the protocol: odd."
+
+
+async def serve_all(channel: Channel, message: m.Message) -> None:
+    if isinstance(message, m.Open):
+        after = message.committed
+        for token in (5, 6, 7)[len(after) :]:
+            after = (*after, token)
+            reply = m.Opened(message.number, 60_000) if len(after) == len(message.committed) + 1 else None
+            for each in (reply, commit(message.number, (token,), after=after[:-1])):
+                if each is not None:
+                    channel.post(each)
+        channel.post(final(message.number, (5, 6, 7), signer=2))
+
+
+async def leave_after_one(channel: Channel, message: m.Message) -> None:
+    if isinstance(message, m.Open):
+        channel.post(m.Opened(message.number, 60_000))
+        channel.post(commit(message.number, (5,)))
+        channel.post(m.Error(message.number, ErrorCode.INTERNAL, "it goes", None))
+
+
+def found_after(seconds: float, *numbers: int) -> Callable[[], Coroutine[None, None, dict[str, float]]]:
+    async def find() -> dict[str, float]:
+        await asyncio.sleep(seconds)
+        return {identity_of(number).peer_id: 0.0009 for number in numbers}
+
+    return find
+
+
+@pytest.mark.parametrize("behave", [None, leave_after_one], ids=["gone", "lost in the middle"])
+def test_where_verifiers_of_an_earlier_run_fail_those_of_now_go_on(behave: Behaviour | None) -> None:
+    first = {} if behave is None else {1: behave}
+    done = played({**first, 2: serve_all}, asked_first=(1,), find_more=found_after(1.0, 2))
+    assert (done.tokens, done.error) == ([5, 6, 7], "")
+    assert list(done.session.job.verifiers) == [identity_of(1).peer_id, identity_of(2).peer_id]
+    assert done.seconds < 1.5
+
+
+def test_one_that_answers_no_dial_is_not_waited_for_longer_than_others() -> None:
+    done = played({2: serve_all}, unreachable=(1,), asked_first=(1,), find_more=found_after(0.2, 2))
+    assert (done.tokens, done.error) == ([5, 6, 7], "")
+    assert done.seconds < DIAL_NEXT_S + 0.1
+
+
+def test_one_that_failed_is_tried_again_as_it_is_found_now() -> None:
+    """It may have moved since: the first dial went to where it was."""
+    done = played({2: serve_all}, asked_first=(2,), find_more=found_after(0.5, 2), dials_held_back=1)
+    assert (done.tokens, done.error) == ([5, 6, 7], "")
+    assert done.seconds < 1.0
+
+
+def test_nobody_found_in_an_earlier_run_or_now_is_an_error() -> None:
+    done = played({}, asked_first=(1,), find_more=found_after(0.5))
+    assert done.error.startswith("No verifier could finish the request")
+    assert done.seconds < 1.0

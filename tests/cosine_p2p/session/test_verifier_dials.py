@@ -57,7 +57,7 @@ def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]
         dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
         dials.begin(net.needed, now_s=loop.time())
         while len(net.used) < net.needed and len(dials):
-            await dials.wait(100.0)
+            await dials.wait(100.0, now_s=loop.time())
             dials.begin(net.needed - len(net.used), now_s=loop.time())
         late = dials.late(loop.time())
         took_s = loop.time()
@@ -163,7 +163,7 @@ async def test_one_that_would_not_understand_the_request_is_not_asked_nor_avoide
     dials = VerifierDials(VerifierQueue(["old", "new"]), cast("Links", Swarm()), shaped, use=use, lose=lose)
     for _ in range(2):
         dials.begin(1, now_s=0.0)
-        await dials.wait(1.0)
+        await dials.wait(1.0, now_s=0.0)
     await dials.close()
     assert used == ["new"]
     assert failures.avoided(0.0) == frozenset()

@@ -18,6 +18,7 @@ from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.client import Swarm
 from cosine_p2p.request.results import AppliedConfig, Progress
+from cosine_p2p.text.target import Target
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of
@@ -165,7 +166,7 @@ def test_the_environment_and_the_installation_decide_on_the_transport_then_the_a
     monkeypatch.setattr(asking, "find_spec", lambda name: name)
     asking.joining_once(maddrs, Access())
     monkeypatch.setenv("COSINE_TRANSPORT", "full")
-    asking.joining_once(maddrs, Access(), Path("folder"))
+    asking.joining_once(maddrs, Access(), Target("name", folder=Path("folder")))
     monkeypatch.delenv("COSINE_TRANSPORT")
     monkeypatch.setattr(asking, "find_spec", lambda _: None)
     asking.joining_once(maddrs, Access())

@@ -20,6 +20,7 @@ from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol.codec import FrameDecoder, decode
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
 from cosine_protocol.identity import Identity
@@ -355,3 +356,25 @@ def test_both_libraries_share_a_process(order: str) -> None:
         f"{imports}\nimport hivemind.proto.p2pd_pb2, libp2p.crypto.pb.crypto_pb2 as c\nprint(c.PublicKey())"
     )
     assert done.returncode == 0, done.stderr
+
+
+@in_real_time
+async def test_peers_that_are_dialled_with_the_initial_ones_keep_to_the_rules_for_strangers() -> None:
+    async with serving(OTHER_SEED) as other:
+        soon = {other.peer_id: (other.maddr,)}
+        nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
+        transport = await LightTransport.start(
+            LightConfig(identity=OURS, initial_peers=(nobody,), dialled_soon=soon)
+        )
+        assert transport.initial_peers == (NOBODY,)
+        assert transport.met == frozenset()
+        stream = await transport.dial(other.peer_id, ECHO)
+        assert transport.met == {other.peer_id}
+        stream.close()
+        await transport.close()
+        denied = PeerGate(denied=DeniedPeers([other.peer_id]))
+        theirs = LightConfig(identity=OURS, initial_peers=(nobody,), dialled_soon=soon, gate=denied)
+        assert "not talked to" in (await lost(LightTransport.start(theirs))).reason
+        elsewhere = f"/dns4/nowhere.invalid/tcp/4001/p2p/{NOBODY}"
+        public = LightConfig(identity=OURS, initial_peers=(elsewhere,), dialled_soon=soon)
+        assert "strangers' private addresses" in (await lost(LightTransport.start(public))).reason

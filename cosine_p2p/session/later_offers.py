@@ -1,0 +1,47 @@
+"""The offers of a look-up that is under way while its request begins with verifiers of an earlier run."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from cosine_p2p.directory.selection import Offer
+from cosine_p2p.session.probation import Candidates
+from cosine_protocol.errors import CosineError
+from cosine_protocol.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class LaterOffers:
+    """Looks up by `find`; a look-up that fails offers nothing more. End it with `close`."""
+
+    def __init__(
+        self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]
+    ) -> None:
+        self._offers: list[Offer] = []
+        self.candidates: Candidates | None = None
+        self._finding = asyncio.ensure_future(self._find(find, offers_of))
+
+    async def find_for(self, request: Request) -> dict[str, float]:
+        """Those who serve this form of the request, by peer id, with the seconds that each announces for a pass."""
+        await asyncio.wait((self._finding,))
+        able = next((able for form, able in self._offers if form == request), ())
+        return {record.peer_id: record.pass_us / 1e6 for record in able}
+
+    def others(self, tried: Collection[Request]) -> list[Offer]:
+        """The offers found so far in other forms than these."""
+        return [offer for offer in self._offers if offer[0] not in tried]
+
+    async def close(self) -> None:
+        self._finding.cancel()
+        await asyncio.gather(self._finding, return_exceptions=True)
+
+    async def _find(
+        self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]
+    ) -> None:
+        try:
+            found = await find()
+            self._offers = offers_of(found)
+            self.candidates = found
+        except CosineError as error:
+            logger.info("what an earlier run found was not found again: %s", error)
