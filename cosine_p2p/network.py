@@ -5,11 +5,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from cosine_p2p.access import Access
@@ -22,10 +23,12 @@ from cosine_p2p.storage.identity_file import load_identity, share_identity
 from cosine_p2p.text.target import choose_digest
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_loads import TokenizerLoads
-from cosine_p2p.transport.addresses import parse_initial_peers
+from cosine_p2p.transport.addresses import AddressBook, parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
+from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
@@ -162,9 +165,8 @@ async def _enter_light(
 
     The nodes in `known_records` are dialled with the initial peers, and their tokenizer is loaded meanwhile.
     """
-    from cosine_p2p.directory.discover import DiscoverCells
-    from cosine_p2p.transport.light.light import LightConfig, LightTransport
-
+    early = EarlySockets(parse_initial_peers(initial_peers))
+    stack.callback(early.close)
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)
     opener = RecordOpener()
@@ -176,16 +178,23 @@ async def _enter_light(
     joined_by = initial_peers
     if known_peers is not None:
         joined_by = order_peers(initial_peers, known_peers.read(), now_s=time.time())
+        early.begin(parse_initial_peers(joined_by))
+    dialled_soon = _begin_early(early, chain.from_iterable(recalled.values()), gate)
+
+    # While these connect.
+    from cosine_p2p.directory.discover import DiscoverCells
+    from cosine_p2p.transport.light.light import LightConfig, LightTransport
+
     config = LightConfig(
         identity=identity,
         initial_peers=initial_peers,
         joined_by=joined_by,
-        dialled_soon={record.peer_id: record.addresses for records in recalled.values() for record in records},
+        dialled_soon=dialled_soon,
         dial_timeout_s=DIAL_TIMEOUT_S,
         gate=gate,
     )
     try:
-        transport = await LightTransport.start(config)
+        transport = await LightTransport.start(config, early)
     except PeerLost as lost:
         raise PeerLost(", ".join(initial_peers), lost.reason) from None
     stack.push_async_callback(transport.close)
@@ -220,6 +229,18 @@ async def _enter_light(
         recalled={(role, known_records.target): found for role, found in recalled.items()} if known_records else {},
     )
     return transport, directory, identity
+
+
+def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: PeerGate) -> dict[str, tuple[str, ...]]:
+    """Begin to connect to nodes of an earlier run that may be talked to; their addresses."""
+    book, found = AddressBook(), {}
+    for record in recalled:
+        with suppress(PeerLost):
+            gate.check_dial(record.peer_id)
+            book.note(record.peer_id, record.addresses)
+            early.begin(book.of(record.peer_id))
+            found[record.peer_id] = record.addresses
+    return found
 
 
 def choose_transport(asked: str | None) -> TransportKind:

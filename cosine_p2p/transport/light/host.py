@@ -30,6 +30,7 @@ from cosine_p2p.transport.light.library import (
     new_noise_keys,
     read_varint_prefixed_bytes_limited,
 )
+from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.round_trips import LIGHT
 from cosine_protocol.errors import PeerLost
 
@@ -49,7 +50,7 @@ _T = TypeVar("_T")
 class LightHost:
     """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key.
 
-    The addresses `given` are dialled as they are, others as `policy` permits.
+    The addresses `given` are dialled as they are, others as `policy` permits. Connections may be begun, `early`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LightHost:
         dial_timeout_s: float,
         given: Sequence[Address],
         policy: DialPolicy,
+        early: EarlySockets,
     ) -> None:
         key = Ed25519PrivateKey.from_bytes(seed)
         pair = KeyPair(key, key.get_public_key())
@@ -68,6 +70,7 @@ class LightHost:
         self._dial_timeout_s = dial_timeout_s
         self._given = frozenset(given)
         self._policy = policy
+        self._early = early
         self._sockets = trio.CapacityLimiter(MAX_DIALS)
         self._connections: dict[str, Connection] = {}
         # A lock is gone with the last that waits for it.
@@ -196,7 +199,11 @@ class LightHost:
             async with self._sockets:
                 if address not in self._given:
                     host = await self._permitted(address)
-                stream = await trio.open_tcp_stream(host, address.port)
+                begun = self._early.take(host, address.port)
+                if begun is not None:
+                    stream = await _connected(begun)
+                else:
+                    stream = await trio.open_tcp_stream(host, address.port)
             at, port = stream.socket.getpeername()[:2]
             maddr = f"/{'ip6' if ':' in at else 'ip4'}/{at.partition('%')[0]}/tcp/{port}"
             raw: RawConnection | Proposed = RawConnection(TrioTCPStream(stream), True)
@@ -234,6 +241,19 @@ class LightHost:
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
         await _ask_relay(stream, question)
         return stream
+
+
+async def _connected(begun: socket.socket) -> trio.SocketStream:
+    """The stream of a socket that is being connected. Raises `OSError` where that fails."""
+    connecting = trio.socket.from_stdlib_socket(begun)
+    try:
+        await trio.lowlevel.wait_writable(connecting.fileno())
+        if failed := connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(failed, os.strerror(failed))
+        return trio.SocketStream(connecting)
+    except BaseException:
+        connecting.close()
+        raise
 
 
 def _leave() -> None:

@@ -20,6 +20,7 @@ from cosine_p2p.transport.addresses import (
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
+from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.light.stream import Carrier, LightStream
 from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -55,7 +56,12 @@ class LightTransport:
     """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
 
     def __init__(
-        self, config: LightConfig, given: Sequence[Address], thread: TrioThread, policy: DialPolicy
+        self,
+        config: LightConfig,
+        given: Sequence[Address],
+        thread: TrioThread,
+        policy: DialPolicy,
+        early: EarlySockets,
     ) -> None:
         self.peer_id = config.identity.peer_id
         self._config = config
@@ -70,25 +76,30 @@ class LightTransport:
         self._thread = thread
         # Where an identity file holds the seed of its key.
         seed = config.identity.to_file_bytes()[4:36]
-        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
+        self._host = LightHost(
+            seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy, early=early
+        )
         self._streams: set[LightStream] = set()
         self._carriers: set[Carrier] = set()
         self._joining: list[asyncio.Task[str | None]] = []
 
     @classmethod
-    async def start(cls, config: LightConfig) -> "LightTransport":
-        """Connect to an initial peer, or to one of those that are dialled with them.
+    async def start(cls, config: LightConfig, early: EarlySockets | None = None) -> "LightTransport":
+        """Connect to an initial peer, or to one of those that are dialled with them; some may be begun `early`.
 
         Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
         """
         given = parse_initial_peers(config.initial_peers)
+        early = early or EarlySockets()
         policy = DialPolicy(await hosts_of(given))
-        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy)
+        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy, early)
         try:
             await transport._connect_to_one()
         except BaseException:
             await transport.close()
             raise
+        finally:
+            early.close()
         return transport
 
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """The light transport: streams to py-libp2p hosts on loopback, and every way in which a dial can fail."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from cosine_p2p.transport.addresses import Address, parse_dialable
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
+from cosine_p2p.transport.light.sockets import MAX_SOCKETS, EarlySockets
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol.codec import FrameDecoder, decode
@@ -378,3 +382,63 @@ async def test_peers_that_are_dialled_with_the_initial_ones_keep_to_the_rules_fo
         elsewhere = f"/dns4/nowhere.invalid/tcp/4001/p2p/{NOBODY}"
         public = LightConfig(identity=OURS, initial_peers=(elsewhere,), dialled_soon=soon)
         assert "strangers' private addresses" in (await lost(LightTransport.start(public))).reason
+
+
+class Listening:
+    """A port of this machine, and an address of it."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = parse_dialable(f"/ip4/127.0.0.1/tcp/{self.socket.getsockname()[1]}/p2p/{NOBODY}")
+
+
+def begun(early: EarlySockets, *addresses: Address) -> list[bool]:
+    found = [early.take(address.host, address.port) for address in addresses]
+    for each in filter(None, found):
+        each.close()
+    return [each is not None for each in found]
+
+
+@in_real_time
+async def test_a_connection_that_was_begun_early_is_the_one_that_is_spoken_over() -> None:
+    async with serving(SEED) as server:
+        given = parse_dialable(server.maddr)
+        early = EarlySockets([given])
+        transport = await LightTransport.start(config(server.maddr), early)
+        stream = await transport.dial(server.peer_id, ECHO)
+        assert begun(early, given) == [False]
+        await stream.write(b"a word")
+        assert await stream.read() == b"a word"
+        await transport.close()
+
+
+@in_real_time
+async def test_one_that_nobody_accepts_fails_as_a_dial_does_and_what_nobody_took_is_closed() -> None:
+    nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
+    unused = Listening()
+    early = EarlySockets([parse_dialable(nobody), unused.address])
+    error = await lost(LightTransport.start(config(nobody), early))
+    assert "connection refused at 127.0.0.1:1" in error.reason
+    with unused.socket, unused.socket.accept()[0] as peer:
+        assert peer.recv(1) == b""
+
+
+def test_only_ip_addresses_that_may_be_dialled_are_connected_to_early() -> None:
+    own, other = Listening(), Listening()
+    name, relayed = (
+        parse_dialable(text)
+        for text in (
+            f"/dns4/localhost/tcp/{own.address.port}/p2p/{NOBODY}",
+            f"/ip4/127.0.0.1/tcp/{other.address.port}/p2p/{NOBODY}/p2p-circuit/p2p/{NOBODY}",
+        )
+    )
+    early = EarlySockets([name])
+    early.begin([relayed, other.address])
+    assert begun(early, name, other.address) == [False, False], "a stranger's, in what may be a public swarm"
+    early = EarlySockets([own.address])
+    early.begin([relayed, other.address])
+    assert begun(early, own.address, other.address) == [True, True]
+    many = EarlySockets([replace(own.address, host=f"127.0.1.{number}") for number in range(2 * MAX_SOCKETS)])
+    assert sum(many.take(f"127.0.1.{number}", own.address.port) is not None for number in range(200)) == MAX_SOCKETS
+    for each in (own, other):
+        each.socket.close()

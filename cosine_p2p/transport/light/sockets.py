@@ -1,0 +1,59 @@
+"""TCP connections that are begun before the library is loaded which speaks over them.
+
+To load it takes as long as a round trip to a peer that is far away, and the system connects meanwhile. Only IP
+addresses are connected to so: names would have to be looked up first.
+"""
+
+import errno
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from cosine_p2p.transport.addresses import Address, DialPolicy
+
+MAX_SOCKETS: Final = 32
+"""Bounds what is begun: the initial peers and those known, with two or three addresses each."""
+FAMILIES: Final = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
+
+
+class EarlySockets:
+    """Connects to the addresses `given` by the user, and to others as far as `DialPolicy` permits.
+
+    `take` gives a socket to whoever dials its address; `close` ends those that nobody took.
+    """
+
+    def __init__(self, given: Sequence[Address] = ()) -> None:
+        self._policy = DialPolicy(address.host for address in given)
+        self._given = frozenset(given)
+        self._sockets: dict[tuple[str, int], socket.socket] = {}
+        self.begin(given)
+
+    def begin(self, addresses: Iterable[Address]) -> None:
+        """Connect to those that are none of relays; what cannot be begun is left to the dial."""
+        for address in addresses:
+            place = address.host, address.port
+            family = FAMILIES.get(address.host_kind)
+            is_known = address.relay is not None or place in self._sockets or len(self._sockets) >= MAX_SOCKETS
+            # Nothing was tried yet, at any time.
+            if (
+                family is None
+                or is_known
+                or not (address in self._given or self._policy.permits(address.host, now_s=0.0))
+            ):
+                continue
+            with suppress(OSError):
+                begun = socket.socket(family, socket.SOCK_STREAM)
+                begun.setblocking(False)
+                if begun.connect_ex(place) in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                    self._sockets[place] = begun
+                else:
+                    begun.close()
+
+    def take(self, host: str, port: int) -> socket.socket | None:
+        """The socket of an address, perhaps not connected yet; None where none was begun, or it was taken."""
+        return self._sockets.pop((host, port), None)
+
+    def close(self) -> None:
+        while self._sockets:
+            self._sockets.popitem()[1].close()
