@@ -3,6 +3,7 @@
 hivemind's packages import torch, and py-libp2p's dozens of libraries for transports that no client has. While we
 import our part, a package is there without running its `__init__`, and a name that this would import comes from
 where it would import it. Whatever a program asks of the library afterwards runs it, so that everything is there.
+Modules that our part imports for the names of types alone are left out: empty classes stand for what is in them.
 
 The protobufs of such a library lie in a pool of its own: hivemind and py-libp2p both register `crypto.proto`.
 """
@@ -10,10 +11,11 @@ The protobufs of such a library lie in a pool of its own: hivemind and py-libp2p
 import ast
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, resolve_name
 from types import ModuleType
@@ -23,25 +25,31 @@ from google.protobuf import descriptor_pool
 
 
 @contextmanager
-def imported_in_part(name: str) -> Iterator[None]:
-    """Import a library so inside, unless a program has imported it whole already."""
+def imported_in_part(name: str, *, without: Collection[str] = ()) -> Iterator[None]:
+    """Import a library so inside, `without` some modules, unless a program has imported it whole already."""
     if name in sys.modules:
         yield
         return
-    library = PartialLibrary(name)
+    library = PartialLibrary(name, without)
     sys.meta_path.insert(0, library)
     try:
         yield
     finally:
         library.is_partial = False
+        for left_out in without:
+            # Who asks for it from now on gets what it is.
+            package, _, child = left_out.rpartition(".")
+            sys.modules.pop(left_out, None)
+            vars(sys.modules.get(package, library)).pop(child, None)
 
 
 class PartialLibrary:
     """Finds the modules of one library, for `sys.meta_path`, where it stays: later modules share the protobufs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, without: Collection[str] = ()) -> None:
         self.is_partial = True
         self._name = name
+        self._without = frozenset(without)
         self._pool = descriptor_pool.DescriptorPool()
 
     def find_spec(
@@ -51,6 +59,8 @@ class PartialLibrary:
             return None
         if not self.is_partial:
             self.complete()
+        elif fullname in self._without:
+            return ModuleSpec(fullname, _StandIns())
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
@@ -62,9 +72,11 @@ class PartialLibrary:
                 run(module)
 
         if fullname in sys.modules:
-            # To complete the library has just imported it.
-            loader.create_module = lambda _: sys.modules[fullname]
-            loader.exec_module = lambda _: None
+            # To complete the library has just imported it; Python goes by the spec that it has there.
+            imported: Any = sys.modules[fullname]
+            for each in (loader, imported.__spec__.loader):
+                each.create_module = lambda _: imported
+                each.exec_module = lambda _: None
         elif self.is_partial and spec.submodule_search_locations is not None:
             loader.create_module = lambda _: WaitingPackage(fullname, self, run_apart)
             loader.exec_module = lambda _: None
@@ -89,6 +101,18 @@ class PartialLibrary:
                 yield
         finally:
             descriptor_pool.Default = default_pool
+
+
+class _StandIns(Loader):
+    """Loads a module in which every name is that of an empty class."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+        vars(module)["__getattr__"] = lambda name: type(name, (), {"__module__": spec.name})
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        return
 
 
 class WaitingPackage(ModuleType):

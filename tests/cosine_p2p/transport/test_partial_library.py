@@ -82,6 +82,19 @@ def test_what_a_package_defines_itself_runs_it() -> None:
         assert type(package) is ModuleType
 
 
+def test_a_module_that_is_left_out_is_what_it_is_for_whoever_asks_afterwards() -> None:
+    with imported_in_part(LIBRARY, without=["partly.parts.small"]):
+        other = import_module("partly.parts.other")
+        assert loaded() == {"partly.parts.other", "partly.parts.small"}
+        assert other.Small.__module__ == "partly.parts.small"
+        assert not hasattr(other.Small, "weight")
+    assert loaded() == {"partly.parts.other"}
+    small = import_module("partly.parts.small")
+    assert small.CONSTANT == "1.2" and small.Small is not other.Small
+    library = import_module(LIBRARY)
+    assert library.whole()[0] is small.Small
+
+
 @pytest.mark.parametrize("asked", ["__version__", "whole", "parts", "costly", "weigh"])
 def test_afterwards_everything_is_there(asked: str) -> None:
     small = a_part()
@@ -132,6 +145,9 @@ assert hivemind.DHT and hivemind.Optimizer and hivemind.__version__
 import cosine_p2p.transport.light.library
 from libp2p.kad_dht.kad_dht import KadDHT
 import libp2p
+from libp2p.transport.quic.stream import QUICStream
+from libp2p.transport.quic.connection import QUICConnection
+assert QUICStream.write and QUICConnection.open_stream
 assert libp2p.new_host and libp2p.peer.id.ID and libp2p.__version__
 """,
 }
