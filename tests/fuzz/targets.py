@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.fuzz import asking, files, serving, staging, weights, wire
+from tests.fuzz import asking, constraints, files, serving, staging, weights, wire
 
 TARGETS: Final = {
     **wire.TARGETS,
@@ -10,5 +10,6 @@ TARGETS: Final = {
     **staging.TARGETS,
     **asking.TARGETS,
     **files.TARGETS,
+    **constraints.TARGETS,
     **weights.TARGETS,
 }

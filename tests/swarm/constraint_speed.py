@@ -31,7 +31,7 @@ from cosine_node.passes.runner import ThreadRunner
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import load_tokenizer
-from tests.node.engine.letter_grammars import at_once, fault
+from tests.node.engine.letter_grammars import at_once, tried
 
 TOKENS: Final = 120
 TARGET: Final = "zoo:smol-target"
@@ -113,7 +113,7 @@ class Models:
             self._choice = EngineChoice(kind=EngineKind.TORCH, dtype="bfloat16", device="cpu", threads=1)
         tokenizer = LLTokenizer(self.codec.library.to_str())
         self._grammars = {
-            waits: Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault) for waits in (True, False)
+            waits: Grammars(tokenizer, waits=waits, offload=at_once, tried=tried) for waits in (True, False)
         }
         self._loaded: dict[str, Engine] = {}
         self.verifier: dict[str, Any] = {}

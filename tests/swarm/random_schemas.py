@@ -31,7 +31,7 @@ from cosine_node.engine.sampling import Floats, choose, failure_of, row_queries
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
-from tests.node.engine.letter_grammars import at_once, fault
+from tests.node.engine.letter_grammars import at_once, tried
 from tests.swarm.reference import assert_freed
 
 WORDS: Final = (
@@ -269,7 +269,7 @@ def engine_of(fidelity: float = 1.0, seed: int = 0, *, waits: bool = True, knows
     """The target, or a drafter of so much fidelity that may not know the grammar."""
     engine = RandomEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed)
     if knows:
-        engine.grammars = Grammars(TOKENIZER, waits=waits, offload=at_once, fault_of=fault)
+        engine.grammars = Grammars(TOKENIZER, waits=waits, offload=at_once, tried=tried)
     return engine
 
 
@@ -321,7 +321,7 @@ def look_at(schema: dict[str, Any], number: int, rng: random.Random, findings: F
     findings.schemas += 1
     text = json.dumps(schema)
     constraint = Constraint(ConstraintKind.SCHEMA, text, (END,))
-    if reason := fault(constraint):
+    if reason := tried(constraint).fault:
         findings.refused[re.sub(r"[0-9]+", "...", reason)[:70]] += 1
         return
     prompt = tuple(rng.randrange(END) for _ in range(5))

@@ -15,6 +15,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_node.engine.constraints.grammars import Tried
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
@@ -254,7 +255,7 @@ def test_a_constraint_that_the_last_stage_cannot_compile_fails_its_request_and_n
     async def run() -> Generation:
         def slow_engine() -> ScriptedEngine:
             engine = constrained_engine()
-            engine.grammars = letter_grammars(fault_of=lambda constraint: "it cannot be compiled within 5 s")
+            engine.grammars = letter_grammars(tried=lambda constraint: Tried("it cannot be compiled within 5 s"))
             return engine
 
         async with SimulatedSwarm(one_way_s=0.005, eos=(END,)) as swarm:

@@ -29,7 +29,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
-from tests.node.engine.letter_grammars import at_once, fault
+from tests.node.engine.letter_grammars import at_once, tried
 from tests.swarm.text_drafter import TextDrafter
 from tests.thoroughness import soak_rest
 
@@ -207,7 +207,7 @@ def test_a_tool_that_must_be_called_is_called_by_a_model_that_was_taught_none(
     codec = TextTokenizer(files.files)
     engine = llama_engine(folder)
     assert isinstance(engine, PagedEngine)
-    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=at_once, fault_of=fault)
+    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=at_once, tried=tried)
     question = {"role": "user", "content": "How is the weather in Lisbon today?"}
 
     async def answer(temperature: float) -> Generation:

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from cosine_node.engine.constraints import trial
-from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.engine.constraints.grammars import Grammars, Tried
 from cosine_protocol.request import Constraint
 
 LETTERS: Final = (*'{}[]":,.-0123456789abeflnrstu ', '":')
@@ -43,7 +43,12 @@ def fault(constraint: Constraint) -> str:
     return trial.fault_of(constraint.kind, constraint.text)
 
 
-def letter_grammars(*, waits: bool = True, fault_of: Callable[[Constraint], str] = fault) -> Grammars:
+def tried(constraint: Constraint) -> Tried:
+    """What a trial shows of a constraint, in this process."""
+    return Tried(fault(constraint))
+
+
+def letter_grammars(*, waits: bool = True, tried: Callable[[Constraint], Tried] = tried) -> Grammars:
     """The constraints of texts of `LETTERS`."""
     tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
-    return Grammars(tokenizer, waits=waits, offload=at_once, fault_of=fault_of)
+    return Grammars(tokenizer, waits=waits, offload=at_once, tried=tried)

@@ -18,7 +18,19 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.engine.constraints.grammars import USUAL_JSON, Grammars, GrammarTooComplex, Mask, fault_of
+from cosine_node.engine.constraints import grammars as module
+from cosine_node.engine.constraints.grammars import (
+    MAX_COMPILED,
+    MAX_FORCED_BYTES,
+    MAX_KEPT_BYTES,
+    MAX_ONE_BYTES,
+    USUAL_JSON,
+    Grammars,
+    GrammarTooComplex,
+    Mask,
+    Tried,
+    tried,
+)
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.sampling import Query
 from cosine_node.engine.sampling import choose as numpy_choose
@@ -277,9 +289,49 @@ BOMBS: list[tuple[ConstraintKind, str]] = [
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
 def test_a_bomb_is_refused_in_one_sentence_and_in_bounded_time(kind: ConstraintKind, text: str) -> None:
     began_s = time.monotonic()
-    found = fault_of(constraint(kind, text))
+    found = tried(constraint(kind, text)).fault
     assert 0 < len(found) < 200 and "\n" not in found
     assert time.monotonic() - began_s < 60
+
+
+def test_a_trial_tells_what_a_constraint_takes_and_one_that_takes_much_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = tried(constraint(REGEX, "(ab|n){3}"))
+    # So many of them may be kept together.
+    assert not found.fault and 0 <= found.size_bytes < MAX_KEPT_BYTES // MAX_COMPILED
+    answer = {"fault": "", "size_bytes": MAX_ONE_BYTES + 1}
+    monkeypatch.setattr(module, "answer_of", lambda *_, **__: answer)
+    assert tried(constraint(REGEX, "a")) == Tried("it is too large", MAX_ONE_BYTES + 1)
+
+
+def test_of_constraints_that_take_too_much_together_those_are_forgotten_that_came_first() -> None:
+    grammars = letter_grammars(tried=lambda of: Tried("it is bad" if of.text == "b" else "", MAX_KEPT_BYTES // 2))
+    for text in ("a", "b", "ab", "n"):
+        asyncio.run(grammars.prepare(constraint(REGEX, text)))
+    told = {text: grammars.fault(constraint(REGEX, text)) for text in ("a", "b", "ab", "n")}
+    assert told == {"a": None, "b": "it is bad", "ab": "", "n": ""}
+    # A text that has it already goes on.
+    [mask] = grammars.guide(constraint(REGEX, "a")).masks((), [()])
+    assert allowed(mask) == {"a"}
+
+
+def test_what_forces_too_much_at_once_is_refused_and_a_text_that_comes_to_it_fails() -> None:
+    assert fault(constraint(REGEX, f"a{{{MAX_FORCED_BYTES}}}")) == ""
+    assert fault(constraint(REGEX, "a{190000}")) == "it forces more than 4096 bytes at once"
+    guide = GRAMMARS.guide(constraint(REGEX, "b|na{190000}"))
+    [mask] = guide.masks((), [()])
+    assert allowed(mask) == {"b", "n"}
+    with pytest.raises(GrammarTooComplex):
+        guide.masks((), [tokens_of("n")])
+
+
+def test_what_a_trial_has_not_shown_is_told_in_one_sentence_too() -> None:
+    grammars = letter_grammars(tried=lambda _: Tried(""))
+    of = constraint(GRAMMAR, "start: x\nx: y")
+    asyncio.run(grammars.prepare(of))
+    found = grammars.fault(of)
+    assert found and "\n" not in found
 
 
 @pytest.mark.parametrize(

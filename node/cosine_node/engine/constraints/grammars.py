@@ -7,20 +7,23 @@ adds to the path of its parent. A mask depends on nothing but the constraint and
 tokens before it, so that the target, its drafters and whoever audits it rule out the same.
 
 *The end.* The tokens that end a text (`Constraint.ends`) are allowed where the text may end, and where nothing else
-is possible; nowhere else, also if the grammar has their letters. No other special token is ever allowed. After a
-token that breaks the grammar, which no honest choice is, nothing is ruled out: no text gets there.
+is possible; nowhere else, also if the grammar has their letters or names them. Another special token is allowed
+only where a Lark grammar names it (`<|name|>`, `<[*]>`). After a token that breaks the grammar, which no honest
+choice is, nothing is ruled out: no text gets there.
 
 *Bounds.* A constraint is tried in a process of its own first (`trial`), which is ended where it takes too
-long: some that are short would take years. What a token may cost afterwards is bounded by llguidance's own limits;
-a text that exceeds them fails (`GrammarTooComplex`), it never goes on without its constraint.
+long: some that are short would take years. It tells how much memory the constraint takes, by which those that are
+kept are bounded. What a token may cost afterwards is bounded by llguidance's own limits, and by how much a grammar
+may force at once; a text that exceeds them fails (`GrammarTooComplex`), it never goes on without its constraint.
 """
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +58,15 @@ FORCED_PROBABILITY: Final = 0.995
 """Of a token that is forced: of 199 in texts of the embedded target by a schema, 199 came (a sixth of all)."""
 MAX_COMPILED: Final = 256
 """Bounds memory: constraints that are known, compiled or refused."""
+MAX_FORCED_BYTES: Final = 4096
+"""What a grammar may force without a choice. A mask takes 0.3 us for each of these bytes, at every node of a tree:
+with `a{190000}` a tree of 16 nodes took a second of a processor, and the constraint 62 MiB."""
+MAX_ONE_BYTES: Final = 32 << 20
+"""What one constraint may take: schemas of 60 KB take up to 17 MiB."""
+MAX_KEPT_BYTES: Final = 256 << 20
+"""What all that are kept may take, as their trials have measured it: within a third of what they take here."""
+MAX_REASON: Final = 160
+"""Characters of what llguidance says."""
 AT_ONCE: Final = 2
 """Constraints that are tried at once."""
 
@@ -95,18 +107,50 @@ def grammar_of(kind: int, text: str) -> str:
             return LLMatcher.grammar_from_lark(text)
 
 
-def fault_of(constraint: Constraint) -> str:
-    """What is wrong with a constraint, a clause, found in a process that is ended in time; empty if nothing is.
+def fault_in(matcher: "LLMatcher") -> str:
+    """What is wrong with a new matcher, a clause; empty if nothing is. It computes its first mask."""
+    if not matcher.is_error():
+        # It may take longer than any after it.
+        matcher.compute_bitmask()
+    if not matcher.is_error() and len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
+        return f"it forces more than {MAX_FORCED_BYTES} bytes at once"
+    return clause(matcher.get_error())
+
+
+def clause(said: str) -> str:
+    """What llguidance says, on one line and not at length."""
+    line = " ".join(said.split())
+    return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]} ..."
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a trial has shown: what is wrong with a constraint, a clause, empty if nothing is, and what it takes."""
+
+    fault: str
+    size_bytes: int = 0
+
+
+def tried(constraint: Constraint) -> Tried:
+    """Try a constraint in a process that is ended in time.
 
     Blocks meanwhile. Raises `OSError` where no process can be started.
     """
     try:
         told = {"kind": constraint.kind, "text": constraint.text}
-        return str(answer_of(TRIAL, told=told, timeout_s=TRIAL_S)["fault"])
+        found = answer_of(TRIAL, told=told, timeout_s=TRIAL_S)
+        fault, size_bytes = str(found["fault"]), int(found["size_bytes"])
     except TimeoutError:
-        return f"it cannot be compiled within {TRIAL_S:g} s"
+        return Tried(f"it cannot be compiled within {TRIAL_S:g} s")
     except (ValueError, KeyError):
-        return "it is too large"
+        return Tried("it is too large")
+    return Tried(fault or ("it is too large" if size_bytes > MAX_ONE_BYTES else ""), size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    matcher: "LLMatcher"
+    size_bytes: int
 
 
 class Grammars:
@@ -121,15 +165,15 @@ class Grammars:
         *,
         waits: bool = True,
         offload: Offload | None = None,
-        fault_of: Callable[[Constraint], str] = fault_of,
+        tried: Callable[[Constraint], Tried] = tried,
     ) -> None:
         """Where it `waits`, as a verifier must, no guide is without its grammar; a drafter's is until then."""
         self._tokenizer = tokenizer
         self._waits = waits
         self._offload = offload or Threads("grammars", AT_ONCE)
-        self._fault_of = fault_of
+        self._tried = tried
         self._lock = Lock()
-        self._known: Remembered[Constraint, LLMatcher | str] = Remembered(MAX_COMPILED)
+        self._known: Remembered[Constraint, _Compiled | str] = Remembered(MAX_COMPILED)
 
     @classmethod
     def of(cls, folder: Path, *, waits: bool = True) -> "Grammars | None":
@@ -157,7 +201,7 @@ class Grammars:
         """What is wrong with a constraint, a clause; empty if nothing is, None where that is not known."""
         with self._lock:
             known = self._known.get(constraint)
-        return known if known is None or isinstance(known, str) else ""
+        return "" if isinstance(known, _Compiled) else known
 
     async def prepare(self, constraint: Constraint) -> None:
         """See that the fault of a constraint is known, off the event loop. Raises `OSError`."""
@@ -181,30 +225,35 @@ class Grammars:
     def _try(self, constraint: Constraint) -> None:
         if self.fault(constraint) is not None:
             return
-        if fault := self._fault_of(constraint):
-            self._note(constraint, fault)
-        else:
-            self._compile(constraint)
+        found = self._tried(constraint)
+        if found.fault:
+            self._note(constraint, found.fault)
+            return
+        matcher = self._compile(constraint)
+        self._note(constraint, fault_in(matcher) or _Compiled(matcher, found.size_bytes))
 
     def _compile(self, constraint: Constraint) -> "LLMatcher":
         from llguidance import LLMatcher
 
         grammar = grammar_of(constraint.kind, constraint.text)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits())
-        if not matcher.is_error():
-            # The first mask may take longer than any after it.
-            matcher.compute_bitmask()
-        self._note(constraint, matcher.get_error() or matcher)
-        return matcher.deep_copy()
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits())
 
     def _find(self, constraint: Constraint) -> "LLMatcher | None":
         with self._lock:
             known = self._known.get(constraint)
-            return None if known is None or isinstance(known, str) else known.deep_copy()
+            return known.matcher.deep_copy() if isinstance(known, _Compiled) else None
 
-    def _note(self, constraint: Constraint, found: "LLMatcher | str") -> None:
+    def _note(self, constraint: Constraint, found: "_Compiled | str") -> None:
+        """Remember a constraint, and forget of those compiled longest ago what is too much."""
         with self._lock:
             self._known.note(constraint, found)
+            kept = [(each, one.size_bytes) for each, one in self._known.items() if isinstance(one, _Compiled)]
+            excess_bytes = sum(size_bytes for _, size_bytes in kept) - MAX_KEPT_BYTES
+            for each, size_bytes in kept:
+                if excess_bytes <= 0:
+                    break
+                self._known.pop(each)
+                excess_bytes -= size_bytes
 
 
 def guide_of(grammars: Grammars | None, sampling: Sampling) -> "Guide | None":
@@ -289,6 +338,8 @@ class Guide:
     def _mask(self, matcher: "LLMatcher") -> Mask:
         """What may come next."""
         found = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
+            self._fail()
         self._check(matcher)
         mask = np.zeros(max(len(found), max(self._ends, default=0) // 8 + 1), np.uint8)
         mask[: len(found)] = found
@@ -299,8 +350,11 @@ class Guide:
 
     def _check(self, matcher: "LLMatcher") -> None:
         if matcher.is_error():
-            self.fault = "The constraint is too complex for the text so far; simplify it."
-            raise GrammarTooComplex(self.fault)
+            self._fail()
+
+    def _fail(self) -> NoReturn:
+        self.fault = "The constraint is too complex for the text so far; simplify it."
+        raise GrammarTooComplex(self.fault)
 
 
 class Place:

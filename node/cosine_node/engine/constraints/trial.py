@@ -2,8 +2,9 @@
 
 On stdin is `{"kind": ..., "text": ...}`.
 
-The last line of stdout tells how it went: `{"fault": ""}`, or what is wrong. It may take any time, and its parent
-ends it. Its tokens are the single bytes, so that it starts quickly; every text can be written with them.
+The last line of stdout tells how it went: `{"fault": "", "size_bytes": ...}`, what is wrong, if anything is, and
+the memory that it took. It may take any time, and its parent ends it. Its tokens are the single bytes, so that it
+starts quickly; every text can be written with them.
 """
 
 import json
@@ -13,13 +14,11 @@ from typing import ClassVar, Final
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from cosine_node.engine.constraints.grammars import grammar_of, limits
+from cosine_node.engine.constraints.grammars import clause, fault_in, grammar_of, limits
+from cosine_protocol.request import ConstraintKind
 
 MAX_MEMORY_BYTES: Final = 2 << 30
 """Address space of the process, of which it takes 0.3 GB for a small constraint."""
-
-MAX_REASON: Final = 160
-"""Characters of what llguidance says."""
 
 
 class ByteTokens:
@@ -39,17 +38,18 @@ def fault_of(kind: int, text: str) -> str:
     try:
         grammar = grammar_of(kind, text)
     except (ValueError, RecursionError) as error:
-        return _clause(str(error))
-    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(ByteTokens())), grammar, log_level=0, limits=limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-    return _clause(matcher.get_error())
+        return clause(str(error))
+    return fault_in(LLMatcher(LLTokenizer(TokenizerWrapper(ByteTokens())), grammar, log_level=0, limits=limits()))
 
 
-def _clause(said: str) -> str:
-    """What llguidance says, on one line and not at length."""
-    line = " ".join(said.split())
-    return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]} ..."
+def peak_bytes() -> int:
+    """The most memory that this process has had; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
 
 
 def main() -> None:
@@ -59,7 +59,11 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     asked = json.load(sys.stdin)
-    sys.stdout.write("\n" + json.dumps({"fault": fault_of(asked["kind"], asked["text"])}))
+    # The library's own part is no constraint's.
+    fault_of(ConstraintKind.REGEX, "a")
+    before_bytes = peak_bytes()
+    fault = fault_of(asked["kind"], asked["text"])
+    sys.stdout.write("\n" + json.dumps({"fault": fault, "size_bytes": peak_bytes() - before_bytes}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,304 @@
+"""Constraints of strangers' texts: tried and compiled as a node does, and a text written under each.
+
+An input is a byte that says which kind, and the text of the constraint. Compiled code cannot be stopped, so each
+input runs in a process of its own, forked from this one. It may take there what a node's own bounds promise:
+
+- The trial may take any time and memory, as in its own process: what it takes too much of is refused.
+- Whatever passes it is compiled within `COMPILE_S` and takes at most `FREE_BYTES`, the text below it included.
+- The masks of a small tree take at most `TREE_S` at every place of the text, and what they allow may follow.
+- A text of JSON that has ended is valid by an independent reader of the schema, one of an expression by another
+  engine's, as far as these know the same language.
+"""
+
+import json
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from random import Random
+from typing import Final, NoReturn
+
+import numpy as np
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from llguidance import LLTokenizer
+from referencing.exceptions import Unresolvable
+
+from cosine_node import zoo
+from cosine_node.engine.constraints import trial
+from cosine_node.engine.constraints.grammars import Grammars, GrammarTooComplex, Guide, Tried
+from cosine_p2p.text.tokenizer import load_tokenizer
+from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.request import Constraint, ConstraintKind
+from tests.fuzz.mutation import Bytewise, mutated_json
+from tests.fuzz.target import FuzzTarget
+from tests.node.engine.letter_grammars import at_once
+
+TRIAL_S: Final = 2.0
+"""Of a processor, less than a node waits: what takes longer is refused there as well, only later."""
+COMPILE_S: Final = 4.0
+"""Of a processor: with all tokens it is at most twice the trial's."""
+TREE_S: Final = 0.25
+"""Of a processor, for a tree of `NODES`: the fuel of each mask is a tenth of a second's work, and few take 1 ms."""
+FREE_BYTES: Final = 256 << 20
+"""Of address space: eight times what one constraint may take."""
+TOKENS: Final = 24
+NODES: Final = 8
+END: Final = 0
+"""The embedded target's token that ends a text,"""
+SPECIAL: Final = frozenset((1, 2, 3))
+"""and others that no text may hold, unless a grammar names them."""
+REFUSED: Final = "refused"
+WORDS: Final = (
+    *(
+        "{1,9}",
+        "{1000}",
+        "{190000}",
+        "{3,}",
+        "(",
+        ")",
+        "(?i)",
+        "*",
+        "+?",
+        "|",
+        "[^a]",
+        "[a-z0-9]",
+        "\\p{L}",
+        "\\b",
+        ".",
+    ),
+    *("(?P<n>a)", "é", "\\x00", "start:", "a:", "A:", "a", "A", '"x"', '"x"i', "/x/", "~3..9", "&", "~", "?"),
+    *(
+        "<[1-9]>",
+        "<[*]>",
+        "<end>",
+        "<|user|>",
+        "[lazy]",
+        "[max_tokens=3]",
+        '[suffix="x"]',
+        '[stop="y"]',
+        "[capture]",
+    ),
+    *("%import common.INT", "%ignore", '%json {"type": "object"}', '%regex {"substring_words": "a b c"}'),
+    '%llguidance {"no_forcing": true}',
+)
+"""Of expressions and grammars: of their single letters hardly any would be made."""
+
+
+@cache
+def _tokenizer() -> LLTokenizer:
+    return LLTokenizer(load_tokenizer(zoo.tokenizer_folder()).library.to_str())
+
+
+def check_constraint(data: bytes) -> None:
+    """Raises `MalformedMessage` for what a node refuses, and anything else for what it should have refused."""
+    if not data:
+        raise MalformedMessage("no kind")
+    constraint = Constraint(data[0] % len(ConstraintKind) + 1, data[1:].decode(), (END,))
+    # Loaded here once, not in each fork.
+    _tokenizer()
+    said = _apart(lambda tell: _use(constraint, tell))
+    if said[:1] == ["tried"]:
+        assert said[1:] != [], "what passed its trial took too much time or memory, or crashed"
+        assert len(said) == 2, said
+    if said[-1:] != ["written"]:
+        assert said in ([], ["tried", REFUSED], [REFUSED]), said[-1]
+        raise MalformedMessage("refused")
+
+
+def _apart(work: Callable[[Callable[[str], None]], None]) -> list[str]:
+    """What a fork of this process says, line by line, until it ends or is ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _run_and_end(work, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said.splitlines()
+
+
+def _run_and_end(work: Callable[[Callable[[str], None]], None], writing: int) -> NoReturn:
+    def tell(line: str) -> None:
+        os.write(writing, f"{line}\n".encode())
+
+    try:
+        # A crash is told by the parent; a message about it would be one for each input.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGPROF):
+            signal.signal(each, signal.SIG_DFL)
+        work(tell)
+    except BaseException as error:  # it is told, and this process ends
+        tell(f"{error!r:.300}".replace("\n", " "))
+    os._exit(0)
+
+
+def _bound(cpu_s: float) -> None:
+    """End this process after so much of a processor, and let no more than `FREE_BYTES` be added to it."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    with open("/proc/self/statm") as file:
+        used_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + FREE_BYTES, resource.RLIM_INFINITY))
+
+
+def _use(constraint: Constraint, tell: Callable[[str], None]) -> None:
+    _bound(TRIAL_S)
+    try:
+        fault = trial.fault_of(constraint.kind, constraint.text)
+    except MemoryError:
+        # The trial's process ends by it.
+        fault = "it is too large"
+    if fault:
+        tell(REFUSED)
+        return
+    tell("tried")
+    _bound(COMPILE_S + TOKENS * TREE_S)
+    grammars = Grammars(_tokenizer(), offload=at_once, tried=lambda _: Tried(""))
+    began_s = time.thread_time()
+    grammars._try(constraint)
+    assert time.thread_time() - began_s < COMPILE_S, "it takes long to compile"
+    known = grammars.fault(constraint)
+    assert known is not None and "\n" not in known
+    try:
+        names_tokens = constraint.kind == ConstraintKind.GRAMMAR and "<" in constraint.text
+        text = _written(grammars.guide(constraint), Random(constraint.text), names_tokens=names_tokens)
+    except GrammarTooComplex:
+        tell(REFUSED)
+        return
+    if text is not None:
+        _compare(constraint, text)
+    tell("written")
+
+
+def _written(guide: Guide, random: Random, *, names_tokens: bool) -> bytes | None:
+    """A text that the masks allow, None where it has not ended. Checks what they cost on the way."""
+    output: list[int] = []
+    for _ in range(TOKENS):
+        [mask] = guide.masks(output, [()])
+        allowed = [] if mask is None else np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+        assert allowed, "nothing may follow what was allowed"
+        assert names_tokens or SPECIAL.isdisjoint(allowed), "a special token comes unasked"
+        assert max(allowed) < _tokenizer().vocab_size
+        place = guide.place(output)
+        assert place is not None
+        forced = place.forced()[: NODES - 1]
+        paths = [forced[:length] for length in range(len(forced) + 1)]
+        paths += [(random.choice(allowed),) for _ in range(NODES - len(paths))]
+        began_s = time.thread_time()
+        guide.masks(output, paths)
+        assert time.thread_time() - began_s < TREE_S, "the masks of a tree take long"
+        # Half of the time a text ends where it may, or it would hardly ever.
+        token = END if END in allowed and random.random() < 0.5 else random.choice(allowed)
+        if token == END:
+            return bytes(_tokenizer().decode_bytes(output))
+        output.append(token)
+    return None
+
+
+def _compare(constraint: Constraint, text: bytes) -> None:
+    """Fail where another reader of the same language knows that the text is not in it."""
+    try:
+        said = text.decode()
+    except UnicodeDecodeError:
+        assert constraint.kind == ConstraintKind.GRAMMAR, "a text that is none"
+        return
+    match constraint.kind:
+        case ConstraintKind.SCHEMA:
+            value, schema = json.loads(said), json.loads(constraint.text)
+            try:
+                Draft202012Validator.check_schema(schema)
+                found = next(Draft202012Validator(schema).iter_errors(value), None)
+            except (SchemaError, Unresolvable, re.error, RecursionError, OverflowError):
+                return
+            assert found is None, f"{said!r}: {found.message}"
+        case ConstraintKind.REGEX:
+            means_the_same = COMMON.fullmatch(constraint.text) and not POSSESSIVE.search(constraint.text)
+            # Python's engine may take twice as long for each letter.
+            if means_the_same and said.isascii() and len(said) <= SHORT:
+                with suppress(re.error):
+                    assert re.fullmatch(constraint.text, said), f"{said!r} does not match"
+
+
+SHORT: Final = 16
+COMMON: Final = re.compile(r"(?:[a-z0-9 ,:x-]|\\[dws.]|[().*+?|]|\[\^?[a-z0-9]+\]|\{[0-9]{1,2}(?:,[0-9]{1,2})?\})*")
+"""Expressions that mean the same everywhere, of ASCII,"""
+POSSESSIVE: Final = re.compile(r"[*+?}]\+")
+"""but for these, which are no repetition of a repetition in Python."""
+
+
+def mutated_constraint(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
+    """Another schema, or an expression or grammar with words put in, doubled or taken out.
+
+    Coverage sees nothing of compiled code, nor of another process, so no input is kept: half of them begin anew.
+    """
+    if not data[1:] or random.random() < 0.5:
+        data = random.choice(_seeds())
+    kind, text = data[:1], data[1:]
+    if random.random() < 0.05:
+        kind = random.randbytes(1)
+    if kind[0] % len(ConstraintKind) == 0 and random.random() < 0.8:
+        return kind + mutated_json(text, random, bytewise, max_bytes - 1)
+    for _ in range(random.randint(1, 6)):
+        at = random.randint(0, len(text))
+        to = random.randint(at, min(len(text), at + 24))
+        word = random.choice(("", " ", "\n")) + random.choice(WORDS) + random.choice(("", " "))
+        fresh = random.choice((word.encode(), word.encode(), text[at:to] * 2, b""))
+        text = text[:at] + fresh + text[random.choice((at, to)) :]
+    return (kind + text)[:max_bytes]
+
+
+def _seeds() -> list[bytes]:
+    schemas = [
+        {},
+        {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]},
+        {
+            "type": "object",
+            "additionalProperties": {"type": "number"},
+            "patternProperties": {"^x": {"type": "null"}},
+        },
+        {
+            "type": "array",
+            "prefixItems": [{"const": 1}],
+            "items": {"enum": ["a", None]},
+            "minItems": 2,
+            "maxItems": 4,
+        },
+        {"type": "string", "pattern": "^[ab]{2}$", "minLength": 1, "maxLength": 3},
+        {"type": "string", "format": "date"},
+        {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "boolean"}], "$defs": {"a": {"type": ["string", "null"]}}},
+        {
+            "allOf": [{"type": "integer", "multipleOf": 3}, {"maximum": 9}],
+            "x-guidance": {"whitespace_flexible": False},
+        },
+        {"oneOf": [{"type": "integer", "exclusiveMaximum": 3}, {"const": "b"}]},
+    ]
+    expressions = [r"(ab|c){2,3}\d?", r"[^a]+x*", r"(?i)\w{3}", r"a{1,9}(b|c)*"]
+    grammars = [
+        'start: "a" start "b" | A\nA: /[xy]+/',
+        "start: a ~ 2..4\na: INT | B\nB: /a.*/ & ~/ab/\n%import common.INT",
+        'start: "x" j\nj: %json {"type": "integer"}',
+        "start: w[lazy] <end> | w\nw: /[a-z]+/\n%ignore /[ ]+/",
+    ]
+    return [
+        *(b"\0" + json.dumps(schema).encode() for schema in schemas),
+        *(b"\1" + one.encode() for one in expressions),
+        *(b"\2" + one.encode() for one in grammars),
+    ]
+
+
+TARGETS: Final = {
+    "constraint": FuzzTarget(
+        check=check_constraint,
+        seeds=_seeds,
+        runs=4_000,
+        mutate=mutated_constraint,
+        refusals=(UnicodeDecodeError,),
+        max_bytes=2000,
+    ),
+}
