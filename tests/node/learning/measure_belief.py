@@ -1,8 +1,8 @@
-"""What belief is worth, with the toy family: how often shipped weights guess texts, and what garbage teaches.
+"""What belief is worth: how often shipped weights guess texts, and what garbage teaches.
 
 `python -m tests.node.learning.measure_belief` prints for each drafter how many times as often as by chance it
 guesses texts of the target and garbled ones; with `poison` it learns from honest clients and from new keys that
-send shuffled tokens, with the rule and without.
+send shuffled tokens, with the rule and without. `--family smol` takes the real family instead of the toy one.
 """
 
 import argparse
@@ -23,28 +23,44 @@ from cosine_node.engine.torch.loading import load_engine
 from cosine_node.learning.belief import Belief
 from cosine_node.learning.finetuning import RoundSettings, train_round
 from cosine_node.learning.streams import VerifiedStream
+from cosine_node.models.model import fetch_folder
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.training.distilling import choices_along, drafter_in
-from cosine_node.zoo.prompt_set import prompts
+from cosine_node.zoo import Family
+from cosine_p2p.text.prompt import encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
-DRAFTERS: Final = ("draft-code", "draft-math", "draft-dialogue")
+DRAFTERS: Final = {
+    Family.TOY: ("draft-code", "draft-math", "draft-dialogue"),
+    Family.SMOL: ("smol-code", "smol-math", "smol-dialogue"),
+}
+"""The first of a family is the one that learns."""
 DOMAINS: Final = ("medical", "literature", "dialogue")
 TEMPERATURES: Final = (0.0, 0.8, 1.0)
 TOKENS: Final = 96
 PROMPT_TOKENS: Final = 64
 
 
-def texts_of(domain: str, count: int, *, temperature: float) -> list[VerifiedStream]:
+def folder_of(name: str) -> Path:
+    """The folder of a model, whose weights may be those of a GGUF file."""
+    return fetch_folder(f"{zoo.SCHEME}{name}")
+
+
+def target_tokens(family: Family) -> int:
+    """The tokens of a family's vocabulary."""
+    return ModelSizes.read(folder_of(zoo.target_of(family))).vocab_tokens
+
+
+def texts_of(family: Family, domain: str, count: int, *, temperature: float) -> list[VerifiedStream]:
     """So many texts of the target."""
-    folder = zoo.location("target")
+    folder = folder_of(zoo.target_of(family))
     files = TokenizerFiles.read(folder)
     assert files is not None
     codec = TextTokenizer(files.files)
-    asked = prompts(domain)
-    begun = [list(codec.encode(asked[number % len(asked)].render())[:PROMPT_TOKENS]) for number in range(count)]
+    asked = [encode_prompt(codec, read_prompt(prompt.asked))[:PROMPT_TOKENS] for prompt in zoo.prompts(domain)]
+    begun = [asked[number % len(asked)] for number in range(count)]
     samplings = [Sampling(temperature=temperature, seed=1000 + number) for number in range(count)]
     engine = load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=16_384)
     outputs = decoded(engine, begun, [TOKENS] * count, at_once=16, samplings=samplings)
@@ -92,29 +108,29 @@ def cell(drafter: Engine, texts: Sequence[VerifiedStream]) -> str:
     return f"{times_chance(drafter, texts):.1f} ({min(alone):.1f} to {max(alone):.1f})"
 
 
-def measure_belief(count: int) -> None:
+def measure_belief(family: Family, count: int) -> None:
     """The table of times."""
-    vocab_tokens = ModelSizes.read(zoo.location("target")).vocab_tokens
+    vocab_tokens = target_tokens(family)
     sys.stdout.write("| drafter | texts | temperature | the target's | shuffled | every second made up |\n")
     rng = random.Random(0)
     for domain in DOMAINS:
         for temperature in TEMPERATURES:
-            texts = texts_of(domain, count, temperature=temperature)
+            texts = texts_of(family, domain, count, temperature=temperature)
             tokens = [token for text in texts for token in text.tokens]
             kinds = texts, [shuffled(each, rng) for each in texts], [half_made_up(t, tokens, rng) for t in texts]
-            for name in DRAFTERS:
-                drafter = drafter_in(zoo.location(name), vocab_tokens=vocab_tokens)
+            for name in DRAFTERS[family]:
+                drafter = drafter_in(folder_of(name), vocab_tokens=vocab_tokens)
                 cells = " | ".join(cell(drafter, kind) for kind in kinds)
                 sys.stdout.write(f"| {name} | {domain} | {temperature} | {cells} |\n")
                 sys.stdout.flush()
 
 
-def measure_poison(count: int, *, keys: int, garbage_tokens: int, seed: int) -> None:
+def measure_poison(family: Family, count: int, *, keys: int, garbage_tokens: int, seed: int) -> None:
     """The acceptance of a drafter along other texts, before and after it has learned."""
     rng = random.Random(seed)
-    shipped = zoo.location("draft-code")
-    vocab_tokens = ModelSizes.read(zoo.location("target")).vocab_tokens
-    texts = texts_of("medical", count, temperature=0.8)
+    shipped = folder_of(DRAFTERS[family][0])
+    vocab_tokens = target_tokens(family)
+    texts = texts_of(family, "medical", count, temperature=0.8)
     held_out, honest = texts[: count // 4], texts[count // 4 :]
     honest = [replace(text, client=f"client {number % 4}") for number, text in enumerate(honest)]
     garbage = []
@@ -139,15 +155,17 @@ def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description="What belief is worth.")
     parser.add_argument("what", nargs="?", choices=("belief", "poison"), default="belief")
+    parser.add_argument("--family", type=Family, choices=list(Family), default=Family.TOY)
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--keys", type=int, default=40)
     parser.add_argument("--garbage-tokens", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.what == "belief":
-        measure_belief(given.texts)
+        measure_belief(given.family, given.texts)
     else:
-        measure_poison(given.texts, keys=given.keys, garbage_tokens=given.garbage_tokens, seed=given.seed)
+        keys = {"keys": given.keys, "garbage_tokens": given.garbage_tokens}
+        measure_poison(given.family, given.texts, seed=given.seed, **keys)
 
 
 if __name__ == "__main__":
