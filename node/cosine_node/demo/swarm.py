@@ -24,8 +24,10 @@ from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import Role
 
-READY_TIMEOUT_S: Final = 150.0
-"""Generous: all nodes load PyTorch and their models at once, on a machine that may have two cores."""
+SILENCE_S: Final = 150.0
+"""Generous: all nodes load PyTorch and their models at once, on a machine that may have two cores. One that goes on
+to its next stage is waited for as long again: such a machine may do other things beside."""
+LOOK_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
 """Longer than a node takes to say goodbye to its peers and to the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
@@ -85,18 +87,25 @@ class NodeProcess:
     async def wait_ready(self, nodes: int = 1) -> None:
         """Wait for the ready events of so many nodes in the process. Raises `NodeDied`."""
         assert self.process.stdout is not None
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                while len(self.ready) < nodes:
+        loop = asyncio.get_running_loop()
+        heard_bytes, heard_s = 0, loop.time()
+        while len(self.ready) < nodes:
+            try:
+                async with asyncio.timeout(LOOK_S):
                     line = await self.process.stdout.readline()
-                    if not line:
-                        raise NodeDied(f"{self.name} ended before it was ready.\n{self.last_words()}")
-                    event = json.loads(line)
-                    if event["event"] == "ready":
-                        self.ready.append(event)
-        except TimeoutError:
-            words = self.last_words()
-            raise NodeDied(f"{self.name} was not ready after {READY_TIMEOUT_S:g} s.\n{words}") from None
+            except TimeoutError:
+                self.look()
+                if self._read_bytes > heard_bytes:
+                    heard_bytes, heard_s = self._read_bytes, loop.time()
+                if loop.time() - heard_s > SILENCE_S:
+                    said = f"{self.name} is not ready, and has told of nothing new for {SILENCE_S:g} s."
+                    raise NodeDied(f"{said}\n{self.last_words()}") from None
+                continue
+            if not line:
+                raise NodeDied(f"{self.name} ended before it was ready.\n{self.last_words()}")
+            event = json.loads(line)
+            if event["event"] == "ready":
+                self.ready.append(event)
 
     def look(self) -> None:
         """Read the stages that its log has told since the last look."""
