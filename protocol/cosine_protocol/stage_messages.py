@@ -8,6 +8,7 @@ from typing import Annotated
 from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import (
+    Added,
     Bytes,
     ContentDigest,
     Flag,
@@ -312,12 +313,14 @@ class Probed:
 class Passed:
     """A stage tells the head that it has passed the feed of that number on, or answers it, and how long it held it.
 
-    It `is_left_out` where no activations were passed on, or nothing was chosen.
+    It `is_left_out` where no activations were passed on, or nothing was chosen. Its activations took `came_us` to
+    come, from the first of them to the last; None where there were none, or the stage was not ready to read them.
     """
 
     number: Number
     held_us: Microseconds
     is_left_out: Annotated[bool, Flag()]
+    came_us: Annotated[int | None, Added(Whole(3_600_000_000))] = None
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence

@@ -256,6 +256,7 @@ def _stage_messages() -> list[m.Message]:
         s.PruneNodes(NUMBER, (5,)),
         s.ReleaseSequence(NUMBER),
         s.Passed(NUMBER, 1500, is_left_out=False),
+        s.Passed(NUMBER, 1500, is_left_out=False, came_us=840_000),
         s.Results(NUMBER, (ANSWER, s.RowAnswer(s.RowFault.NOT_COMPUTED, (), b"", (), None))),
         s.Probe(bytes(range(16)), (s.FeedPart(NUMBER, 0, 1), s.FeedPart(NUMBER + 1, 2, 3))),
         s.Probed((s.PartTrace(struct.pack("<16f", *range(16)), b""), s.PartTrace(b"", b""))),

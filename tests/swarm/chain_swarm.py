@@ -45,6 +45,8 @@ ONE_WAY_S: Final = 0.01
 CONTEXT_TOKENS: Final = 4096
 WINDOW_BYTES: Final = 1 << 20
 """About what a sender's machine takes in before it has left."""
+PACKET_BYTES: Final = 1 << 14
+"""Comes at once."""
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class ChainSwarm:
         def route(source: str, target: str) -> Route:
             return SeededRoute(link, random.Random(0), wire=wires[source])
 
-        network = MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES)
+        network = MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES, packet_bytes=PACKET_BYTES)
         return cls(SimulatedSwarm(network), context_tokens)
 
     async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
@@ -268,7 +270,8 @@ class ChainSwarm:
         self.swarm._stack.push_async_callback(source.close)
         assert source.pool_tokens is not None and source.found is not None
         tokens = source.pool_tokens
-        curve = CostCurve(((1, source.found.seconds),))
+        wide_s = sum(CURVE.seconds(64) - CURVE.seconds(1) for _ in source.found.stages)
+        curve = CostCurve(((1, source.found.seconds), (64, source.found.seconds + wide_s)))
         engine = ChainEngine(
             chain,
             PagePool(tokens=tokens),

@@ -59,7 +59,10 @@ class _Pipe:
     `note_heard` is called whenever something arrives.
     """
 
-    def __init__(self, route: Route, window_bytes: float, note_heard: Callable[[], None]) -> None:
+    def __init__(
+        self, route: Route, window_bytes: float, note_heard: Callable[[], None], *, packet_bytes: float = math.inf
+    ) -> None:
+        self._packet_bytes = packet_bytes
         self._route = route
         self._window_bytes = window_bytes
         self._note_heard = note_heard
@@ -73,7 +76,7 @@ class _Pipe:
 
     def piece_bytes(self, data: bytes) -> int:
         """How much of what is written goes at once."""
-        return max(1, int(min(len(data), self._window_bytes)))
+        return max(1, int(min(len(data), self._window_bytes, self._packet_bytes)))
 
     async def room(self) -> None:
         """Wait until less is unread than the window, or nobody reads any more."""
@@ -163,7 +166,8 @@ class MemoryNetwork:
     made is kept until a peer leaves. The peers in `relays` are reached through the one named there.
     What a route holds back is delivered when the route lets it pass: streams are never cut. `is_reachable`
     says whether the first peer can open streams to the second, as it cannot through most home routers. A write
-    waits while `window_bytes` or more of a stream are unread. Peers are seen at their `addresses`.
+    waits while `window_bytes` or more of a stream are unread, and comes in pieces of
+    `packet_bytes`. Peers are seen at their `addresses`.
     """
 
     def __init__(
@@ -176,9 +180,11 @@ class MemoryNetwork:
         is_reachable: Callable[[str, str], bool] | None = None,
         dial_timeout_s: float = DIAL_TIMEOUT_S,
         window_bytes: float = math.inf,
+        packet_bytes: float = math.inf,
     ) -> None:
         self.one_way_s = one_way_s
         self.window_bytes = window_bytes
+        self.packet_bytes = packet_bytes
         self.transports: dict[str, MemoryTransport] = {}
         self.addresses: dict[str, str] = {}
         self._routes = routes or (lambda source, target: _SteadyRoute(self.one_way_s))
@@ -291,8 +297,9 @@ class MemoryTransport:
         if self._has_left:
             raise PeerLost(peer_id, "we have left the network")
         network = self._network
-        there = _Pipe(routes[0], network.window_bytes, partial(network.note_heard, peer_id, self.peer_id))
-        back = _Pipe(routes[1], network.window_bytes, partial(network.note_heard, self.peer_id, peer_id))
+        make = partial(_Pipe, packet_bytes=network.packet_bytes)
+        there = make(routes[0], network.window_bytes, partial(network.note_heard, peer_id, self.peer_id))
+        back = make(routes[1], network.window_bytes, partial(network.note_heard, self.peer_id, peer_id))
         ours = MemoryStream(peer_id, back, there)
         self._streams.append(ours)
         known_s, theirs = there.open(), MemoryStream(self.peer_id, there, back)

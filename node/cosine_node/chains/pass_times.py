@@ -91,6 +91,10 @@ class PassTimes:
             known.left_out[stage] = is_left_out
             self._end_known()
 
+    def tokens(self, number: int) -> int:
+        """The tokens of a pass under way; 0 of another one."""
+        return next((one.tokens for one in self._passes if one.number == number), 0)
+
     def note_answered(self, number: int, *, answered_s: float) -> None:
         """The last stage has answered a pass, after all before it; that it told of it earlier does not count."""
         known = next((one for one in self._passes if one.number == number), None)

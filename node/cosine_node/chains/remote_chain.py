@@ -148,6 +148,8 @@ class RemoteChain:
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
         reports = [TIMES in channels[number].features for number in range(len(plan.places))]
+        self.note_came: Callable[[int, int, float], object] = lambda stage, feed, seconds: None
+        """Is told how long the activations of a feed took to come to a stage."""
         self.times = PassTimes(reports=reports, ways_s=plan.ways_s or (0.0,) * len(reports))
 
     @property
@@ -323,10 +325,12 @@ class RemoteChain:
                 self.times.note_answered(feed.number, answered_s=sent_s)
                 if not feed.answer.done():
                     feed.answer.set_result(said)
-            case Passed(passed, held_us, is_left_out):
+            case Passed(passed, held_us, is_left_out, came_us):
                 self.times.note_passed(
                     number, passed, held_s=held_us / 1e6, is_left_out=is_left_out, passed_s=sent_s
                 )
+                if number and came_us:
+                    self.note_came(number, passed, came_us / 1e6)
             case Probed(parts) if self._probes[number] and self._probes[number][0].parts == len(parts):
                 probe = self._probes[number].popleft()
                 if not probe.told.done():

@@ -38,6 +38,8 @@ class OpenedChain:
     stages: tuple[str, ...] = ()
     witness: Witness | None = None
     engine: ChainEngine | None = None
+    token_s: Callable[[], float] = lambda: 0.0
+    """The seconds that a token's activations take over the slowest line between two stages, as known by now."""
     why_not_judge: Callable[[], str | None] = lambda: None
     """Why nobody should be judged over it; None where somebody may."""
 
@@ -85,7 +87,7 @@ class ChainRunner:
         self._grammars = grammars
         engine.grammars = grammars if opened.applies_constraints else None
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
-        self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
+        self.pace = ChainPace(opened.curves, token_s=opened.token_s, most_under_way=most_under_way)
         self.tokens_under_way = 0
         """Those of all passes that have not ended."""
 
@@ -127,7 +129,7 @@ class ChainRunner:
         self.stages = opened.stages
         self._why_not_judge = opened.why_not_judge
         self.engine.grammars = self._grammars if opened.applies_constraints else None
-        self.pace.replace_stages(opened.curves)
+        self.pace.replace_stages(opened.curves, token_s=opened.token_s)
 
     def doubt(self) -> bool:
         return self._source.doubt()

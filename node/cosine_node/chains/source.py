@@ -17,11 +17,13 @@ that a head whose own line is slow does not go from chain to chain.
 
 import asyncio
 import logging
+import math
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median_low
 from typing import Final
@@ -29,6 +31,7 @@ from typing import Final
 from cosine_node.chains.checks import CHECK_TOKENS
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import StageFindings
+from cosine_node.chains.link_speeds import LinkSpeeds
 from cosine_node.chains.pass_times import EndedPass, StuckPass
 from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_node.chains.search import (
@@ -130,6 +133,7 @@ class ChainSource:
         self.findings = findings or StageFindings()
         self._chance = chance
         self._spare_tokens = 0
+        self._links = LinkSpeeds()
         self.numerics: str | None = None
         self.pool_tokens: int | None = None
         self.found: FoundChain | None = None
@@ -228,6 +232,7 @@ class ChainSource:
     def _begin(self, chain: RemoteChain, found: FoundChain) -> None:
         """Watch a chain that is in use from now on."""
         self.found = found
+        chain.note_came = partial(self._note_came, chain)
         LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
         for what in _measured(found):
             self.findings.speeds.begin(what, now_s=asyncio.get_running_loop().time())
@@ -260,6 +265,17 @@ class ChainSource:
             self.findings.speeds.note(
                 pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s
             )
+
+    def _note_came(self, chain: RemoteChain, stage: int, feed: int, seconds: float) -> None:
+        size_bytes = chain.times.tokens(feed) * self._needs.token_bytes
+        pair = chain.stages[stage - 1], chain.stages[stage]
+        self._links.note(pair, size_bytes=size_bytes, seconds=seconds, now_s=asyncio.get_running_loop().time())
+
+    def token_s(self, found: FoundChain) -> float:
+        """The seconds that a token's activations take over the slowest line between two stages, as far as known."""
+        now_s = asyncio.get_running_loop().time()
+        rates = (self._links.bytes_per_s(pair, now_s=now_s) for pair in pairwise(_peer_ids(found)))
+        return self._needs.token_bytes / min(rates, default=math.inf)
 
     def _between_s(self, one: str, other: str) -> float:
         """What lay between two stages beyond the way when they last were neighbours."""

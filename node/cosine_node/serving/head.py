@@ -182,6 +182,7 @@ class HeadChains:
             if self._checks is None
             else self._checks.begin(chain, None if engine is None else engine.witness),
             engine=engine,
+            token_s=partial(self._source.token_s, self._source.found),
             why_not_judge=lambda: None if self._checks is None else self._checks.why_not_judge,
         )
 

@@ -183,12 +183,17 @@ def _changes(operation: object) -> bool:
 
 @dataclass(slots=True)
 class QueuedFeed:
-    """A feed, and what has come of its activations; None where the stage before has not computed it."""
+    """A feed, and what has come of its activations; None where the stage before has not computed it.
+
+    They began to come at `began_s`, and took `came_s`; None where the stage was not ready to read them.
+    """
 
     number: int
     rows: tuple[Row, ...]
     activations: bytearray | None
     missing_bytes: int
+    began_s: float | None = None
+    came_s: float | None = None
 
 
 class StageInbox:
@@ -217,7 +222,7 @@ class StageInbox:
         """What waits behind the operation that was taken last; nothing may be put or taken meanwhile."""
         return (operation for operation, _ in self._queued)
 
-    def put(self, message: BookOperation | FeedPass | Activations) -> None:
+    def put(self, message: BookOperation | FeedPass | Activations, *, now_s: float = 0.0) -> None:
         """Queue what came. Raises `MalformedMessage`, or `BadActivations` for a wrong length."""
         coming = self._coming
         if isinstance(message, Activations):
@@ -230,6 +235,7 @@ class StageInbox:
                 raise BadActivations(f"Activations came with {-coming.missing_bytes} bytes more than announced.")
             if not coming.missing_bytes:
                 self._coming = None
+                coming.came_s = None if coming.began_s is None else now_s - coming.began_s
                 self._push(coming, len(coming.activations) + _size(coming))
             return
         if coming is not None:
@@ -247,7 +253,7 @@ class StageInbox:
         feed = QueuedFeed(message.number, rows, bytearray() if size else None, size)
         self._bytes += _size(feed)
         if feed.missing_bytes:
-            self._coming = feed
+            self._coming, feed.began_s = feed, now_s
         else:
             self._push(feed, _size(feed))
 
@@ -258,6 +264,8 @@ class StageInbox:
     async def room(self) -> None:
         """Wait until `has_room`."""
         while not self.has_room:
+            if self._coming is not None:
+                self._coming.began_s = None
             self._changed.clear()
             await self._changed.wait()
 

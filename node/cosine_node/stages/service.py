@@ -171,7 +171,7 @@ async def read(channel: Channel, chain: ServedChain, answer: Callable[[Probe], A
         if not isinstance(message, BookOperation | FeedPass | Activations):
             raise MalformedMessage(f"unexpected {type(message).__name__}")
         try:
-            chain.inbox.put(message)
+            chain.inbox.put(message, now_s=asyncio.get_running_loop().time())
         except BadActivations as error:
             raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
 
@@ -523,14 +523,21 @@ class StageService:
             tokens = count_tokens(feed.rows)
             left = found if isinstance(found, bytes) else None
             chain.computed.add(feed.number, ComputedFeed(tokens, feed.activations, left))
+        if TIMES in chain.head.features:
+            # What was taken later waited for this chain's own passes, which is no time of this one; and what a slow
+            # line takes behind it is none of this stage.
+            held_s, came_s = self._clock() - taken_s, feed.came_s
+            chain.head.post(
+                Passed(
+                    feed.number,
+                    round(1e6 * min(MAX_HELD_S, held_s)),
+                    is_left_out=is_left_out,
+                    came_us=None if came_s is None else round(1e6 * min(MAX_HELD_S, came_s)),
+                )
+            )
         if chain.next is not None and isinstance(found, bytes):
             for message in feed_messages(feed.number, feed.rows, found):
                 await chain.next.send(message)
-        if TIMES in chain.head.features:
-            # What was taken later waited for this chain's own passes, which is no time of this one.
-            chain.head.post(
-                Passed(feed.number, round(1e6 * min(MAX_HELD_S, self._clock() - taken_s)), is_left_out=is_left_out)
-            )
         if chain.next is not None or not isinstance(found, list):
             return
         if not chain.head.post(Results(feed.number, tuple(map(answer_of, found)))):

@@ -10,7 +10,7 @@ from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
-from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
+from cosine_node.verifier.scheduler import ChunkTokens, PassSchedule, all_tokens, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
@@ -119,12 +119,14 @@ class PassRows:
         budget_tokens: int,
         is_ordered: bool,
         fail: Callable[[ServedRequest, CosineError], None],
+        chunk_tokens: ChunkTokens = all_tokens,
     ) -> None:
         self._requests = requests
         self.memory = KvMemory(engine, requests)
         self._curve = curve
         self._budget_tokens = budget_tokens
         self._is_ordered = is_ordered
+        self._chunk_tokens = chunk_tokens
         self._fail = fail
         self.debt = CrowdDebt(curve)
         self.turns = Turns()
@@ -178,6 +180,7 @@ class PassRows:
             budget_tokens=self._budget_tokens,
             with_crowd=with_crowd,
             turns=self.turns,
+            chunk_tokens=self._chunk_tokens,
         )
         crowded = {waiting[index].user for index in schedule.crowd}
         for index, request in enumerate(waiting):

@@ -7,7 +7,7 @@ what is left of the token budget (`selection`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
@@ -29,6 +29,17 @@ MAX_CHUNK_TOKENS: Final = 512
 """Bounds the memory and the time of a pass where no longer one was measured."""
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
+
+
+class ChunkTokens(Protocol):
+    """Says how many tokens of a prompt, of which so many are unfed, a pass should take, at most so many."""
+
+    def __call__(self, unfed_tokens: int, *, most: int) -> int: ...
+
+
+def all_tokens(unfed_tokens: int, *, most: int) -> int:
+    """As many as may be."""
+    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ def schedule_pass(
     budget_tokens: int,
     with_crowd: bool = True,
     turns: Turns,
+    chunk_tokens: ChunkTokens = all_tokens,
 ) -> PassSchedule:
     """The schedule of the next pass; `requests` are those that could use it, in order of admission.
 
@@ -101,7 +113,8 @@ def schedule_pass(
         most = curve.most_tokens(within_s=within_s, limit=len(ready))
         decoding += [index for index in ready if index in crowd][: max(0, most - len(decoding))]
     decoding = sorted(decoding[:budget_tokens])
-    room = pass_chunk_tokens(curve)
+    unfed_tokens = max((request.unfed_tokens for request in requests), default=0)
+    room = chunk_tokens(unfed_tokens, most=pass_chunk_tokens(curve))
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
         most = curve.most_tokens(within_s=within_s, limit=len(decoding) + room)

@@ -116,6 +116,7 @@ class StepLoop:
             budget_tokens=budget_tokens,
             is_ordered=self._pace.is_ordered,
             fail=self.fail,
+            chunk_tokens=self._pace.chunk_tokens,
         )
         self._counts = counts
         self._wait_for_work = wait_for_work

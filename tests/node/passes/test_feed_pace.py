@@ -74,3 +74,23 @@ def test_another_chain_is_another_way() -> None:
     pace.replace_stages([QUICK])
     assert pace.traversal_s(1) == pytest.approx(0.01)
     assert pace.period_s(1) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    # A stage takes 20 ms for a token and 0.3 ms for each more; a line of 1 Gbit/s, 100 and 10 with 8 KiB a token.
+    ("token_s", "tokens"),
+    [(0.00006, 256), (0.00065, 64), (0.0065, 16)],
+)
+def test_the_passes_of_a_prompt_are_the_shorter_the_slower_a_line_is(token_s: float, tokens: int) -> None:
+    curve = CostCurve(((1, 0.02), (512, 0.18)))
+    pace = ChainPace([curve] * 3, token_s=lambda: token_s)
+    assert pace.chunk_tokens(2000, most=512) == tokens
+    # They follow each other as fast as the line takes them, whatever stages would.
+    assert pace.period_s(512) == pytest.approx(max(0.18, 512 * token_s))
+
+
+def test_a_prompt_that_is_fed_at_one_place_or_whole_is_not_cut_further() -> None:
+    curve = CostCurve(((1, 0.02), (512, 0.02)))
+    assert ChainPace([curve], token_s=lambda: 1.0).chunk_tokens(2000, most=512) == 512
+    assert OneAtATime().chunk_tokens(2000, most=512) == 512
+    assert ChainPace([curve] * 2, token_s=lambda: 1.0).chunk_tokens(2000, most=8) == 8

@@ -58,6 +58,32 @@ async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
     assert inbox.bytes == 0
 
 
+def test_a_feed_knows_how_long_its_activations_took_to_come() -> None:
+    first, *parts = feed_of(3)
+    inbox = StageInbox(token_bytes=TOKEN_BYTES, most_bytes=MOST_BYTES)
+    inbox.put(first, now_s=2.0)
+    for number, part in enumerate(parts):
+        inbox.put(part, now_s=3.0 + number)
+    [feed] = inbox.later()
+    assert isinstance(feed, QueuedFeed) and feed.came_s == len(parts)
+
+
+@in_loop
+async def test_where_the_stage_did_not_read_on_nobody_knows_how_long_they_took() -> None:
+    inbox = filled(feed_of(3))
+    first, *parts = feed_of(6, number=1)
+    inbox.put(first)
+    for part in parts[:-1]:
+        inbox.put(part)
+    waiting = asyncio.ensure_future(inbox.room())
+    await asyncio.sleep(0)
+    await inbox.take()
+    await waiting
+    inbox.put(parts[-1], now_s=9.0)
+    found = await inbox.take()
+    assert isinstance(found, QueuedFeed) and found.came_s is None
+
+
 @in_loop
 async def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_feed() -> None:
     inbox = filled(feed_of(6)[:-1])
