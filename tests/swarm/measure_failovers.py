@@ -20,7 +20,7 @@ def main() -> None:
     options = parser.parse_args()
     for tokens in options.tokens:
         for mbit in options.mbit:
-            dies_after = 100 + tokens // 5
+            dies_after = 300 + tokens // 3
             for is_warm in (False, True):
                 found = failed_over(
                     prompt_tokens=tokens,

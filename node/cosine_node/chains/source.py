@@ -69,8 +69,9 @@ STUCK_S: Final = 1.5
 (docs/decisions/0025), in which the next chain has to be set up and fed; heartbeats come each second."""
 STUCK_FACTOR: Final = 5.0
 """Longer passes are stuck after so many times what they should take, as with verifiers."""
-LINK_BYTES_PER_S: Final = 1.25e6
-"""Activations are expected to go to the next stage so fast: a slow line upstream, 10 Mbit/s."""
+LINK_BYTES_PER_S: Final = 0.625e6
+"""Activations are expected to go to the next stage so fast: half of a slow line upstream of 10 Mbit/s, which other
+streams use, too. Where it was all of such a line, a prompt was begun anew over another one that was no faster."""
 BETTER: Final = 0.5
 """Delays alone have a chain left for one that takes so much of its time: what requests hold is fed anew there."""
 PATIENCE_S: Final = 60.0

@@ -32,7 +32,7 @@ LEAST_TOKENS: Final = 256
 is longer, no second chain takes room at stages."""
 EVERY_TOKENS: Final = 64
 """A choice: what is left to be fed at most, and what one pass feeds. Passes so long are measured at each stage."""
-WARM_BYTES_PER_S: Final = LINK_BYTES_PER_S / 2
+WARM_BYTES_PER_S: Final = LINK_BYTES_PER_S
 """A choice: half of a slow line upstream, on which a stage of both chains sends the activations of both."""
 LOOK_S: Final = 0.25
 """A choice: an idle look costs nothing."""
