@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -212,6 +212,15 @@ def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
     return None
 
 
+@dataclass(slots=True, weakref_slot=True)
+class _Opening:
+    """A link that some wait for, or how its dial failed: who waited has it no better one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    failure: tuple[str, float | None] | None = None
+
+
 class Links:
     """All links of one client, opened when first needed and kept.
 
@@ -224,24 +233,39 @@ class Links:
         self._on_flood = on_flood
         self._reads = serving_budget()
         self._links: dict[tuple[str, str], Link] = {}
-        # A lock is gone with the last that waits for it.
-        self._opening = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
+        # One is gone with the last that waits for it.
+        self._opening = WeakValueDictionary[tuple[str, str], _Opening]()
 
     async def get(self, peer_id: str, protocol: str) -> Link:
-        """The live link to a peer, dialled if need be. Raises `PeerLost`."""
+        """The live link to a peer, dialled if need be. Raises `PeerLost`, of one dial for all who wait for it."""
+        opening = self._opening.setdefault((peer_id, protocol), _Opening())
+        opening.waiting += 1
+        try:
+            async with opening.lock:
+                if opening.failure is not None:
+                    reason, retry_after_s = opening.failure
+                    raise PeerLost(peer_id, reason, retry_after_s=retry_after_s)
+                return await self._live(peer_id, protocol)
+        except PeerLost as lost:
+            opening.failure = lost.reason, lost.retry_after_s
+            raise
+        finally:
+            opening.waiting -= 1
+            if not opening.waiting:
+                opening.failure = None
+
+    async def _live(self, peer_id: str, protocol: str) -> Link:
         key = (peer_id, protocol)
-        opening = self._opening.setdefault(key, asyncio.Lock())
-        async with opening:
-            link = self._links.get(key)
-            if link is None or not link.is_alive:
-                if link is not None:
-                    await link.close()
-                if self._reads.is_silenced(peer_id, now_s=asyncio.get_running_loop().time()):
-                    raise PeerLost(peer_id, FLOODED)
-                on_flood = partial(self._on_flood, peer_id)
-                link = await Link.open(self._transport, peer_id, protocol, budget=self._reads, on_flood=on_flood)
-                self._links[key] = link
-            return link
+        link = self._links.get(key)
+        if link is None or not link.is_alive:
+            if link is not None:
+                await link.close()
+            if self._reads.is_silenced(peer_id, now_s=asyncio.get_running_loop().time()):
+                raise PeerLost(peer_id, FLOODED)
+            on_flood = partial(self._on_flood, peer_id)
+            link = await Link.open(self._transport, peer_id, protocol, budget=self._reads, on_flood=on_flood)
+            self._links[key] = link
+        return link
 
     def alive(self, peer_id: str, protocol: str) -> Link | None:
         """The live link to a peer, if there is one."""

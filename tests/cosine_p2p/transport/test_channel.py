@@ -404,6 +404,18 @@ async def test_many_that_ask_for_a_peer_dial_it_once_and_nothing_is_kept_of_peer
     await links.close()
 
 
+@in_virtual_time
+async def test_those_that_wait_for_a_peer_share_a_dial_that_fails_and_the_next_one_dials_again() -> None:
+    network = MemoryNetwork(is_reachable=lambda _, target: False, dial_timeout_s=3.0)
+    network.join("silent")
+    links, clock = Links(network.join("client")), asyncio.get_running_loop().time
+    for until_s in (3.0, 6.0):
+        lost = await asyncio.gather(*(links.get("silent", VERIFY) for _ in range(16)), return_exceptions=True)
+        assert all(isinstance(each, PeerLost) for each in lost)
+        assert clock() == pytest.approx(until_s)
+    await links.close()
+
+
 @pytest.mark.parametrize("message", [m.Error(0, 2, "you broke it", None), m.Final(b"\xc1", bytes(64))])
 @in_virtual_time
 async def test_a_peer_that_breaks_the_protocol_loses_its_link(message: m.Message) -> None:
