@@ -80,6 +80,7 @@ from cosine_protocol.errors import (
     ErrorCode,
     GenerationFailed,
     GenerationTimedOut,
+    OlderPeer,
     OptionRefused,
     PeerError,
     PeerLost,
@@ -99,6 +100,12 @@ CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
 ASK_AGAIN_S: Final = 2.0
 """A choice: a network daemon that died, at either end, is back after one to two seconds."""
+FOUND_AGAIN_S: Final = 10.0
+"""A node that has moved is found again by then (decision 56). So long verifiers are looked for that were found a
+while ago and are not where they were; of one that served the request more is known."""
+LOOK_SELDOM: Final = 4.0
+"""Who waits looks again after this part of the time that it has waited for, if that is longer: a silent host is
+dialled 16 times a minute at most (`transport.addresses`), and so it is 13 times."""
 REFUSED_WITHIN_S: Final = 1.0
 """A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
 
@@ -204,11 +211,11 @@ class Session:
             delegation=self.delegation,
             observer=observer,
         )
-        self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._note_failure)
+        self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._lose)
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
-        self._patient_until_s = 0.0
-        self._look_again_at_s = 0.0
+        self._patient_since_s: float | None = None
+        self._patient_until_s = self._look_again_at_s = 0.0
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
         self._finding_more: asyncio.Task[None] | None = None
@@ -268,16 +275,20 @@ class Session:
 
     def _next_try_at_s(self) -> float | None:
         """When somebody is to be asked or looked for, where nobody can be asked now; None for never."""
-        looks = [self._look_again_at_s] if _now_s() < self._patient_until_s else []
-        return min((*looks, *filter(None, [self._queue.next_at_s])), default=None)
+        times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
+        if _now_s() < self._patient_until_s:
+            times_s.append(min(self._look_again_at_s, self._patient_until_s))
+        return min(times_s, default=None)
 
     async def _look_again(self, left_s: float) -> None:
         """Look for the verifier that was lost, which may have moved, and for others, if that is due."""
         now_s = _now_s()
-        if self.job.find_again is None or not self._look_again_at_s <= now_s < self._patient_until_s:
+        if self.job.find_again is None or self._patient_since_s is None:
+            return
+        if not self._look_again_at_s <= now_s < self._patient_until_s:
             return
         # From now on, since a look-up may take as long as the pause.
-        self._look_again_at_s = now_s + ASK_AGAIN_S
+        self._look_again_at_s = now_s + max(ASK_AGAIN_S, (now_s - self._patient_since_s) / LOOK_SELDOM)
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._add(self.job.find_again())
@@ -544,9 +555,11 @@ class Session:
         self._note_failure(upstream.peer_id, error)
         if isinstance(error, PeerLost) and not is_slow:
             has_greeted, since_s = upstream.link.features is not None, upstream.watch.since_s
-            if upstream.is_opened:
+            has_served = upstream.peer_id in self.counts.tokens_by_verifier
+            if upstream.is_opened or has_served:
+                # One whose link is dead is found slow a moment before, and asked once more over that.
                 self._queue.back_off(upstream.peer_id, until_s=_now_s() + ASK_AGAIN_S)
-                self._be_patient()
+                self._be_patient(self.job.patience_s)
             elif has_greeted or _now_s() - since_s > REFUSED_WITHIN_S:
                 self._queue.ask_last(upstream.peer_id)
         self._hang_up(upstream)
@@ -556,11 +569,17 @@ class Session:
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
 
-    def _be_patient(self) -> None:
-        """Look for verifiers from now on, for a while, where nobody is left and no other form could be asked."""
+    def _lose(self, peer_id: str, lost: PeerLost) -> None:
+        """A verifier could not be dialled, or is too old for the request."""
+        self._note_failure(peer_id, lost)
+        if not isinstance(lost, OlderPeer) and self._patient_since_s is None:
+            self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
+
+    def _be_patient(self, patience_s: float) -> None:
+        """Look for verifiers for so long from now on, where nobody is left and no other form could be asked."""
         if self.job.find_again is not None and not (self.job.has_other_offers and not self.output):
-            self._patient_until_s = _now_s() + self.job.patience_s
-            self._look_again_at_s = _now_s()
+            self._patient_since_s = self._look_again_at_s = _now_s()
+            self._patient_until_s = _now_s() + patience_s
 
     def _forget_path(self) -> None:
         """What was measured is true of the verifier that is lost, or of its way."""

@@ -13,7 +13,7 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_p2p.session.session import ASK_AGAIN_S
+from cosine_p2p.session.session import ASK_AGAIN_S, FOUND_AGAIN_S
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_protocol.errors import GenerationFailed, PeerLost
 from cosine_protocol.records import NodeRecord
@@ -60,6 +60,7 @@ def after_a_loss(
     times: int = 1,
     timeout_s: float = 600.0,
     patience_s: float = PATIENCE_S,
+    lost_at_s: float = LOST_AT_S,
 ) -> Outcome:
     """The only verifier vanishes in the middle of a text; `then` happens so much later, `times` over."""
 
@@ -72,12 +73,15 @@ def after_a_loss(
             async def lose() -> None:
                 nonlocal verifier
                 for _ in range(times):
-                    await asyncio.sleep(LOST_AT_S)
+                    await asyncio.sleep(lost_at_s)
                     assert verifier is not None
                     await verifier.kill()
                     await asyncio.sleep(away_s)
                     verifier = await then(swarm, verifier)
 
+            if not lost_at_s:
+                # The client has found it before.
+                await client.find_verifiers()
             losing, ids, error = asyncio.ensure_future(lose()), list[int](), None
             try:
                 async for chunk in client.stream(PROMPT, max_new_tokens=TOKENS, timeout_s=timeout_s):
@@ -112,6 +116,12 @@ def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
     assert "was lost: the stream ended" in str(done.error)
     assert PATIENCE_S <= done.seconds - LOST_AT_S < PATIENCE_S + 2 * ASK_AGAIN_S
     assert done.failures == 1
+
+
+def test_a_verifier_that_is_gone_before_the_text_begins_is_looked_for_as_long_as_a_move_takes() -> None:
+    assert after_a_loss(comes_back, lost_at_s=0.0, away_s=5.0).token_ids == EXPECTED
+    done = after_a_loss(nobody_comes, lost_at_s=0.0)
+    assert done.error is not None and FOUND_AGAIN_S <= done.seconds < FOUND_AGAIN_S + 2 * ASK_AGAIN_S
 
 
 def test_the_timeout_is_kept() -> None:
