@@ -9,7 +9,6 @@ import logging
 import math
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 
 from cosine_protocol.errors import PeerLost, UsageError
@@ -62,6 +61,5 @@ async def unless_stopped(work: Awaitable[_T], stop: asyncio.Event) -> _T | None:
         if not working.done():
             working.cancel()
         stopping.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(working, stopping, return_exceptions=True)
+        await asyncio.gather(working, stopping, return_exceptions=True)
     return None if working.cancelled() else working.result()

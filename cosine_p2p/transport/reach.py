@@ -69,12 +69,16 @@ def judge_reach(found: Findings) -> Reachable:
     """Say how the node is reachable, and which addresses it is to announce."""
     public = [maddr for maddr in found.own if reach_at(maddr) is Reach.PUBLIC]
     only = "over IPv6 alone" if _is_v6_only(found.own) else ""
+    relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
     if found.dialled_back:
         addresses = tuple(dict.fromkeys((*found.dialled_back, *public)))
+        if found.circuits and not is_open_to_all(addresses):
+            reason = f"over QUIC, and over TCP through {' and '.join(relays)}"
+            addresses = tuple(dict.fromkeys((*addresses, *found.circuits)))
+            return Reachable(kind=ReachKind.DIRECT, addresses=addresses, relays=relays, reason=reason)
         return Reachable(kind=ReachKind.DIRECT, addresses=addresses, reason=only)
     if found.circuits:
         near = public if found.public_peers else _of_this_network(found.own)
-        relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
         kind, reason = _judge_mapping(found.seen_at or {})
         return Reachable(
             kind=kind, addresses=tuple(dict.fromkeys((*near, *found.circuits))), relays=relays, reason=reason
@@ -108,6 +112,11 @@ def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
     if len(ports) < OBSERVERS:
         return ReachKind.RELAYED, f"too few public peers, {len(ports)} of {OBSERVERS} for a direct way"
     return ReachKind.PUNCHED, ""
+
+
+def is_open_to_all(maddrs: Iterable[str]) -> bool:
+    """True if one of some addresses can be dialled over plain TCP, as light clients dial."""
+    return any(address.is_plain_tcp for address in map(parsed, maddrs) if address is not None)
 
 
 def is_relayed(announced: Sequence[str]) -> bool:

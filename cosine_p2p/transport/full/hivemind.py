@@ -19,7 +19,7 @@ from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, r
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.questions import ask_identity
-from cosine_p2p.transport.full.reachability import Reachability
+from cosine_p2p.transport.full.reachability import LOOK_S, Reachability, is_dialable
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
@@ -83,6 +83,7 @@ class HivemindTransport:
         self._is_private = False
         self._reachability: Reachability | None = None
         self._silent: set[str] = set()
+        self._unreached = Remembered[str, bool](MAX_KNOWN_PEERS)
         self._relayed = Remembered[str, bool](MAX_KNOWN_PEERS, forgotten_s=RELAYED_S)
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[SocketStream] = set()
@@ -110,6 +111,8 @@ class HivemindTransport:
         is_open = config.is_relay or bool(config.announce_maddrs)
         transport._is_private = not is_open and is_behind_nat(local_hosts(hosts), hosts)
         await transport._build(config.initial_peers)
+        if config.client_mode and not config.is_loopback:
+            transport._run(transport._follow_moves(hosts))
         transport._supervisor = asyncio.create_task(transport.supervise())
         if not config.client_mode and (config.relays or not config.is_loopback):
             transport._reachability = Reachability(
@@ -184,7 +187,12 @@ class HivemindTransport:
         return self._maddrs
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        return await (await self._up(self.peer_id)).cells.read(cells)
+        try:
+            return await (await self._up(self.peer_id)).cells.read(cells)
+        except PeerLost:
+            # The way to all others may be another one now.
+            self._run(self._begin_again())
+            raise
 
     def held_in(self, cell: str) -> list[bytes]:
         """The signed records in one cell that this node keeps for others."""
@@ -234,7 +242,11 @@ class HivemindTransport:
         hosts = {address.host for address in map(parsed, maddrs) if address is not None}
         for host in hosts:
             self._policy.note_try(host, now_s=asyncio.get_running_loop().time())
+        if self._unreached.get(peer_id) and not await is_dialable(maddrs):
+            raise PeerLost(peer_id, "nothing listens at its address any more")
+        self._unreached.note(peer_id, True)
         await daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
+        self._unreached.pop(peer_id)
         for host in hosts:
             self._policy.note_peer(host)
         if self.config.has_ports:
@@ -281,6 +293,8 @@ class HivemindTransport:
         return (await self._up(self.peer_id)).daemon
 
     async def _changed(self) -> None:
+        if self._running is not None:
+            self._running.cells.forget_holders()
         for callback in self._on_change:
             await callback()
 
@@ -390,6 +404,22 @@ class HivemindTransport:
             self._reachability.restarted()
         self._run(self._changed())
 
+    async def _follow_moves(self, hosts: Sequence[str]) -> None:
+        """Look whether this machine has other addresses, as `Reachability` does for a node."""
+        local = local_hosts(hosts)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            before, local = local, local_hosts(hosts)
+            if local and local != before:
+                await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        """Connect anew: no connection outlives the address that it was made from, but p2pd would believe in it."""
+        daemon = await self._daemon()
+        with suppress(OSError, EOFError, TimeoutError):
+            await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
+        await self._note_connected_peers()
+
     async def _note_connected_peers(self) -> None:
         """Remember some connected peers for a restart; connect to the known ones again if none is left."""
         assert self._running is not None
@@ -407,6 +437,8 @@ class HivemindTransport:
     async def _reconnect(self, maddr: str) -> None:
         from cosine_p2p.transport.full.library import PeerID
 
+        if not await is_dialable([maddr]):
+            return
         await self.connect(maddr)
         await (await self._up(maddr)).dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
 

@@ -6,7 +6,7 @@ reservation again each time, which also shows within seconds that it, or the way
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,15 @@ from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.hosts import local_hosts
-from cosine_p2p.transport.reach import Findings, Reachable, ReachKind, judge_reach, parsed, reach_at
+from cosine_p2p.transport.reach import (
+    Findings,
+    Reachable,
+    ReachKind,
+    is_open_to_all,
+    judge_reach,
+    parsed,
+    reach_at,
+)
 from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -101,6 +109,8 @@ class Reachability:
         self._local = local_hosts(self._hosts)
         # Who has a public address is perhaps reached at it: that is tried first.
         self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in self._local)
+        self._met: set[str] = set()
+        self._meeting: set[str] = set()
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
@@ -143,14 +153,19 @@ class Reachability:
             has_moved, self._local = local != self._local, local
             if has_moved:
                 logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
+                if not local:
+                    # On its way to another network it is in none for a moment.
+                    return False
                 await self._begin_again()
             daemon = await self._daemon()
             ways, own = await daemon.ways(), await daemon.visible_maddrs()
             await self._hang_up_on_moved(ways)
             peers = _public_peers(ways, self._anchors)
-            if peers or self._is_public or self._insists:
+            # Dials that cannot be would make p2pd wait with those that can.
+            if local and (peers or self._is_public or self._insists):
                 await self._ask(ways, peers, own)
-            await self._judge(ways, peers, own, has_moved)
+            has_met = self._meet(ways)
+            await self._judge(ways, peers, own, has_changed=has_moved or has_met)
         except (PeerLost, OSError, EOFError, TimeoutError) as error:
             logger.debug("the network could not be looked at: %s", error)
             return False
@@ -162,6 +177,25 @@ class Reachability:
         daemon = await self._daemon()
         await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
         await asyncio.gather(*map(self._connect, self._anchors.values()), return_exceptions=True)
+
+    def _meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
+        """Dial initial peers that are away; True if one is back, which may know nothing of this node any more."""
+        met = self._anchors.keys() & ways.keys()
+        is_back, self._met = bool(met - self._met), met
+        for peer_id in self._anchors.keys() - met - self._meeting:
+            self._meeting.add(peer_id)
+            self._begin(self._meet_again(peer_id))
+        return is_back
+
+    async def _meet_again(self, peer_id: str) -> None:
+        try:
+            # p2pd would dial ever more seldom, in the end every five minutes.
+            if await listens_at(self._anchors[peer_id]):
+                with suppress(PeerLost):
+                    await self._connect(self._anchors[peer_id])
+                    self._has_answer.set()
+        finally:
+            self._meeting.discard(peer_id)
 
     async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
         """Cut the connections of peers that have come from another address: p2pd would go on with the dead one.
@@ -190,7 +224,8 @@ class Reachability:
                     mine = [maddr for maddr in own if kind in maddr and "/p2p-circuit" not in maddr]
                     if mine:
                         self._begin(self._dial_back(asked, peer_id, mine))
-        if not self._asks_relays or asked.dialled_back or self._is_hopeful:
+        # A full-cone router lets others in over QUIC alone, and light clients dial over TCP.
+        if not self._asks_relays or is_open_to_all(asked.dialled_back) or self._is_hopeful:
             return
         strange = [peer_id for peer_id in peers[:MAX_SEEN] if asked.is_due("identity", peer_id, now_s)]
         kept = list(asked.circuits)
@@ -252,6 +287,8 @@ class Reachability:
         except PeerLost as lost:
             logger.debug("%s tells nothing about our door: %s", peer_id, lost.reason)
             return
+        finally:
+            self._has_answer.set()
         asked.asked_back += 1
         if reached is not None and reach_at(reached) is Reach.PUBLIC:
             whole = f"{reached.partition('/p2p/')[0]}/p2p/{self._peer_id}"
@@ -263,15 +300,13 @@ class Reachability:
                 await work
             except (OSError, EOFError):
                 logger.debug("a question was not answered", exc_info=True)
-            finally:
-                self._has_answer.set()
 
         task = asyncio.ensure_future(asked())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
     async def _judge(
-        self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], has_moved: bool
+        self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], *, has_changed: bool
     ) -> None:
         asked = self._asked
         if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._local):
@@ -294,8 +329,17 @@ class Reachability:
         )
         if before != self.reach:
             logger.info("%s", self.reach)
-        if has_moved or before.addresses != self.reach.addresses:
+        if has_changed or before.addresses != self.reach.addresses:
             await self._on_change()
+
+
+async def is_dialable(maddrs: Iterable[str]) -> bool:
+    """True if something takes a connection at one of a peer's addresses over TCP, or that cannot be told.
+
+    It is asked of one that was dialled in vain: p2pd would dial it ever more seldom, in the end every five minutes.
+    """
+    plain = [maddr for maddr in maddrs if (address := parsed(maddr)) is not None and address.is_plain_tcp]
+    return not plain or any(await asyncio.gather(*map(listens_at, plain)))
 
 
 async def listens_at(maddr: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from cosine_p2p.directory.directory import Directory
+from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import CosineError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, seal_record
@@ -19,7 +20,8 @@ LOG = logging.getLogger(__name__)
 # outlives two renewals that fail; a load that changes with every request is announced every few seconds at most.
 LIFETIME_S: Final = 300.0
 MIN_INTERVAL_S: Final = 5.0
-RETRY_S: Final = 10.0
+RETRY_S: Final = 2.0
+"""Whoever cannot be found serves nobody: as often as a node looks how it is reached."""
 
 # The last record lapses at once, and a network that is away does not hold up the end of the node.
 GOODBYE_LIFETIME_S: Final = 1.0
@@ -57,6 +59,7 @@ class Announcer:
         self._clock = clock
         self._sequence = 0
         self._has_changed = asyncio.Event()
+        self._is_elsewhere = asyncio.Event()
         self._announced: NodeRecord | None = None
 
     def changed(self) -> None:
@@ -67,6 +70,7 @@ class Announcer:
         """Announce again once the transport is back or elsewhere, also where nothing in the record has changed."""
         self._announced = None
         self._has_changed.set()
+        self._is_elsewhere.set()
 
     async def announce(self, *, lifetime_s: float = LIFETIME_S) -> bool:
         """Announce now; False, with a log line, if nobody took the record or could reach the node."""
@@ -84,7 +88,7 @@ class Announcer:
         try:
             await self._directory.announce(record, self._names)
         except CosineError as error:
-            # Told once, not every ten seconds.
+            # Told once, not every time.
             level = logging.DEBUG if self.is_stored is False else logging.WARNING
             LOG.log(level, "nobody can find this node for now (%s); trying again every %g s", error, RETRY_S)
             self.is_stored = False
@@ -98,10 +102,18 @@ class Announcer:
         """Announce until cancelled."""
         while True:
             self._has_changed.clear()
-            is_stored = await self.announce()
-            await asyncio.sleep(MIN_INTERVAL_S)
+            self._is_elsewhere.clear()
+            is_stored = await unless_stopped(self.announce(), self._is_elsewhere)
+            if is_stored is None:
+                # What was to be told is no longer so.
+                continue
             with suppress(TimeoutError):
-                async with asyncio.timeout((LIFETIME_S / 3 if is_stored else RETRY_S) - MIN_INTERVAL_S):
+                async with asyncio.timeout(MIN_INTERVAL_S if is_stored else RETRY_S):
+                    await self._is_elsewhere.wait()
+            if not is_stored:
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LIFETIME_S / 3 - MIN_INTERVAL_S):
                     while not self._differs():
                         self._has_changed.clear()
                         await self._has_changed.wait()

@@ -80,6 +80,19 @@ def test_what_ends_by_itself_is_not_stopped() -> None:
     run_virtual(run())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_whoever_is_cancelled_while_the_work_ends_is_cancelled(turns: int) -> None:
+    async def run() -> None:
+        running = asyncio.create_task(unless_stopped(asyncio.sleep(0), asyncio.Event()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled() is was_cancelled
+
+    run_virtual(run())
+
+
 def test_the_environment_says_how_patient_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PATIENCE_VARIABLE, raising=False)
     assert join_patience_s() == JOIN_PATIENCE_S

@@ -25,6 +25,13 @@ def test_a_forwarded_port_is_announced_and_the_private_one_is_not() -> None:
     assert (reach.kind, reach.addresses) == (ReachKind.DIRECT, (PUBLIC,))
 
 
+def test_where_peers_have_come_in_over_quic_alone_relays_lead_light_clients_in() -> None:
+    quic = f"/ip4/203.0.114.9/udp/4001/quic-v1{US}"
+    reach = judge_reach(Findings(own=(HOME,), dialled_back=(quic,), circuits=(CIRCUIT,), public_peers=1))
+    assert (reach.kind, reach.addresses, reach.relays) == (ReachKind.DIRECT, (quic, CIRCUIT), (RELAY,))
+    assert f"over QUIC, and over TCP through {RELAY}" in str(reach)
+
+
 @pytest.mark.parametrize(
     ("own", "announced"), [((LOOPBACK, HOME), (HOME,)), ((LOOPBACK,), (LOOPBACK,)), ((HOME, PUBLIC), (PUBLIC,))]
 )

@@ -22,12 +22,13 @@ NODE = record_of(IDENTITY, now_s=0.0)
 
 
 class Scene(MemoryDirectory):
-    """A directory that remembers every announcement of one node, and refuses them while it `is_down`."""
+    """A directory that remembers what a node announces, each after `takes_s`, and refuses it while it `is_down`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: list[NodeRecord] = []
         self.is_down = False
+        self.takes_s = 0.0
         self.node = NODE
         self.announcer = Announcer(
             self,
@@ -40,6 +41,7 @@ class Scene(MemoryDirectory):
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
         if self.is_down:
             raise PeerLost("dht", "down")
+        await asyncio.sleep(self.takes_s)
         self.records.append(record)
         await super().announce(record, names)
 
@@ -58,7 +60,9 @@ def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
     async def run() -> Scene:
         scene = Scene()
         announcing = asyncio.ensure_future(scene.announcer.run())
-        await asyncio.sleep(0)
+        # The first announcement is over before anything happens.
+        for _ in range(5):
+            await asyncio.sleep(0)
         await act(scene)
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
@@ -106,6 +110,33 @@ def test_a_restarted_transport_is_told_again() -> None:
     assert play(act).times_s == [0, 50]
 
 
+def test_a_node_that_moves_right_after_it_was_announced_waits_for_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        await asyncio.sleep(50)
+        scene.change(load_requests=1)
+        await asyncio.sleep(1)
+        scene.change(addresses=("/ip4/192.0.2.9/tcp/1",))
+        await scene.announcer.restarted()
+        await asyncio.sleep(1)
+
+    assert play(act).times_s == [0, 50, 51]
+
+
+def test_a_node_that_moves_while_it_is_announced_is_announced_where_it_is_then() -> None:
+    async def act(scene: Scene) -> None:
+        await asyncio.sleep(50)
+        scene.takes_s = 20.0
+        scene.change(addresses=("/ip4/192.0.2.8/tcp/1",))
+        await asyncio.sleep(5)
+        scene.takes_s = 0.0
+        scene.change(addresses=("/ip4/192.0.2.9/tcp/1",))
+        await scene.announcer.restarted()
+        await asyncio.sleep(1)
+
+    scene = play(act)
+    assert (scene.times_s, scene.records[-1].addresses) == ([0, 55], ("/ip4/192.0.2.9/tcp/1",))
+
+
 def test_a_failed_announcement_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async def act(scene: Scene) -> None:
         await asyncio.sleep(50)
@@ -116,11 +147,11 @@ def test_a_failed_announcement_is_tried_again(caplog: pytest.LogCaptureFixture) 
 
     caplog.set_level(logging.INFO)
     scene = play(act)
-    assert scene.times_s == [0, 120]
+    assert scene.times_s == [0, 116]
     assert scene.announcer.is_stored
-    # Two attempts failed, and there is one line about it.
+    # Several attempts failed, and there is one line about it.
     assert [record.getMessage() for record in caplog.records] == [
-        "nobody can find this node for now (dht: down); trying again every 10 s",
+        "nobody can find this node for now (dht: down); trying again every 2 s",
         "this node can be found again",
     ]
 
