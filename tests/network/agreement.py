@@ -20,8 +20,8 @@ from cosine_node.passes.emulation import Emulation
 from cosine_p2p.transport.round_trips import FULL, FULL_OVER_QUIC
 from cosine_protocol.records import Role
 from tests.network.emulated_client import emulated
+from tests.network.nodes import TARGET, Node
 from tests.network.peer_process import PeerProcess
-from tests.network.test_nodes import TARGET, Node
 
 ROUNDS: Final = 9
 RTTS_MS: Final = (0.0, 20.0, 100.0, 200.0)
@@ -115,10 +115,10 @@ def main() -> None:
         sys.exit(reason)
     rtts_ms = dict.fromkeys((0.0, *map(float, sys.argv[1:])) if sys.argv[1:] else RTTS_MS)
     with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder), rtt_s=0.0) as lab:
-        boot = Node(lab.host("boot"), "bootstrap")
-        address = next(maddr for maddr in boot.ready["maddrs"] if f"/{boot.host.addresses[0]}/tcp/" in maddr)
+        boot = Node.start(lab.host("boot"), "bootstrap")
+        address = boot.maddr
         joins = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1", "--emulate", PROFILE)
-        Node(lab.host("verifier"), *joins, "--initial-peers", address)
+        Node.start(lab.host("verifier"), *joins, "--initial-peers", address)
         real = in_laboratory(lab, address, rtts_ms)
         opened = list(openings(lab, max(rtts_ms) / 1e3))
     virtual = {rtt_ms: in_virtual_time(rtt_ms / 1e3) for rtt_ms in rtts_ms}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
-from tests.network.test_nodes import TARGET, Node
+from tests.network.nodes import TARGET, Node
 
 ROUNDS: Final = 3
 CLIENT: Final = """
@@ -51,10 +51,10 @@ def main() -> None:
     if reason := what_is_missing():
         sys.exit(reason)
     with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder)) as lab:
-        boot = Node(lab.host("boot"), "bootstrap")
-        address = next(maddr for maddr in boot.ready["maddrs"] if f"/{boot.host.addresses[0]}/tcp/" in maddr)
+        boot = Node.start(lab.host("boot"), "bootstrap")
+        address = boot.maddr
         joins = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1", "--initial-peers", address)
-        Node(lab.host("verifier"), *joins)
+        Node.start(lab.host("verifier"), *joins)
         for rtt_ms in map(float, sys.argv[1:] or ("100",)):
             for number in range(ROUNDS):
                 client = lab.host(f"client{rtt_ms:g}-{number}")
