@@ -190,8 +190,9 @@ class HivemindTransport:
         try:
             return await (await self._up(self.peer_id)).cells.read(cells)
         except PeerLost:
-            # The way to all others may be another one now.
-            self._run(self._begin_again())
+            # The way to all others may be another one now, unless somebody is heard over the old one.
+            if not any(stream.silent_s < SILENT_S for stream in self._streams):
+                self._run(self._begin_again())
             raise
 
     def held_in(self, cell: str) -> list[bytes]:

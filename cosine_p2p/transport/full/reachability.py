@@ -6,6 +6,7 @@ reservation again each time, which also shows within seconds that it, or the way
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ DIAL_BACK_S: Final = 18.0
 """A peer that cannot reach us says so after 15 s (measured)."""
 FIRST_VERDICT_S: Final = 3.0
 """A peer that can reach us says so within two round trips; longer nobody waits for `ready`."""
+MEET_SELDOM: Final = 10.0
+"""An initial peer that is away is dialled again after this part of the time for which it has been."""
 MAX_SEEN: Final = 8
 """Bounds the peers that are asked how they see us."""
 MAX_PLACES: Final = 3
@@ -111,6 +114,8 @@ class Reachability:
         self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in self._local)
         self._met: set[str] = set()
         self._meeting: set[str] = set()
+        self._away_since_s: dict[str, float] = {}
+        self._dialled_at_s: dict[str, float] = {}
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
@@ -180,11 +185,16 @@ class Reachability:
 
     def _meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
         """Dial initial peers that are away; True if one is back, which may know nothing of this node any more."""
-        met = self._anchors.keys() & ways.keys()
+        now_s, met = asyncio.get_running_loop().time(), self._anchors.keys() & ways.keys()
         is_back, self._met = bool(met - self._met), met
+        for peer_id in met:
+            self._away_since_s.pop(peer_id, None)
         for peer_id in self._anchors.keys() - met - self._meeting:
-            self._meeting.add(peer_id)
-            self._begin(self._meet_again(peer_id))
+            away_s = now_s - self._away_since_s.setdefault(peer_id, now_s)
+            if now_s - self._dialled_at_s.get(peer_id, -math.inf) >= away_s / MEET_SELDOM:
+                self._dialled_at_s[peer_id] = now_s
+                self._meeting.add(peer_id)
+                self._begin(self._meet_again(peer_id))
         return is_back
 
     async def _meet_again(self, peer_id: str) -> None:
