@@ -21,12 +21,15 @@ import cosine_p2p.text.tokenizer, cosine_p2p.transport.light.light
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory.known_peers import KnownPeers
+from cosine_p2p.directory.known_records import KnownRecords
 from cosine_p2p.network import joining
 
 async def main():
     address, target = sys.argv[1:]
     began_s = time.monotonic()
-    join = joining([address], access=Access(), transport="light", known_peers=KnownPeers("measured"))
+    known = KnownRecords("measured", target, clock=time.time)
+    peers = KnownPeers("measured")
+    join = joining([address], access=Access(), transport="light", known_peers=peers, known_records=known)
     took_s = []
     async with AsyncClient([address], join=join, target=target, max_new_tokens=4) as client:
         joined_s = time.monotonic() - began_s
