@@ -140,6 +140,12 @@ def stored_matrices(model: GgufFile, names: Iterable[str]) -> dict[str, StoredMa
     return found
 
 
+def stored_names(model: GgufFile, names: Iterable[str]) -> frozenset[str]:
+    """The tensors of a file that weights of these names are made of, and those that are no weights."""
+    sources = _sources(model, names).values()
+    return frozenset(tensor for tensors in sources for tensor in tensors) | (ELSEWHERE & model.tensors.keys())
+
+
 def _place(tensors: Sequence[str]) -> str:
     """The name inside a layer of the first tensor that a weight is made of."""
     return tensors[0].split(".", 2)[-1] if tensors[0].startswith("blk.") else tensors[0]

@@ -17,7 +17,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
-from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, read_config
+from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, load_gguf_model, read_config
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
 from cosine_node.engine.torch.pass_way import PassWay
@@ -31,6 +31,7 @@ from cosine_node.engine.torch.support import (
 )
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.transformers_model import stored_names
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -45,17 +46,21 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
     """Some layers of the model in a folder, or by a Hugging Face id, as a model of transformers.
 
     Only their tensors are read, of the files that have some of them. The first layer brings the embedding, the last
-    one the output layer. Raises `UsageError`, and its kind `UnsupportedModel` for a model that has no such parts.
+    one the output layer. The matrices of a GGUF file stay as they are stored. Raises `UsageError`, and its kind
+    `UnsupportedModel` for a model that has no such parts.
     """
     config = read_config(source)
     refuse_by_config(config)
     stored = quantisation_of(config)
-    if GgufFile.in_folder(Path(source)) is not None:
-        stored = "GGUF"
     if stored is not None:
         raise UsageError(f"'{source}' is stored in {stored} and cannot be loaded in parts; choose its own weights.")
-    cls = part_class(model_class_of(config), layers)
     hide_progress_in_logs()
+    file = GgufFile.in_folder(Path(source))
+    if file is not None:
+        return load_gguf_model(
+            file, config, dtype=dtype, keeps_blocks=True, layers=layers, attn_implementation="eager"
+        )
+    cls = part_class(model_class_of(config), layers)
     try:
         with _tensors(source, wanted_tensors(source, layers)) as tensors:
             model, loaded = cls.from_pretrained(
@@ -83,6 +88,9 @@ def wanted_tensors(source: str, layers: LayerRange) -> Callable[[str], bool]:
     config = read_config(source)
     with torch.device("meta"):
         part = part_class(model_class_of(config), layers)(config)
+    file = GgufFile.in_folder(Path(source))
+    if file is not None:
+        return stored_names(file, part.state_dict()).__contains__
     held = decoder_layers(part)
     lists = {name: module for name, module in part.named_modules() if isinstance(module, torch.nn.ModuleList)}
     above, _, name = next(name for name, module in lists.items() if module is held).rpartition(".")

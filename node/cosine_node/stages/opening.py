@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,14 +10,23 @@ from typing import Any, Final
 import torch
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.blocks.matrix import BlockMatrix, replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.loading import check_options, first_line, read_config, resolve_device, resolve_dtype
+from cosine_node.engine.torch.loading import (
+    block_layouts,
+    check_options,
+    first_line,
+    read_config,
+    resolve_device,
+    resolve_dtype,
+)
 from cosine_node.engine.torch.partial_model import decoder_layers
-from cosine_node.engine.torch.support import context_tokens, model_class_of, refuse_by_config
+from cosine_node.engine.torch.support import context_tokens, model_class_of, numerics_of, refuse_by_config
 from cosine_node.engine.torch.threads import limit_threads
+from cosine_node.gguf.file import GgufFile
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.coverage import lacked_most
@@ -27,27 +36,36 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 
 
-def part_sizes(config: Any, *, dtype: torch.dtype) -> PartSizes:
-    """The sizes of a model with this configuration. Raises `UsageError`, also for one that cannot be cut."""
+def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None) -> PartSizes:
+    """The sizes of a model with this configuration, whose matrices stay as they are in a `file`, if it is in one.
+
+    Raises `UsageError`, also for one that cannot be cut.
+    """
     try:
         with torch.device("meta"):
             model = model_class_of(config)(config)
     except (ValueError, ImportError, RuntimeError) as error:
         raise UsageError(f"No model can be made of this configuration: {first_line(error)}") from error
-    # A weight that is shared counts once for each of its places: a part that has one has the whole.
-    layers = tuple(_bytes_of(layer.parameters(), dtype) for layer in decoder_layers(model))
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    ends = [_bytes_of([] if end is None else end.parameters(), dtype) for end in (embedding, output)]
     is_tied = output is not None and output.weight is embedding.weight
-    whole = _bytes_of(model.parameters(), dtype)
+    if file is not None:
+        replace_weights(model, block_layouts(file, model, dtype=dtype))
+        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    # A weight that is shared counts once for each of its places: a part that has one has the whole.
+    layers = tuple(_bytes_of(layer, dtype) for layer in decoder_layers(model))
+    ends = [_bytes_of(end, dtype) for end in (embedding, embedding if is_tied else output)]
+    whole = _bytes_of(model, dtype)
     common = whole - sum(layers) - ends[0] - (0 if is_tied else ends[1])
     return PartSizes(
         layers_bytes=layers, embedding_bytes=ends[0], output_bytes=ends[1], common_bytes=max(0, common)
     )
 
 
-def _bytes_of(weights: Iterable[torch.Tensor], dtype: torch.dtype) -> int:
-    return sum(weight.numel() for weight in weights) * dtype.itemsize
+def _bytes_of(module: torch.nn.Module | None, dtype: torch.dtype) -> int:
+    if module is None:
+        return 0
+    in_blocks = sum(each.planes.nbytes for each in module.modules() if isinstance(each, BlockMatrix))
+    return in_blocks + sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
 
 
 class StageRehearsal:
@@ -128,15 +146,13 @@ class StageDraft:
         self._device = resolve_device(choice.device)
         self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
         self._context_tokens = context_tokens(config)
-        self.sizes: PartSizes = part_sizes(config, dtype=self._dtype)
+        file = GgufFile.in_folder(folder)
+        self.numerics = numerics_of(self._dtype, None if file is None else file.weights)
+        """As the loaded part will say."""
+        self.sizes: PartSizes = part_sizes(config, dtype=self._dtype, file=file)
         self._memory_bytes = _memory_bytes(source.memory, self._device)
         # Wrong layers are told before the network is asked anything.
         self.named = None if source.layers == AUTO else self._named(source.layers)
-
-    @property
-    def numerics(self) -> str:
-        """As the loaded part will say: parts are never quantised."""
-        return str(self._dtype).removeprefix("torch.")
 
     def _named(self, text: str) -> LayerRange:
         part = LayerRange.parse(text, layers=self.sizes.layers)

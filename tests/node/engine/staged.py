@@ -56,7 +56,8 @@ def whole_engine(
     source: Path | str, *, pool_tokens: int, windowed: int | None = None, window_tokens: int = 0
 ) -> TorchEngine:
     """The engine that holds all of a model, deciding as `load_engine` does."""
-    model: Any = load_model(str(source), dtype=torch.float32)
+    # As parts do, the whole of a GGUF file keeps its blocks.
+    model: Any = load_model(str(source), dtype=torch.float32, keeps_blocks=True)
     for weight in model.parameters():
         # Weights that lie in a mapped file are not aligned as allocated ones are, and products round by that.
         weight.data = weight.data.clone()

@@ -300,7 +300,10 @@ def load_gguf_model(
     missing = set(loaded["missing_keys"]) - set(model.all_tied_weights_keys)
     for what, names in {"lacks": missing, "has an unknown": loaded["unexpected_keys"]}.items():
         if names:
-            raise UsageError(f"{file.path} {what} {min(names)}, for a model of the kind {file.architecture}.")
+            where = (
+                f"a model of the kind {file.architecture}" if layers is None else f"layers {layers} of its model"
+            )
+            raise UsageError(f"{file.path} {what} {min(names)}, for {where}.")
     factors = rope_factors(file)
     if factors is not None:
         rotary = model.get_decoder().rotary_emb

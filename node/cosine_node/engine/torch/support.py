@@ -71,14 +71,18 @@ def context_tokens(config: Any) -> int:
 
 
 def numerics(model: Any) -> str:
-    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them.
-
-    Weights that were dequantised from a GGUF file are others than its model's own: `gguf:Q4_1+float32`.
-    """
-    stored = getattr(model.config, "gguf_weights", None)
-    name = ("" if stored is None else f"gguf:{stored}+") + str(model.dtype).removeprefix("torch.")
+    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them."""
+    name = numerics_of(model.dtype, getattr(model.config, "gguf_weights", None))
     quantisation = quantisation_of(model.config)
     return name if quantisation is None else f"{name}/{quantisation}"
+
+
+def numerics_of(dtype: Any, stored: str | None) -> str:
+    """A dtype of PyTorch; of weights from a GGUF file, which are others than its model's own: `gguf:Q4_1+float32`.
+
+    `stored` is the type that most of the file has, if it is one.
+    """
+    return ("" if stored is None else f"gguf:{stored}+") + str(dtype).removeprefix("torch.")
 
 
 def quantisation_of(config: Any) -> str | None:

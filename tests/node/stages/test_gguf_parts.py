@@ -1,0 +1,90 @@
+"""A GGUF file in parts: matrices stay in their blocks, and chains say to the last bit what the whole says."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+import torch
+
+from cosine_node.engine.torch.loading import read_config
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.unfolding import unfold
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.stages.engine import load_part, wanted_tensors
+from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import LayerRange
+from tests.node.engine.gguf_architectures import TINY
+from tests.node.engine.random_serving import Asked, serve_alone
+from tests.node.engine.staged import in_step, ranges
+from tests.thoroughness import soak_rest
+
+CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "gpt2", "qwen3moe", "gpt-oss")
+"""Architectures that differ in what stands beside the layers, in windows and in experts."""
+
+
+def folder_of(name: str, tmp_path: Path, *, matrices: str = "Q8_0") -> Path:
+    file = TINY[name].write(tmp_path / "a.gguf", matrices=matrices)
+    return unfold(file, cache_folder=tmp_path / "cache")
+
+
+def cuts_of(folder: Path) -> list[Sequence[LayerRange]]:
+    """Two ways to cut a model: in two, and at every layer."""
+    layers = read_config(str(folder)).get_text_config().num_hidden_layers
+    return [ranges(1, layers), ranges(*range(1, layers + 1))]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", soak_rest(CUT, 3))
+def test_chains_say_to_the_last_bit_what_the_whole_file_says(name: str, temperature: float, tmp_path: Path) -> None:
+    folder = folder_of(name, tmp_path)
+    engine = in_step(folder, *cuts_of(folder), pool_tokens=128)
+    assert engine.numerics == "gguf:Q8_0+float32"
+    sampling = Sampling(temperature=temperature, seed=5)
+    for length in (3, 40):
+        prompt = [Random(length).randrange(3, 200) for _ in range(length)]
+        assert len(serve_alone(engine, Asked(prompt, sampling), 16)) == 16
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_parts_take_what_was_foretold_and_read_their_own_tensors_alone(name: str, tmp_path: Path) -> None:
+    folder = folder_of(name, tmp_path)
+    file = GgufFile.in_folder(folder)
+    assert file is not None
+    sizes = part_sizes(read_config(str(folder)), dtype=torch.float32, file=file)
+    layers = sizes.layers
+    wanted_of = {}
+    for part in ranges(1, layers):
+        is_wanted = wanted_tensors(str(folder), part)
+        wanted_of[part] = {tensor for tensor in file.tensors if is_wanted(tensor)}
+        numbers = {int(tensor.split(".")[1]) for tensor in wanted_of[part] if tensor.startswith("blk.")}
+        assert numbers == set(range(part.first, part.end))
+        model = load_part(str(folder), part, dtype=torch.float32)
+        held = {each.data_ptr(): each.nbytes for each in (*model.parameters(), *model.buffers())}
+        assert sizes.of(part) <= sum(held.values()) <= 1.02 * sizes.of(part) + 4096
+    assert set().union(*wanted_of.values()) == file.tensors.keys()
+
+
+def test_a_matrix_in_parts_takes_no_more_than_in_the_file(tmp_path: Path) -> None:
+    folder = folder_of("llama", tmp_path, matrices="Q4_0")
+    file = GgufFile.in_folder(folder)
+    assert file is not None
+    sizes = part_sizes(read_config(str(folder)), dtype=torch.float32, file=file)
+    for number, layer_bytes in enumerate(sizes.layers_bytes):
+        stored = [tensor for name, tensor in file.tensors.items() if name.startswith(f"blk.{number}.")]
+        assert layer_bytes == sum(tensor.size_bytes for tensor in stored)
+    assert all(one == other for one, other in pairwise(sizes.layers_bytes))
+
+
+def test_a_stage_announces_the_numerics_of_the_file(tmp_path: Path) -> None:
+    folder = folder_of("llama", tmp_path, matrices="Q4_1")
+    choice = EngineChoice(device="cpu")
+    draft = StageDraft(
+        StageSource(model="m", target="m", layers="0:1", engine=choice, memory="1GiB", requests=1), folder
+    )
+    assert draft.numerics == "gguf:Q4_1+float32"
+    loaded = draft.load(LayerRange(first=0, end=1, layers=draft.sizes.layers), measure_s=0.01)
+    assert loaded.model.numerics == draft.numerics
