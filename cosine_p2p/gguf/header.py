@@ -4,10 +4,11 @@ The format is llama.cpp's: https://github.com/ggml-org/ggml/blob/master/docs/ggu
 `gguf` is not used: it takes seconds for the vocabulary of a real model, and never ends on a damaged count.
 """
 
+import math
 import mmap
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -183,6 +184,37 @@ def read_part(file: Path) -> GgufHeader:
         raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
 
 
+def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
+    """The bytes that a tensor takes. Raises `ValueError` for one that there cannot be."""
+    found = next(((weights, size) for known, weights, size in BLOCKS.values() if known == kind), None)
+    if found is None:
+        raise ValueError(f"tensor {name} is of the unknown type {kind}")
+    if not 0 < len(shape) <= MAX_DIMENSIONS or 0 in shape:
+        raise ValueError(f"tensor {name} has no weights")
+    block_weights, block_bytes = found
+    if shape[0] % block_weights:
+        raise ValueError(f"tensor {name} has rows that are no whole blocks of {kind}")
+    return math.prod(shape) // block_weights * block_bytes
+
+
+def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[int]]:
+    """The first bytes of a file without metadata that holds tensors of these names, types and shapes.
+
+    And where the bytes of each begin. Raises `ValueError` for tensors that there cannot be.
+    """
+    numbers = {name: number for number, (name, _, _) in BLOCKS.items()}
+    offsets, size_bytes, infos = [], 0, b""
+    for name, kind, shape in tensors:
+        encoded, tensor_bytes = name.encode(), stored_bytes(name, kind, shape)
+        infos += struct.pack(f"<Q{len(encoded)}sI{len(shape)}Q", len(encoded), encoded, len(shape), *shape)
+        infos += struct.pack("<IQ", numbers[kind], size_bytes)
+        offsets.append(size_bytes)
+        size_bytes += -(-tensor_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    header = MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), 0) + infos
+    header += bytes(-len(header) % ALIGNMENT_BYTES)
+    return header, [len(header) + offset for offset in offsets]
+
+
 class _Reading:
     """One pass over a header, from its first byte after the magic. Every method raises `ValueError`."""
 
@@ -265,13 +297,8 @@ class _Reading:
     def _tensor(self, data_start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
         if kind not in BLOCKS:
             raise ValueError(f"tensor {name} is of the unknown type {kind}")
-        kind_name, block_weights, block_bytes = BLOCKS[kind]
-        weights = 1
-        for length in shape:
-            weights *= length
-        if shape[0] % block_weights:
-            raise ValueError(f"tensor {name} has rows that are no whole blocks of {kind_name}")
-        start, size_bytes = data_start + offset, weights // block_weights * block_bytes
+        kind_name = BLOCKS[kind][0]
+        start, size_bytes = data_start + offset, stored_bytes(name, kind_name, shape)
         if start + size_bytes > len(self._data):
             raise ValueError(f"tensor {name} ends after the file: it was not fetched whole")
         return GgufTensor(name, kind_name, shape, self._file, start, size_bytes)

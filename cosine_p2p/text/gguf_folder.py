@@ -29,27 +29,32 @@ def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None =
 
     The folder is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
     """
-    metadata = read_header(file).metadata
-    vocabulary = Vocabulary.read(str(file), metadata)
-    ends = named_ends(metadata) if vocabulary is None else vocabulary.ends
-    files = {
-        generation_config.FILE_NAME: json.dumps(_generation_config(metadata, ends), indent=2).encode(),
-        **more,
-    }
+    files = {generation_config.FILE_NAME: stated_generation(read_header(file).metadata, str(file)), **more}
     digest = HeldWeights.read(file).content_digest
     folder = (cache_folder or Path(user_cache_dir("cosine-p2p")) / "gguf") / digest.hex()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        # Another node may be reading the folder: a file is always there, and whole.
-        if not (folder / name).is_file() or (folder / name).read_bytes() != content:
-            draft = folder / f".{name}.{secrets.token_hex(8)}"
-            draft.write_bytes(content)
-            os.replace(draft, folder / name)
+    write_files(folder, files)
     draft = folder / f".{GGUF_LINK}.{secrets.token_hex(8)}"
     # Not to where links lead: the parts of a model are found by the name of the first.
     draft.symlink_to(file.absolute())
     os.replace(draft, folder / GGUF_LINK)
     return folder
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Put files into a folder that others may be reading: each is always there, and whole. Raises `OSError`."""
+    for name, content in files.items():
+        if not (folder / name).is_file() or (folder / name).read_bytes() != content:
+            draft = folder / f".{name}.{secrets.token_hex(8)}"
+            draft.write_bytes(content)
+            os.replace(draft, folder / name)
+
+
+def stated_generation(metadata: Mapping[str, Any], source: str) -> bytes:
+    """The generation config that metadata state; `source` names them. Raises `UsageError`."""
+    vocabulary = Vocabulary.read(source, metadata)
+    ends = named_ends(metadata) if vocabulary is None else vocabulary.ends
+    return json.dumps(_generation_config(metadata, ends), indent=2).encode()
 
 
 def _generation_config(metadata: Mapping[str, Any], ends: tuple[int, ...]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ GGUF_LINK: Final = "model.gguf"
 METADATA: Final = "metadata"
 """The one part of a GGUF file's model."""
 _DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
+_DECISIVE: Final = ("general.architecture", "general.sampling.")  # begin those that do all the same
 _PART: Final = re.compile(
     rf"\w[\w.-]{{0,199}}{re.escape(TIKTOKEN)}|{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.A
 )
@@ -69,9 +70,9 @@ class HeldWeights:
         cache = HashCache(cache_folder)
         if path.suffix == GGUF_SUFFIX and path.is_file():
             return cls._of_gguf(path, cache)
-        files = sorted(path.glob("*.safetensors"))
         if (path / MANIFEST).is_file():
-            return cls._of_part(path, files, cache)
+            return cls._of_part(path, cache)
+        files = sorted(path.glob("*.safetensors"))
         if not files and (path / GGUF_LINK).is_file():
             return cls._of_gguf(path / GGUF_LINK, cache)
         if not (path / MODEL_CONFIG).is_file() or not files:
@@ -86,7 +87,7 @@ class HeldWeights:
         decisive = {
             key: value
             for key, value in sorted(header.metadata.items())
-            if key == "general.architecture" or not key.startswith(_DESCRIBING)
+            if key.startswith(_DECISIVE) or not key.startswith(_DESCRIBING)
         }
         metadata = json.dumps(decisive, separators=(",", ":")).encode()
         return cls._whole(file, {METADATA: metadata}, _placed(file, header.parts, cache))
@@ -109,8 +110,10 @@ class HeldWeights:
         )
 
     @classmethod
-    def _of_part(cls, folder: Path, files: Sequence[Path], cache: HashCache) -> "HeldWeights":
+    def _of_part(cls, folder: Path, cache: HashCache) -> "HeldWeights":
         manifest, encoded = read_manifest(folder / MANIFEST)
+        suffix = GGUF_SUFFIX if is_of_gguf(manifest) else ".safetensors"
+        files = sorted(folder.glob(f"*{suffix}"))
         parts = {}
         for part in manifest.parts:
             if not is_part_name(part.name):
@@ -155,6 +158,11 @@ def read_manifest(file: Path) -> tuple[Manifest, bytes]:
         raise UsageError(f"{file} is no manifest of weights: {error}.") from None
 
 
+def is_of_gguf(manifest: Manifest) -> bool:
+    """True for the manifest of a GGUF file."""
+    return [part.name for part in manifest.parts] == [METADATA]
+
+
 def part_names(folder: Path) -> list[str]:
     """The small files of a model's folder that decide about its texts, whether they are there or not."""
     sources = [] if (folder / TOKENIZER).is_file() else other_names(folder)
@@ -162,8 +170,8 @@ def part_names(folder: Path) -> list[str]:
 
 
 def is_part_name(name: str) -> bool:
-    """True for a name that `part_names` may have: none leads out of the folder."""
-    known = (MODEL_CONFIG, GENERATION_CONFIG, *NAMES, *OTHER_NAMES)
+    """True for a name that `part_names` may have, or a GGUF file's model: none leads out of the folder."""
+    known = (METADATA, MODEL_CONFIG, GENERATION_CONFIG, *NAMES, *OTHER_NAMES)
     return name in known or _PART.fullmatch(name) is not None
 
 

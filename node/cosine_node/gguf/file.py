@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_p2p.gguf.header import GgufTensor, read_header
-from cosine_p2p.text.held_weights import GGUF_LINK, HeldWeights
+from cosine_p2p.gguf.header import SUFFIX, GgufTensor, read_header, read_part, stored_bytes
+from cosine_p2p.storage.bounded_file import read_json
+from cosine_p2p.text.held_weights import GGUF_LINK, MANIFEST, METADATA, HeldWeights, read_manifest
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_FILE_BYTES
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
 """The key of a drafter with fewer tokens than its target: the target's token of each of its own."""
@@ -29,7 +31,7 @@ class GgufFile:
     metadata: Mapping[str, Any] = field(repr=False)
     tensors: Mapping[str, GgufTensor] = field(repr=False)
     parts: tuple[Path, ...]
-    """All its files, the first one first."""
+    """All its files, the first one first; none where a folder holds a part of it."""
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
@@ -38,19 +40,48 @@ class GgufFile:
         Raises `UsageError` for one that is damaged, incomplete, or no language model.
         """
         header = read_header(path)
-        found = cls(path, header.metadata, {tensor.name: tensor for tensor in header.tensors}, header.parts)
-        if (
-            not isinstance(header.metadata.get("general.architecture"), str)
-            or "token_embd.weight" not in found.tensors
-        ):
+        return cls._checked(path, header.metadata, {tensor.name: tensor for tensor in header.tensors}, header.parts)
+
+    @classmethod
+    def _checked(
+        cls, path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, GgufTensor], parts: tuple[Path, ...]
+    ) -> "GgufFile":
+        found = cls(path, metadata, tensors, parts)
+        if not isinstance(metadata.get("general.architecture"), str) or "token_embd.weight" not in found.tensors:
             raise UsageError(f"{path} is a GGUF file, but holds no language model.")
         # All that can be wrong is found now, in one place.
         _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
         return found
 
     @classmethod
+    def of_part(cls, folder: Path) -> "GgufFile":
+        """The file of which a folder holds a part, with its manifest: all tensors are known, and some are there.
+
+        Raises `UsageError`.
+        """
+        manifest, _ = read_manifest(folder / MANIFEST)
+        try:
+            metadata = read_json(folder / METADATA, most_bytes=MAX_FILE_BYTES)
+            tensors = {}
+            for row in manifest.tensors:
+                if stored_bytes(row.name, row.dtype, row.shape) != row.size_bytes:
+                    raise ValueError(f"tensor {row.name} is of another length")
+                # Its file would be this one.
+                tensors[row.name] = GgufTensor(row.name, row.dtype, row.shape, folder, 0, row.size_bytes)
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{folder} holds no part of a model ({error}); remove it.") from None
+        for file in folder.glob(f"*{SUFFIX}"):
+            tensors |= {tensor.name: tensor for tensor in read_part(file).tensors}
+        return cls._checked(folder, metadata if isinstance(metadata, dict) else {}, tensors, ())
+
+    @classmethod
     def in_folder(cls, folder: Path) -> "GgufFile | None":
-        """The file that a folder was unfolded from; None for the folder of another model. Raises `UsageError`."""
+        """The file that a folder was unfolded from, or holds a part of; None for the folder of another model.
+
+        Raises `UsageError`.
+        """
+        if (folder / METADATA).is_file() and (folder / MANIFEST).is_file():
+            return cls.of_part(folder)
         is_link = (folder / GGUF_LINK).is_file() and not any(folder.glob("*.safetensors"))
         return cls.open(folder / GGUF_LINK) if is_link else None
 
@@ -130,6 +161,8 @@ class GgufFile:
             raise UsageError(
                 f"{self.path} has no tensor {name}, which a model of the kind {self.architecture} has."
             )
+        if tensor.file == self.path and not self.parts:
+            raise UsageError(f"{self.path} holds a part of a model, and not its {name}.")
         raw = np.memmap(tensor.file, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
         return raw.reshape(*tensor.shape[:0:-1], -1)
 

@@ -7,7 +7,9 @@ from cosine_node.engine import vocabulary as draft_vocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.tokenizer import stated_files, tokenizer_files
 from cosine_node.gguf.transformers_model import folder_config
+from cosine_p2p.request import generation_config
 from cosine_p2p.text import gguf_folder
+from cosine_protocol.errors import UsageError
 
 
 def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = False) -> Path:
@@ -16,9 +18,23 @@ def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = Fa
     The tokenizer of a file that `is_served` is tried first. Raises `UsageError` for a file that cannot be served.
     """
     model = GgufFile.open(file)
+    files = _stated(model) | (tokenizer_files(model) if is_served else stated_files(model))
+    return gguf_folder.unfold(file, files, cache_folder=cache_folder)
+
+
+def unfold_part(folder: Path) -> None:
+    """The same files, put into a folder that holds a part of a GGUF file's model. Raises `UsageError`."""
+    model = GgufFile.of_part(folder)
+    stated = {generation_config.FILE_NAME: gguf_folder.stated_generation(model.metadata, str(folder))}
+    try:
+        gguf_folder.write_files(folder, _stated(model) | stated_files(model) | stated)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror}).") from None
+
+
+def _stated(model: GgufFile) -> dict[str, bytes]:
+    """The files that are no tokenizer's."""
     contents: dict[str, object] = {"config.json": folder_config(model)}
     if model.draft_vocabulary is not None:
         contents[draft_vocabulary.FILE_NAME] = model.draft_vocabulary
-    files = {name: json.dumps(content, indent=2).encode() for name, content in contents.items()}
-    files |= tokenizer_files(model) if is_served else stated_files(model)
-    return gguf_folder.unfold(file, files, cache_folder=cache_folder)
+    return {name: json.dumps(content, indent=2).encode() for name, content in contents.items()}

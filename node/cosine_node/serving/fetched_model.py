@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cosine_node import zoo
+from cosine_node.gguf.transformers_model import ELSEWHERE
+from cosine_node.gguf.unfolding import unfold_part
 from cosine_node.models.model import ModelNames, fetch, fetch_folder, hub_snapshot, read_names
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.announced_node import JoinedNetwork
@@ -75,6 +77,8 @@ class FetchedModel:
     async def fetch(self, is_wanted: Callable[[str], bool], *, what: str, emit: Emit) -> None:
         """Fetch the tensors of these names, and prove them. Raises `UsageError`."""
         rows = [row for row, tensor in enumerate(self.partial.manifest.tensors) if is_wanted(tensor.name)]
+        if not rows:
+            return
         told = ""
 
         def tell(progress: FetchProgress) -> None:
@@ -101,8 +105,14 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
         found = await SwarmModel.find(joined.transport, joined.directory(), sought, hub=hub)
         partial = None if found is None else await found.folder()
         if found is not None and partial is not None:
-            await asyncio.to_thread(convert_tokenizer, partial.path)
-            return FetchedModel(model=found, partial=partial, sought=sought)
+            fetched = FetchedModel(model=found, partial=partial, sought=sought)
+            if partial.is_gguf:
+                # What a configuration is made of, beside the metadata.
+                await fetched.fetch(ELSEWHERE.__contains__, what=f"the configuration of {sought.name}", emit=emit)
+                await asyncio.to_thread(unfold_part, partial.path)
+            else:
+                await asyncio.to_thread(convert_tokenizer, partial.path)
+            return fetched
         if found is None and sought.digest is None:
             return None
         said = f"Nobody in the swarm {'gives the manifest of' if found else 'has'} {sought.name} now."

@@ -16,8 +16,10 @@ from typing import Final
 
 from platformdirs import user_cache_dir
 
+from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import part_header, stored_bytes
 from cosine_p2p.storage.state_file import replace_text
-from cosine_p2p.text.held_weights import MANIFEST, METADATA, is_part_name
+from cosine_p2p.text.held_weights import MANIFEST, is_of_gguf, is_part_name
 from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
 
@@ -34,7 +36,7 @@ _LAYER: Final = re.compile(r".*?\.[0-9]+\.")
 
 @dataclass(frozen=True, slots=True)
 class TensorFile:
-    """A safetensors file of some rows of a manifest, and where the bytes of each begin."""
+    """A safetensors or GGUF file of some rows of a manifest, and where the bytes of each begin."""
 
     path: Path
     header: bytes
@@ -51,14 +53,16 @@ class PartialFolder:
 
     def __init__(self, manifest: Manifest, encoded: bytes, *, cache_folder: Path | None = None) -> None:
         """Raises `UsageError` for a model that cannot be held in parts."""
-        if any(part.name == METADATA for part in manifest.parts):
-            raise UsageError("A GGUF file cannot be held in parts; choose the model's own weights.")
         if wrong := [part.name for part in manifest.parts if not is_part_name(part.name)]:
             raise UsageError(f"The manifest names {wrong[0]!r}, which is no file of a model.")
         self.manifest = manifest
         self.encoded = encoded
         self.path = weights_folder(manifest_digest(encoded), cache_folder=cache_folder)
-        self._files = _tensor_files(self.path, manifest)
+        self.is_gguf = is_of_gguf(manifest)
+        try:
+            self._files = _tensor_files(self.path, manifest, is_gguf=self.is_gguf)
+        except ValueError as error:
+            raise UsageError(f"The manifest is of no GGUF file: {error}.") from None
         self._file_of = {row: file for file in self._files for row in file.starts}
 
     def write_parts(self, parts: Mapping[str, bytes]) -> None:
@@ -67,10 +71,11 @@ class PartialFolder:
         for name, data in parts.items():
             (self.path / name).parent.mkdir(exist_ok=True)
             _write(self.path / name, data)
-        # Of all tensors, so that who wants one that is not here is told of its file.
-        rows = self.manifest.tensors
-        names = {rows[row].name: file.path.name for file in self._files for row in file.starts}
-        replace_text(self.path / INDEX, json.dumps({"metadata": {}, "weight_map": names}, indent=0))
+        if not self.is_gguf:
+            # Of all tensors, so that who wants one that is not here is told of its file.
+            rows = self.manifest.tensors
+            names = {rows[row].name: file.path.name for file in self._files for row in file.starts}
+            replace_text(self.path / INDEX, json.dumps({"metadata": {}, "weight_map": names}, indent=0))
         _write(self.path / MANIFEST, self.encoded)
 
     def files_of(self, wanted: Collection[int]) -> list[TensorFile]:
@@ -134,17 +139,28 @@ def weights_folder(content_digest: bytes, *, cache_folder: Path | None = None) -
     return (cache_folder or Path(user_cache_dir("cosine-p2p")) / "weights") / content_digest.hex()
 
 
-def _tensor_files(folder: Path, manifest: Manifest) -> list[TensorFile]:
+def _tensor_files(folder: Path, manifest: Manifest, *, is_gguf: bool) -> list[TensorFile]:
     """One file for each layer, one for each tensor outside of layers; their names are numbers, in order."""
     layers: dict[str, list[int]] = {}
     for row, tensor in enumerate(manifest.tensors):
         found = _LAYER.match(tensor.name)
         layers.setdefault(found[0] if found else tensor.name, []).append(row)
     count = len(layers)
+    suffix, make = (GGUF_SUFFIX, _gguf_file) if is_gguf else (".safetensors", _tensor_file)
     return [
-        _tensor_file(folder / f"model-{number:05}-of-{count:05}.safetensors", manifest, rows)
+        make(folder / f"model-{number:05}-of-{count:05}{suffix}", manifest, rows)
         for number, rows in enumerate(layers.values(), 1)
     ]
+
+
+def _gguf_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:
+    """Raises `ValueError` for tensors that no GGUF file has."""
+    tensors = [manifest.tensors[row] for row in rows]
+    header, starts = part_header([(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors])
+    for tensor in tensors:
+        if stored_bytes(tensor.name, tensor.dtype, tensor.shape) != tensor.size_bytes:
+            raise ValueError(f"tensor {tensor.name} is of another length")
+    return TensorFile(path, header, dict(zip(rows, starts, strict=True)), starts[-1] + tensors[-1].size_bytes)
 
 
 def _tensor_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:

@@ -11,7 +11,6 @@ from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import SoughtModel, SwarmModel, said_of
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.text.held_weights import HeldWeights
-from cosine_protocol.errors import UsageError
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
 from tests.cosine_p2p.gguf_samples import write_sample
@@ -138,7 +137,7 @@ def test_where_nobody_gives_a_manifest_there_is_no_folder(known: HeldWeights, tm
     asyncio.run(play())
 
 
-def test_a_gguf_file_is_not_fetched_in_parts(tmp_path: Path) -> None:
+def test_a_gguf_file_is_found_and_fetched_as_a_folder_is(tmp_path: Path) -> None:
     known = HeldWeights.read(write_sample(tmp_path / "a.gguf"), cache_folder=tmp_path / "hashes")
 
     async def play() -> None:
@@ -146,10 +145,14 @@ def test_a_gguf_file_is_not_fetched_in_parts(tmp_path: Path) -> None:
         await swarm.add(1, known)
         found = await swarm.find(NAME)
         assert found is not None
-        await found.folder()
+        folder = await found.folder()
+        assert folder is not None
+        await found.fetch(folder, rows_of(known, "token_embd"), what="it", tell=lambda progress: None)
+        there = HeldWeights.read(folder.path, cache_folder=tmp_path / "hashes")
+        assert there.content_digest == known.content_digest
+        assert there.tensors.keys() == {"token_embd.weight"}
 
-    with pytest.raises(UsageError, match="cannot be held in parts"):
-        asyncio.run(play())
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(
