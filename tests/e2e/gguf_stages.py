@@ -94,8 +94,9 @@ class GgufSwarm:
         async with AsyncClient([self.maddr], network=NETWORK, target=self.digest, audit=0.0) as client:
             for prompt in PROMPTS:
                 for temperature in TEMPERATURES:
-                    sampling = {"temperature": temperature, "seed": 11}
-                    run = await client.start(prompt, strategy="plain", max_new_tokens=NEW_TOKENS, **sampling)
+                    run = await client.start(
+                        prompt, strategy="plain", max_new_tokens=NEW_TOKENS, temperature=temperature, seed=11
+                    )
                     async for _ in run.chunks():
                         pass
                     done = run.result()

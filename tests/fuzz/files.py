@@ -25,16 +25,17 @@ from cosine_node.gateway.responses.request import parse_response
 from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import detokenized, tokenized
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.unfolding import unfold
+from cosine_node.gguf.unfolding import unfold, unfold_part
 from cosine_node.gguf.writing import StoredModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.printing import json_safe
+from cosine_node.weights.partial_folder import PartialFolder
 from cosine_p2p.replies.schema_bounds import with_sound_bounds
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
 from cosine_p2p.text.detokenizer import Detokenizer
-from cosine_p2p.text.held_weights import MANIFEST, HeldWeights
+from cosine_p2p.text.held_weights import MANIFEST, METADATA, HeldWeights
 from cosine_p2p.text.prompt import encode_prompt
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.template_process import MAX_TEXT_CHARACTERS, TemplateProcesses
@@ -97,6 +98,28 @@ def check_gguf(data: bytes) -> None:
         for name in list(model.tensors)[:4]:
             if model.tensors[name].size_bytes < len(data):
                 model.weight(name)
+
+
+def check_gguf_part(data: bytes) -> None:
+    """The metadata of a GGUF file of which a machine holds a part, which came from a peer."""
+    with _scratch() as folder:
+        parts = (ManifestPart(METADATA, len(data), hashlib.sha256(data).digest()),)
+        norm = ManifestTensor("output_norm.weight", "F32", (32,), 128, bytes(32))
+        embedding = ManifestTensor("token_embd.weight", "Q8_0", (32, 4), 136, bytes(32))
+        manifest = Manifest(parts, (norm, embedding))
+        partial = PartialFolder(manifest, manifest.encode(), cache_folder=folder)
+        partial.write_parts({METADATA: data})
+        unfold_part(partial.path)
+        read_target_facts(partial.path, name="fuzz")
+
+
+def _metadata_seeds() -> list[bytes]:
+    with _scratch() as folder:
+        files = []
+        for number, sample in enumerate(_samples()):
+            files.append(folder / f"{number}.gguf")
+            files[-1].write_bytes(sample)
+        return [HeldWeights.read(file, cache_folder=folder).parts[METADATA] for file in files]
 
 
 @cache
@@ -577,6 +600,7 @@ def _swarm_seeds() -> list[bytes]:
 
 
 TARGETS: Final = {
+    "gguf-part": FuzzTarget(check=check_gguf_part, seeds=_metadata_seeds, mutate=mutated_json, runs=1_000),
     "gguf": FuzzTarget(check=check_gguf, seeds=lambda: list(_samples()), runs=5_000),
     "model-folder": FuzzTarget(
         check=check_model_folder, seeds=_folder_seeds, runs=2_000, mutate=mutated_files, max_bytes=16_000

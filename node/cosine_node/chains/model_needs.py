@@ -5,7 +5,6 @@ from typing import Any
 
 from cosine_node.chains.planning import ModelNeeds
 from cosine_node.engine.pool_size import AUTO
-from cosine_protocol.errors import UsageError
 
 
 def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:
@@ -15,13 +14,16 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
     """
     from cosine_node import zoo
     from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
-    from cosine_node.engine.torch.support import refuse_by_config
+    from cosine_node.engine.torch.support import numerics_of, refuse_by_config
+    from cosine_node.gguf.file import GgufFile
+    from cosine_node.gguf.unfolding import unfold
     from cosine_node.stages.opening import part_sizes
 
     check_options(dtype=dtype, device="cpu", quantize=None)
     source = zoo.resolve(model)
+    file = None
     if isinstance(source, Path) and source.is_file():
-        raise UsageError(f"{model} is a GGUF file, which cannot be held in parts; choose the model's own weights.")
+        file, source = GgufFile.open(source), unfold(source)
     config: Any = read_config(str(source))
     refuse_by_config(config)
     # What a machine with a card would choose: the data type that the weights are published in.
@@ -30,9 +32,9 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     needs = ModelNeeds(
-        sizes=part_sizes(config, dtype=kind),
+        sizes=part_sizes(config, dtype=kind, file=file),
         layer_token_bytes=2 * heads * width * kind.itemsize,
         activation_bytes=text.hidden_size * kind.itemsize,
         pool_tokens=pool_tokens,
     )
-    return needs, str(kind).removeprefix("torch.")
+    return needs, numerics_of(kind, None if file is None else file.weights)

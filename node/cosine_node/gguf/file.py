@@ -62,6 +62,8 @@ class GgufFile:
         manifest, _ = read_manifest(folder / MANIFEST)
         try:
             metadata = read_json(folder / METADATA, most_bytes=MAX_FILE_BYTES)
+            if not isinstance(metadata, dict) or not all(map(_is_value, metadata.values())):
+                raise ValueError("its metadata are no GGUF file's")
             tensors = {}
             for row in manifest.tensors:
                 if stored_bytes(row.name, row.dtype, row.shape) != row.size_bytes:
@@ -72,7 +74,7 @@ class GgufFile:
             raise UsageError(f"{folder} holds no part of a model ({error}); remove it.") from None
         for file in folder.glob(f"*{SUFFIX}"):
             tensors |= {tensor.name: tensor for tensor in read_part(file).tensors}
-        return cls._checked(folder, metadata if isinstance(metadata, dict) else {}, tensors, ())
+        return cls._checked(folder, metadata, tensors, ())
 
     @classmethod
     def in_folder(cls, folder: Path) -> "GgufFile | None":
@@ -199,3 +201,13 @@ class GgufFile:
         if not isinstance(value, int | float):
             raise UsageError(f"{self.path} has a {self.architecture}.{key} that is no number; fetch it again.")
         return float(str(np.float32(value)))
+
+
+def _is_value(value: object) -> bool:
+    """True for what the metadata of a file may have: text, a number of 64 bits, or a list of values of one type."""
+    if isinstance(value, list):
+        kinds = set(map(type, value))
+        return len(kinds) <= 1 and list not in kinds and all(map(_is_value, value))
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 64
+    return isinstance(value, str | float)
