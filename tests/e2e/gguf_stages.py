@@ -23,6 +23,8 @@ ENGINE: Final = ("--dtype", "float32", "--threads", "1")
 PROMPTS: Final = ("The old lighthouse keeper opened the door and", "def reverse(text):\n")
 TEMPERATURES: Final = (0.0, 0.8)
 NEW_TOKENS: Final = 16
+READY_TIMEOUT_S: Final = 900.0
+"""A real model's parts are tried and measured on a machine that may have other work."""
 
 Texts = list[tuple[int, ...]]
 
@@ -61,9 +63,11 @@ class GgufSwarm:
         facts = read_target_facts(unfold(self.file, cache_folder=self.folder / "unfolded"), name="it")
         assert facts is not None
         self.digest = facts.digest().hex()
-        self.maddr = self.start("boot", "bootstrap").wait_ready().maddr
+        self.maddr = self.start("boot", "bootstrap").wait_ready(READY_TIMEOUT_S).maddr
         stored = ("--engine", "torch", "--quantize", "stored")
-        self.start("whole", "join", "--role", "verifier", "--model", str(self.file), *stored, *ENGINE).wait_ready()
+        self.start("whole", "join", "--role", "verifier", "--model", str(self.file), *stored, *ENGINE).wait_ready(
+            READY_TIMEOUT_S
+        )
 
     def start_stages(self, cut: Sequence[str]) -> list[str]:
         """Stages of these layers, which fetch them: their names."""
@@ -72,14 +76,14 @@ class GgufSwarm:
             model = ("--model", self.digest, "--layers", layers, "--memory", "2GiB")
             self.start(name, "join", "--role", "stage", *model, *ENGINE)
         for name in names:
-            self.nodes[name].wait_ready()
+            self.nodes[name].wait_ready(READY_TIMEOUT_S)
         return names
 
     def start_head(self) -> str:
         """A head over the stages that there are: its name."""
         name = f"head-{len(self.nodes)}"
         model = ("--over-stages", "--model", self.digest, "--threads", "1")
-        self.start(name, "join", "--role", "verifier", *model).wait_ready()
+        self.start(name, "join", "--role", "verifier", *model).wait_ready(READY_TIMEOUT_S)
         return name
 
     def close(self, *names: str) -> None:
