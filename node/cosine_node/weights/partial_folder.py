@@ -110,11 +110,14 @@ class PartialFolder:
     def write(self, row: int, first_piece: int, data: bytes) -> None:
         """Put down pieces that follow each other. Blocks. Raises `OSError`."""
         file = self._file_of[row]
-        if self.is_whole(file):
-            return  # by another node of this machine
-        with file.draft.open("r+b") as opened:
-            opened.seek(file.starts[row] + first_piece * PIECE_BYTES)
-            opened.write(data)
+        try:
+            with file.draft.open("r+b") as opened:
+                opened.seek(file.starts[row] + first_piece * PIECE_BYTES)
+                opened.write(data)
+        except FileNotFoundError:
+            # Another source may have brought the same piece meanwhile, or another node of this machine all of them.
+            if not self.is_whole(file):
+                raise
 
     def finish(self, file: TensorFile) -> None:
         """All tensors of a draft are there. Blocks. Raises `OSError`."""

@@ -306,3 +306,18 @@ def test_what_does_not_fit_is_refused_before_it_is_fetched(
 
     with pytest.raises(UsageError, match="hold fewer layers"):
         asyncio.run(play())
+
+
+def test_a_piece_that_another_source_has_brought_meanwhile_is_no_failure(
+    known: HeldWeights, folder: PartialFolder
+) -> None:
+    (file,) = folder.files_of(rows_of(known, "layers.0.norm"))
+    (row,) = rows_of(known, "layers.0.norm")
+    folder.begin(file)
+    folder.finish(file)
+    before = file.path.read_bytes()
+    folder.write(row, 0, bytes(known.manifest.tensors[row].size_bytes))
+    assert file.path.read_bytes() == before
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        folder.write(row, 0, b"")
