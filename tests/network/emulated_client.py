@@ -24,17 +24,17 @@ from cosine_node.zoo import folder
 from cosine_p2p.access import Access
 from cosine_p2p.directory.dht import DhtDirectory, MemoryCells
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.known_peers import KnownPeers
 from cosine_p2p.network import joining
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
+from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.round_trips import FULL, LIGHT
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord, Role
-from tests.network.first_client import ask_twice, home
+from tests.network.first_client import ask_twice, home, kept
 
 TARGET: Final = "emulated"
 BOOT: Final = numbered_identity(1)
@@ -53,13 +53,20 @@ class EmulatedLight:
         self.dial, self.close, self.address_of = transport.dial, transport.close, transport.address_of
         self._config = config
         self._maddrs: dict[str, tuple[str, ...]] = {}
+        for peer_id, announced in config.dialled_soon.items():
+            self.note_addresses(peer_id, announced)
         self._joining: list[asyncio.Task[None]] = []
+
+    @property
+    def met(self) -> frozenset[str]:
+        return frozenset(self._maddrs)
 
     @classmethod
     async def start(cls, config: LightConfig, transport: MemoryTransport) -> "EmulatedLight":
-        """Connect to all peers to join by, and return when one of them has answered."""
+        """Connect to all peers to join by or dialled soon, and return when one of them has answered."""
         light = cls(config, transport)
-        light._joining = [asyncio.ensure_future(transport.connect(peer_id)) for peer_id in light.initial_peers]
+        peer_ids = dict.fromkeys((*light.initial_peers, *config.dialled_soon))
+        light._joining = [asyncio.ensure_future(transport.connect(peer_id)) for peer_id in peer_ids]
         await asyncio.wait(light._joining, return_when=asyncio.FIRST_COMPLETED)
         return light
 
@@ -124,7 +131,7 @@ async def _asked(rtt_s: float, curve: CostCurve) -> dict[str, float]:
     async def read(cell: str) -> Sequence[bytes]:
         return tuple((await cells.read([cell]))[cell].values())
 
-    async def start(config: LightConfig) -> EmulatedLight:
+    async def start(config: LightConfig, early: object) -> EmulatedLight:
         return await EmulatedLight.start(config, network.join(config.identity.peer_id, config.gate))
 
     async def call_at_once(check: Callable[[], None]) -> None:
@@ -137,9 +144,9 @@ async def _asked(rtt_s: float, curve: CostCurve) -> dict[str, float]:
         verifier = await swarm.verifier(engine, curve=curve, identity=VERIFIER)
         for transport in (boot, verifier.transport):
             await transport.serve(DISCOVER, DiscoverService(read, files).handle)
-        with patch.object(LightTransport, "start", start):
+        with patch.object(LightTransport, "start", start), patch.object(EarlySockets, "begin"):
             address = f"/ip4/192.0.2.1/tcp/4001/p2p/{BOOT.peer_id}"
-            join = joining([address], access=Access(), transport="light", known_peers=KnownPeers("measured"))
+            join = joining([address], access=Access(), transport="light", **kept(TARGET))
             took_s = await ask_twice(join, target=TARGET, offload=call_at_once)
         await boot.close()
     return took_s

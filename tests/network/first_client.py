@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from unittest.mock import patch
 from cosine_p2p.access import Access
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory.known_peers import KnownPeers
+from cosine_p2p.directory.known_records import KnownRecords
 from cosine_p2p.network import NetworkSwarm, joining
 
 PROMPT: Final = "Once upon a time"
@@ -40,6 +42,12 @@ async def ask_twice(join: Callable[[], Awaitable[NetworkSwarm]], **options: Any)
     return found
 
 
+def kept(target: str) -> dict[str, Any]:
+    """What a client goes on from that was there before."""
+    records = KnownRecords("measured", target, clock=time.time)
+    return {"known_peers": KnownPeers("measured"), "known_records": records}
+
+
 @contextmanager
 def home(folder: Path) -> Iterator[None]:
     """What is kept between runs lies in a folder."""
@@ -55,8 +63,7 @@ def main() -> None:
         importlib.import_module(name)
     for line in sys.stdin:
         with home(Path(line.strip())):
-            known = KnownPeers("measured")
-            join = joining([address], access=Access(), transport="light", known_peers=known)
+            join = joining([address], access=Access(), transport="light", **kept(target))
             took_s = asyncio.run(ask_twice(join, target=target))
         sys.stdout.write(json.dumps(took_s) + "\n")
         sys.stdout.flush()
