@@ -12,8 +12,8 @@ SLOW = CostCurve(((1, 0.02), (8, 0.03)))
 WAY_S = 0.1
 
 
-def pace_of(**options: int) -> ChainPace:
-    return ChainPace([QUICK, SLOW, QUICK], **options)
+def pace_of(most_under_way: int | None = None) -> ChainPace:
+    return ChainPace([QUICK, SLOW, QUICK], most_under_way=most_under_way)
 
 
 def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0, tokens: int = 1) -> None:
