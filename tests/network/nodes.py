@@ -26,11 +26,9 @@ class Node:
     @classmethod
     def start(cls, host: Host, *arguments: str) -> "Node":
         """A node that is ready."""
-        return cls(host, *arguments).wait_ready()
-
-    def wait_ready(self) -> "Node":
-        assert self._has_told.wait(READY_S) and self.is_ready, (self.host.home / "node.log").read_text()
-        return self
+        node = cls(host, *arguments)
+        assert node._has_told.wait(READY_S) and node.is_ready, (host.home / "node.log").read_text()
+        return node
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -1,8 +1,9 @@
-"""The ways to nodes at home: `python -m tests.network.ways` prints them as a table.
+"""The ways to nodes at home: `python -m tests.network.ways [COUNT ...]` prints them as a table.
 
-For one, two and four public peers, of which the first two are bootstrap nodes, and each kind of home router: a
-verifier and a drafter behind one, a light client with a public address, and a full one that listens behind a port
-restricted router. All are 20 ms apart. The first token is that of a short prompt at a client that has joined.
+For so many public peers, or one, two and four, of which the first two are bootstrap nodes, and each kind of
+home router: a verifier and a drafter behind one, a light client with a public address, and a full one that listens
+behind a port restricted router. All are 20 ms apart. The first token is that of a short prompt at a client that has
+joined.
 """
 
 import sys
@@ -72,11 +73,9 @@ def measured(lab: Laboratory, public_peers: int) -> Iterator[list[Way]]:
     peers = [word for maddr in known for word in ("--initial-peers", maddr)]
     homes = {(kind, role): lab.router(f"{kind.name}-{role}-home", kind) for kind in RouterKind for role in ROLES}
     nodes = {
-        (kind, role): Node(lab.host(f"{kind.name}-{role}", router=home), *ROLES[role], *peers)
+        (kind, role): Node.start(lab.host(f"{kind.name}-{role}", router=home), *ROLES[role], *peers)
         for (kind, role), home in homes.items()
     }
-    for node in nodes.values():
-        node.wait_ready()
     home = lab.router("client-home", RouterKind.PORT_RESTRICTED)
     options: dict[str, Any] = {"initial_peers": known, "strategy": "plain", "audit": 0.0}
     clients = {
@@ -109,7 +108,7 @@ def main() -> None:
     if reason := what_is_missing():
         sys.exit(reason)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n")
-    for count in COUNTS:
+    for count in map(int, sys.argv[1:] or COUNTS):
         with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder)) as lab:
             for ways in measured(lab, count):
                 sys.stdout.write(row(ways) + "\n")
