@@ -93,6 +93,7 @@ class VerifierDials:
         self._request = request
         self._use = use
         self._lose = lose
+        # Each with its peer, and the time from which it takes long.
         self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
 
     def __len__(self) -> int:
@@ -108,20 +109,20 @@ class VerifierDials:
             peer_id = self._queue.next(now_s)
             if peer_id is None:
                 return
-            self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s
+            self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s + DIAL_NEXT_S
 
     def late(self, now_s: float) -> list[str]:
         """The peers whose dials take long."""
-        return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s >= DIAL_NEXT_S]
+        return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s <= now_s]
 
     def early(self, now_s: float) -> list[str]:
         """The peers whose dials do not take long yet."""
-        return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s < DIAL_NEXT_S]
+        return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s > now_s]
 
     async def wait(self, timeout_s: float, *also: asyncio.Task[None], now_s: float) -> None:
         """Return when a dial or one of `also` has ended, when the next one is due, or after the timeout."""
-        begun_s = [began_s - now_s for _, began_s in self._dials.values() if now_s - began_s < DIAL_NEXT_S]
-        patience_s = min(timeout_s, DIAL_NEXT_S + min(begun_s, default=0.0))
+        late_at_s = [at_s for _, at_s in self._dials.values() if at_s > now_s]
+        patience_s = min(timeout_s, min(late_at_s, default=now_s + DIAL_NEXT_S) - now_s)
         await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_BACKOFFS, MAX_DIALS, VerifierDials, VerifierQueue
 from cosine_p2p.transport.link import Links, PeerLink
@@ -72,6 +74,24 @@ def test_one_that_answers_soon_is_dialled_alone() -> None:
     took_s, queue, _ = dialled(net, ["a", "b"])
     assert (net.used, net.most_at_once, queue.next(0.0)) == (["a"], 1, "b")
     assert took_s < DIAL_NEXT_S
+
+
+@pytest.mark.parametrize("begun_s", [0.071, 0.085, 0.65, 1.507, 1e3 + 0.1])
+def test_the_next_dial_is_waited_for_at_whatever_time_of_a_clock_one_began(begun_s: float) -> None:
+    """Sums of seconds round, and a wait that ends just before its time would be tried again for ever."""
+
+    async def run() -> int:
+        loop, waits = asyncio.get_running_loop(), 0
+        dials = VerifierDials(VerifierQueue(["a"]), cast("Links", Net({})), request_of(), use=bool, lose=print)
+        await asyncio.sleep(begun_s)
+        dials.begin(1, now_s=loop.time())
+        while not dials.late(loop.time()):
+            await dials.wait(100.0, now_s=loop.time())
+            waits += 1
+        await dials.close()
+        return waits
+
+    assert run_virtual(run()) <= 2
 
 
 def test_tarpits_are_dialled_side_by_side() -> None:
