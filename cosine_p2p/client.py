@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -398,10 +398,14 @@ class AsyncClient:
         later: LaterOffers | None,
     ) -> Iterator[Session]:
         """A session for each form of the request, made when the one before has failed; those found `later` last."""
-        offers = deque(requests)
         tried: list[Request] = []
-        while offers := offers or deque(later.others(tried) if later is not None else ()):
-            request, able = offers.popleft()
+
+        def untried() -> list[Offer]:
+            found = later.others(tried) if later is not None else []
+            return [*(offer for offer in requests if offer[0] not in tried), *found]
+
+        while offers := untried():
+            request, able = offers[0]
             tried.append(request)
             job = Job(
                 number=next(self._numbers),
@@ -412,7 +416,7 @@ class AsyncClient:
                 drafters=drafters.records,
                 pupil=drafters.pupil,
                 trials=self._trials[strategy.name],
-                has_other_offers=bool(offers),
+                has_other_offers=lambda: bool(untried()),
                 find_more=None if later is None else partial(later.find_for, request),
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,

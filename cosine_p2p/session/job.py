@@ -54,7 +54,7 @@ class Job:
     verifiers: dict[str, float]
     drafters: Sequence[KnownDrafter]
     trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
-    has_other_offers: bool = False
+    has_other_offers: Callable[[], bool] = lambda: False
     find_more: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))

@@ -273,10 +273,15 @@ class Session:
                 await self._look_again(left_s)
             self._dials.begin(int(self._upstream is None), now_s=_now_s())
 
+    @property
+    def _has_other_form(self) -> bool:
+        """True if the request can still be asked for in another form."""
+        return not self.output and self.job.has_other_offers()
+
     def _next_try_at_s(self) -> float | None:
         """When somebody is to be asked or looked for, where nobody can be asked now; None for never."""
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
-        if _now_s() < self._patient_until_s:
+        if _now_s() < self._patient_until_s and not self._has_other_form:
             times_s.append(min(self._look_again_at_s, self._patient_until_s))
         return min(times_s, default=None)
 
@@ -414,13 +419,12 @@ class Session:
         """Drop a verifier that takes too long; one that may still serve is asked again after all others."""
         if (upstream := self._upstream) is None:
             return
-        has_offers = self.job.has_other_offers and not self.output
         finds_more = self._finding_more is not None and not self._finding_more.done()
-        is_lone = not (self._queue.has_fresh or self._dials or has_offers or finds_more)
+        is_lone = not (self._queue.has_fresh or self._dials or self._has_other_form or finds_more)
         done = upstream.link.remote_progress
         if why := upstream.watch.why_leave(_now_s(), report=(done.steps, done.prefill_tokens), is_lone=is_lone):
             self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)
-            if not has_offers:
+            if not self._has_other_form:
                 self._queue.ask_last(upstream.peer_id)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
@@ -576,8 +580,8 @@ class Session:
             self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
 
     def _be_patient(self, patience_s: float) -> None:
-        """Look for verifiers for so long from now on, where nobody is left and no other form could be asked."""
-        if self.job.find_again is not None and not (self.job.has_other_offers and not self.output):
+        """Look for verifiers for so long from now on, where nobody is left and no other form can be asked for."""
+        if self.job.find_again is not None:
             self._patient_since_s = self._look_again_at_s = _now_s()
             self._patient_until_s = _now_s() + patience_s
 

@@ -395,6 +395,8 @@ async def test_many_that_ask_for_a_peer_dial_it_once_and_nothing_is_kept_of_peer
         return await links.get(peer_id, VERIFY)
 
     asked = await asyncio.gather(*(ask(turns, "late") for turns in range(20)))
+    # The other end hears of a stream once its first data have come.
+    await asyncio.sleep(0.01)
     assert len(set(map(id, asked))) == server.streams == 1
     for number in range(100):
         with pytest.raises(PeerLost):
