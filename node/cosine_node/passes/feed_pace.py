@@ -110,7 +110,11 @@ class ChainPace:
         def seconds(tokens: int) -> float:
             stage_s = max(curve.seconds(tokens) for curve in self._curves)
             first_s = self._stages_s(tokens) + lines * self._line_s(tokens)
-            return first_s + max(0, unfed_tokens / tokens - 1) * max(stage_s, self._line_s(tokens))
+            each_s = max(stage_s, self._line_s(tokens))
+            if self._most_under_way is not None:
+                # The next one begins when one of so many is back.
+                each_s = max(each_s, (first_s + min(self._ways_s, default=0.0)) / self._most_under_way)
+            return first_s + max(0, unfed_tokens / tokens - 1) * each_s
 
         halves = [most >> times for times in range(MAX_HALVINGS) if most >> times >= MIN_CHUNK_TOKENS]
         return min(halves, key=seconds, default=most)

@@ -94,3 +94,10 @@ def test_a_prompt_that_is_fed_at_one_place_or_whole_is_not_cut_further() -> None
     assert ChainPace([curve], token_s=lambda: 1.0).chunk_tokens(2000, most=512) == 512
     assert OneAtATime().chunk_tokens(2000, most=512) == 512
     assert ChainPace([curve] * 2, token_s=lambda: 1.0).chunk_tokens(2000, most=8) == 8
+
+
+def test_a_prompt_is_cut_less_where_one_pass_has_to_be_back_before_the_next() -> None:
+    curve = CostCurve(((1, 0.02), (512, 0.18)))
+    pace = ChainPace([curve] * 3, token_s=lambda: 0.0065, most_under_way=1)
+    pace.note_ended(5.0, begun_s=4.0, tokens=1)
+    assert pace.chunk_tokens(2000, most=512) == 512
