@@ -287,10 +287,12 @@ class AsyncClient:
         )
         looking = asyncio.ensure_future(search.look_up(self._target.name))
         try:
-            # Who was just cut off, as where its own network daemon is started again, is back in a moment.
+            # Who was cut off, as where its own network daemon is started again, is back in a moment. Whom nobody
+            # has ever answered may be a stranger to a private swarm.
+            patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
             candidates = await ask_patiently(
                 partial(self._find_verifiers, place, asked, chance, takes_recalled=asked["quorum"] == 1),
-                patience_s=min(self._patience_s, asked["timeout_s"]),
+                patience_s=patience_s,
             )
             verifiers = candidates.records
             codec = await place.swarm.text_codec(verifiers)

@@ -55,6 +55,8 @@ class RecentFinds:
         self._finds = Remembered[_Key, _Find](MAX_FINDS, forgotten_s=KEEP_S)
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
         self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
+        self.was_answered = False
+        """True once a look-up has come to its end."""
         # Of each question whether what is known of it was only recalled.
         self._recalled = Remembered[_Key, bool](MAX_FINDS)
 
@@ -123,6 +125,7 @@ class RecentFinds:
         role, target, wanted = key
         lost_links = self._links.lost_links
         records = await self._directory.find(role, target, wanted=wanted)
+        self.was_answered = True
         self._finds.pop(key)
         self._recalled.note(key, False)
         if records or role is Role.DRAFTER:

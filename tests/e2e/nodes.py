@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,13 @@ class Node:
         assert event["event"] == "ready"
         self.ready = event
         return self
+
+    def wait_said(self, words: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until its log has these words."""
+        until_s = time.monotonic() + timeout_s
+        while words not in (log := self.log.read_text()):
+            assert time.monotonic() < until_s and self.process.poll() is None, f"{self.name} said: {log}"
+            time.sleep(0.1)
 
     @property
     def peer_id(self) -> str:

@@ -20,6 +20,7 @@ PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
 LONG: Final = 256
 KILL_AFTER_TOKENS: Final = 24
+NOBODY: Final = "Layers 0:8 of 8 are held by nobody."
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageSwarm]:
     """Two stages that hold all layers, a spare of the second, a head with a drafter of its own, another drafter."""
     with stage_swarm(tmp_path_factory.mktemp("parts")) as swarm:
         swarm.begin_head("--draft-model", "zoo:draft-general")
+        swarm.nodes["head"].wait_said(NOBODY)
         for name, layers in (("first", "0:3"), ("second", "3:8"), ("spare", "3:8")):
             swarm.begin_stage(name, layers)
         swarm.begin("drafter", "--role", "drafter", "--model", "zoo:draft-literature", "--dtype", "float32")
@@ -50,7 +52,7 @@ def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
 
 
 def test_a_head_waits_for_layers_that_nobody_holds(parts: StageSwarm) -> None:
-    assert "Layers 0:8 of 8 are held by nobody." in parts.nodes["head"].log.read_text()
+    assert NOBODY in parts.nodes["head"].log.read_text()
     ready = parts.nodes["first"].ready
     assert (ready["layers"], ready["of_layers"], ready["role"]) == ("0:3", 8, "stage")
 

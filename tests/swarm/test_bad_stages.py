@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import MAX_DOUBTS
 from cosine_node.stages.idle_chains import IDLE_S
-from cosine_node.stages.operations import NoChain
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm

@@ -135,31 +135,41 @@ def test_without_patience_it_ends_at_once() -> None:
 
 
 class CutOff(MemoryDirectory):
-    """A directory that nobody answers for until a time, as where a client's network daemon is started again."""
+    """A directory in which nobody answers for a while, as when a p2pd is started again."""
 
-    until_s = math.inf
+    since_s = until_s = math.inf
 
     async def find(self, *args: Any, **options: Any) -> list[NodeRecord]:
-        if asyncio.get_running_loop().time() < self.until_s:
+        if self.since_s <= asyncio.get_running_loop().time() < self.until_s:
             raise PeerLost("us", "no node of the network answered a look-up")
         return await super().find(*args, **options)
 
 
-@pytest.mark.parametrize(("until_s", "patience_s"), [(5.0, PATIENCE_S), (5.0, 0.0), (math.inf, PATIENCE_S)])
-def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(until_s: float, patience_s: float) -> None:
-    """Or it ends once patience does."""
+@pytest.mark.parametrize(
+    ("until_s", "patience_s", "knows_it"),
+    [(5.0, PATIENCE_S, True), (5.0, 0.0, True), (math.inf, PATIENCE_S, True), (5.0, PATIENCE_S, False)],
+)
+def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(
+    until_s: float, patience_s: float, knows_it: bool
+) -> None:
+    """Or it ends once patience does; one that nobody has ever answered may be a stranger, and is told at once."""
 
     async def run() -> tuple[tuple[int, ...], float]:
         async with SimulatedSwarm() as swarm:
             swarm.directory = directory = CutOff()
             await swarm.verifier(target_engine())
             client = await swarm.client(strategy="plain", patience_s=patience_s)
-            directory.until_s = until_s
+            loop = asyncio.get_running_loop()
+            if knows_it:
+                await client.find_verifiers()
+            began_s = loop.time()
+            directory.since_s, directory.until_s = began_s, began_s + until_s
             ids: tuple[int, ...] = ()
             with suppress(PeerLost):
                 ids = (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids
-            return ids, asyncio.get_running_loop().time()
+            return ids, loop.time() - began_s
 
+    waits_s = patience_s if knows_it else 0.0
     ids, seconds = run_virtual(run())
-    assert ids == (EXPECTED if until_s < patience_s else ())
-    assert seconds < min(until_s, patience_s) + JOIN_PAUSE_S + TOKENS_LEFT_S
+    assert ids == (EXPECTED if until_s < waits_s else ())
+    assert seconds < min(until_s, waits_s) + JOIN_PAUSE_S + TOKENS_LEFT_S

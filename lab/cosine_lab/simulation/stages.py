@@ -10,14 +10,15 @@ from typing import Final
 from cosine_lab.emulation.machine import MachineUse
 from cosine_lab.emulation.memory_transport import MemoryTransport
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import ChainPlan, StagePlace, open_chain
+from cosine_node.chains.remote_chain import ChainPlan, open_chain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
+from cosine_node.chains.search import NoChain, StagePlace
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.operations import ChainLost, NoChain, Operation
+from cosine_node.stages.operations import ChainLost, Operation
 from cosine_node.stages.service import ChainBooks, StageService
 from cosine_protocol.stage_messages import LayerRange
 

@@ -20,6 +20,7 @@ from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, con
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.remote_chain import RemoteChain
+from cosine_node.chains.search import NoChain
 from cosine_node.chains.witness import (
     Told,
     Witness,
@@ -32,7 +33,7 @@ from cosine_node.chains.witness import (
 from cosine_node.engine.base import Row
 from cosine_node.engine.choice_gap import CANDIDATES
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.operations import ChainLost
 from cosine_node.stages.projections import VALUE_BYTES
 from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES

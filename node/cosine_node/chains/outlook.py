@@ -12,10 +12,16 @@ from statistics import median
 from typing import Any, Final
 
 from cosine_node.chains.planning import Machine, ModelNeeds, drafted_tokens
-from cosine_node.chains.remote_chain import StagePlace
-from cosine_node.chains.search import USUAL_RTT_S, StageSight, chain_ways_s, find_chain, loaded_pass_s
+from cosine_node.chains.search import (
+    USUAL_RTT_S,
+    NoChain,
+    StagePlace,
+    StageSight,
+    chain_ways_s,
+    find_chain,
+    loaded_pass_s,
+)
 from cosine_node.stages.coverage import Kind, kinds_of
-from cosine_node.stages.operations import NoChain
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import NodeRecord, Role
 

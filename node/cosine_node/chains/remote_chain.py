@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from cosine_node.chains.pass_times import PassTimes
+from cosine_node.chains.search import StagePlace
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.stages.feeds import feed_messages, results_of
 from cosine_node.stages.idle_chains import IDLE_S
@@ -26,7 +27,6 @@ from cosine_protocol.stage_messages import (
     FeedPass,
     Join,
     Joined,
-    LayerRange,
     OpenSequence,
     PartTrace,
     Passed,
@@ -45,18 +45,6 @@ PROBE_S: Final = 10.0
 """Far above what a pass takes for which a probe waits."""
 CAUSE_S: Final = 0.5
 """For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlace:
-    """A stage that a head knows of: its peer, the layers it holds, where it may be dialled."""
-
-    peer_id: str
-    layers: LayerRange
-    addresses: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"Layers {self.layers} at {self.peer_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

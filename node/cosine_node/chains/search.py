@@ -12,15 +12,31 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cosine_node.chains.remote_chain import StagePlace
 from cosine_node.stages.coverage import gaps_sentence, unheld
-from cosine_node.stages.operations import NoChain
+from cosine_protocol.errors import CosineError
+from cosine_protocol.stage_messages import LayerRange
 
 USUAL_RTT_S: Final = 0.05
 """Between machines of one city and of one continent, for peers of which nothing is known."""
 
 Rtt = Callable[[str, str], float | None]
 """The round-trip time in seconds between two peers as far as known."""
+
+
+class NoChain(CosineError):
+    """No stages hold all layers in order. The text is one sentence that names those that nobody holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """A stage that a head knows of: its peer, the layers it holds, where it may be dialled."""
+
+    peer_id: str
+    layers: LayerRange
+    addresses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"Layers {self.layers} at {self.peer_id}"
 
 
 @dataclass(frozen=True, slots=True)

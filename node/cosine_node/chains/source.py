@@ -33,10 +33,12 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.link_speeds import LinkSpeeds
 from cosine_node.chains.pass_times import EndedPass, StuckPass
-from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
+from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, open_chain
 from cosine_node.chains.search import (
     USUAL_RTT_S,
     FoundChain,
+    NoChain,
+    StagePlace,
     StageSight,
     chain_seconds,
     chain_ways_s,
@@ -47,7 +49,7 @@ from cosine_node.chains.stage_speeds import SHARED, Measured
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
-from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.operations import ChainLost
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport

@@ -21,9 +21,10 @@ from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine, KeptText
+from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import LINK_BYTES_PER_S, ChainSource, SecondChain
 from cosine_node.engine.base import OutOfPages, Row
-from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from itertools import takewhile
 import numpy as np
 
 from cosine_node.chains.comparison import ChainTrace, StageTrace
-from cosine_node.chains.remote_chain import StagePlace
+from cosine_node.chains.search import StagePlace
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.stages.operations import NotComputed

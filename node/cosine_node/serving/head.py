@@ -15,6 +15,7 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import findings_of
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
+from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.chains.spare_chain import SpareChain
 from cosine_node.engine.constraints.grammars import Grammars
@@ -29,7 +30,7 @@ from cosine_node.serving.announced_node import join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.operations import ChainLost
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
 

@@ -35,10 +35,6 @@ class ChainLost(CosineError):
         self.retry_after_s = retry_after_s
 
 
-class NoChain(CosineError):
-    """No stages hold all layers in order. The text is one sentence that names those that nobody holds."""
-
-
 class BadActivations(CosineError):
     """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
 

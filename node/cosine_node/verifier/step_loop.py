@@ -42,6 +42,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from cosine_node.chains.search import NoChain
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.constraints.grammars import GrammarTooComplex
 from cosine_node.engine.curve import CostCurve
@@ -49,7 +50,7 @@ from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
-from cosine_node.stages.operations import ChainLost, NoChain, NotComputed
+from cosine_node.stages.operations import ChainLost, NotComputed
 from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows

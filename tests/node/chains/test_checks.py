@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cosine_node.chains.disputes import CLEARLY
+from cosine_node.chains.search import NoChain
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.operations import NoChain
 from cosine_protocol.protocols import PROBES
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie

@@ -9,10 +9,11 @@ import pytest
 from cosine_lab.simulation.stages import NoStages
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.runner import ChainRunner, OpenedChain
+from cosine_node.chains.search import NoChain
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.operations import ChainLost, FeedRows, NoChain, Operation
+from cosine_node.stages.operations import ChainLost, FeedRows, Operation
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.stages.chains import in_loop

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.remote_chain import StagePlace
-from cosine_node.chains.search import USUAL_RTT_S, Rtt, StageSight, find_chain, loaded_pass_s
+from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain, loaded_pass_s
 from cosine_node.stages.coverage import bars, gaps_sentence, holders, lacked_most, unheld
-from cosine_node.stages.operations import NoChain
 from cosine_protocol.stage_messages import LayerRange
 
 HEAD = "head"

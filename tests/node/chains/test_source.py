@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cosine_node.chains.remote_chain import RemoteChain
+from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import OPEN_S, ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.operations import NoChain
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import STAGE

@@ -12,7 +12,8 @@ import transformers as tf
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.remote_chain import ChainPlan, StagePlace
+from cosine_node.chains.remote_chain import ChainPlan
+from cosine_node.chains.search import StagePlace
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.host import StageHost
