@@ -71,7 +71,7 @@ def ask_transformers(place: str) -> Callable[[Request], Come]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, trust_remote_code=False)
 
     def ask(request: Request) -> Come:
         fed, cache = torch.tensor([request["prompt"]]), None

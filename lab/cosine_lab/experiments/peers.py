@@ -236,7 +236,9 @@ class Machines:
             from transformers import AutoModelForCausalLM
 
             unfolded = self._unfolded
-            model = AutoModelForCausalLM.from_pretrained(unfolded, gguf_file="model.gguf", dtype=torch.float32)
+            model = AutoModelForCausalLM.from_pretrained(
+                unfolded, gguf_file="model.gguf", dtype=torch.float32, trust_remote_code=False
+            )
             config = json.loads((unfolded / "config.json").read_text("utf-8"))
             # Versions before 5 know the first two fields; Petals looks for an output layer of its own.
             config |= {"rope_theta": config["rope_parameters"]["rope_theta"], "torch_dtype": "float32"}

@@ -28,6 +28,10 @@ def pool_of(windowed: bool) -> PagePool:
     return PagePool(tokens=PAGES * PAGE_TOKENS, windows=windows)
 
 
+HEADS_OWN = ("_chain", "witness", "_scopes")
+"""What a head has beside its books; stages know its texts' scopes by their hashes alone."""
+
+
 def state_of(value: Any) -> Any:
     """Everything that an engine's later decisions can depend on, as plain values; dicts with their order."""
     if isinstance(value, dict):
@@ -41,7 +45,7 @@ def state_of(value: Any) -> Any:
     if isinstance(value, PagedEngine) or type(value).__module__.startswith("cosine_node.engine"):
         slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
         names = [*slots, *getattr(value, "__dict__", {})]
-        return {name: state_of(getattr(value, name)) for name in names if name not in ("_chain", "witness")}
+        return {name: state_of(getattr(value, name)) for name in names if name not in HEADS_OWN}
     return value.tolist() if hasattr(value, "tolist") else value
 
 
