@@ -146,7 +146,7 @@ def test_a_drafter_spends_no_pass_on_each_token_that_is_forced() -> None:
         done = run_virtual(run())
         assert done.token_ids == plain(ConstraintKind.REGEX, text, temperature=0.0)
         passes.append(engine.passes)
-    assert passes[0] < 0.5 * passes[1]
+    assert passes[0] <= 0.5 * passes[1]
 
 
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
