@@ -86,7 +86,7 @@ def test_a_text_goes_on_after_one_pass_where_a_second_chain_was_warm(part: int) 
 
 
 def test_a_part_that_one_stage_alone_holds_computes_for_both_chains() -> None:
-    assert failed_over(holders=(1, 2), part=1).silence_s < 0.25
+    assert failed_over(holders=(1, 2), part=1).silence_s < 0.3
 
 
 def test_nothing_is_computed_ahead_where_nobody_else_holds_anything_or_the_text_is_short() -> None:
