@@ -195,6 +195,7 @@ def test_lengths_samplers_stops_and_schemas_are_options_of_the_text() -> None:
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"thinking": {"type": "between_tools"}}, "thinking"),
         ({"output_config": {"effort": "some"}}, "output_config.effort"),
+        ({"output_config": {"effort": []}}, "output_config.effort"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
         ({"stop_sequences": [7]}, "stop_sequences"),
         ({"stop": ["x"]}, "stop"),

@@ -191,6 +191,8 @@ def test_lengths_and_samplers_are_those_of_other_bodies() -> None:
         ({"include": "message.output_text.logprobs"}, "include"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
         ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
+        ({"tools": [{"type": []}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": {}}]}}, "tool_choice"),
         ({"tools": [LOOK_UP, LOOK_UP]}, "tools"),
         ({"tool_choice": {"type": "function", "name": "look_up"}}, "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),

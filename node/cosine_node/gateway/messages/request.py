@@ -122,7 +122,7 @@ def _wishes(body: Body) -> Json:
             raise bad_value("thinking", "thinking must be of type enabled, adaptive or disabled.")
     effort = _output_config(body).get("effort")
     if effort is not None:
-        if effort not in EFFORTS:
+        if not isinstance(effort, str) or effort not in EFFORTS:
             raise bad_value("output_config.effort", f"output_config.effort must be one of {', '.join(EFFORTS)}.")
         wishes["reasoning_effort"] = EFFORTS[effort]
     return wishes

@@ -11,11 +11,12 @@ from cosine_p2p.request.chat import NamedTool, ToolChoice
 
 Json = dict[str, Any]
 
-LEFT_OUT: Final = frozenset({
+LEFT_OUT: Final = (
     "image_generation", "web_search", "web_search_2025_08_26", "web_search_preview",
     "web_search_preview_2025_03_11",
-})  # fmt: skip
-"""Tools that a server runs where the model wants them. Codex sends them unasked; a response names those told."""
+)  # fmt: skip
+"""Tools that a server runs where the model wants them. Codex sends them unasked; a response names those told. A
+type in a body may be no string, which no set could look up."""
 INPUT: Final[Json] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
