@@ -218,7 +218,7 @@ class Session:
         self._patient_until_s = self._look_again_at_s = 0.0
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
-        self._finding_more: asyncio.Task[None] | None = None
+        self._finding_more: set[asyncio.Task[None]] = set()
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
             self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0)))
@@ -236,7 +236,9 @@ class Session:
         self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
         if self.job.find_more is not None:
-            self._finding_more = asyncio.ensure_future(self._add(self.job.find_more()))
+            finding = asyncio.ensure_future(self._add(self.job.find_more()))
+            self._finding_more.add(finding)
+            finding.add_done_callback(self._finding_more.discard)
         try:
             while self.finish is None:
                 await self._find_verifier()
@@ -249,7 +251,7 @@ class Session:
                 self._hang_up(self._upstream)
             for peer_id in self._dials.late(_now_s()):
                 self._failures.note_failed(peer_id, now_s=_now_s())
-            tasks = [checking, *filter(None, [self._finding_more])]
+            tasks = [checking, *self._finding_more]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
@@ -262,9 +264,8 @@ class Session:
         self._dials.begin(int(self._upstream is None), now_s=_now_s())
         while self._upstream is None:
             left_s = self._time_left()
-            finding = [task for task in (self._finding_more,) if task is not None and not task.done()]
-            if self._dials or finding:
-                await self._dials.wait(left_s, *finding, now_s=_now_s())
+            if self._dials or self._finding_more:
+                await self._dials.wait(left_s, *self._finding_more, now_s=_now_s())
             else:
                 at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
@@ -419,8 +420,7 @@ class Session:
         """Drop a verifier that takes too long; one that may still serve is asked again after all others."""
         if (upstream := self._upstream) is None:
             return
-        finds_more = self._finding_more is not None and not self._finding_more.done()
-        is_lone = not (self._queue.has_fresh or self._dials or self._has_other_form or finds_more)
+        is_lone = not (self._queue.has_fresh or self._dials or self._has_other_form or self._finding_more)
         done = upstream.link.remote_progress
         if why := upstream.watch.why_leave(_now_s(), report=(done.steps, done.prefill_tokens), is_lone=is_lone):
             self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import SCHEMA, NodeRecord
+from cosine_protocol.records import SCHEMA, NodeRecord, StageOffer
 from cosine_protocol.request import Request, Sampling
 
 NETWORK = "test"
@@ -40,6 +40,12 @@ def record_of(identity: Identity, *, now_s: float, **changes: Any) -> NodeRecord
         "lifetime_s": 300.0,
     }
     return NodeRecord(**(fields | changes))
+
+
+def stage_offer(first: int, end: int, *, layers: int, **changes: Any) -> StageOffer:
+    """Of a stage of these layers that does nothing."""
+    fields: dict[str, Any] = {"wide_tokens": 16, "wide_pass_us": 100, "busy_permille": 0, "pool_tokens": 64}
+    return StageOffer(first_layer=first, end_layer=end, layers=layers, **fields | changes)
 
 
 def request_of(client: str, *, max_new_tokens: int) -> Request:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Laboratory, what_is_missing
+from cosine_lab.network.laboratory import Laboratory
 from cosine_node.passes.emulation import Emulation
 from cosine_p2p.transport.round_trips import FULL, FULL_OVER_QUIC
 from cosine_protocol.records import Role
 from tests.network.emulated_client import emulated
-from tests.network.nodes import TARGET, Node
+from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.peer_process import PeerProcess
 
 ROUNDS: Final = 12
@@ -110,10 +110,8 @@ def openings(lab: Laboratory, rtt_s: float) -> Iterator[str]:
 
 
 def main() -> None:
-    if reason := what_is_missing():
-        sys.exit(reason)
     rtts_ms = dict.fromkeys((0.0, *map(float, sys.argv[1:])) if sys.argv[1:] else RTTS_MS)
-    with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder), rtt_s=0.0) as lab:
+    with laboratory(rtt_s=0.0) as lab:
         boot = Node.start(lab.host("boot"), "bootstrap")
         address = boot.maddr
         joins = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1", "--emulate", PROFILE)

@@ -12,7 +12,6 @@ import json
 import queue
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,10 +25,10 @@ from typing import Any, Final
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 
 from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
+from cosine_lab.network.laboratory import Host, Laboratory
 from tests.e2e.fault_rounds import daemons_of
 from tests.e2e.reference import encoded, greedy
-from tests.network.nodes import TARGET, Node
+from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.reader_process import ReaderProcess
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
@@ -234,10 +233,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="a folder for the logs of all hosts")
     asked = parser.parse_args()
-    if reason := what_is_missing():
-        sys.exit(reason)
     plan = planned(seed=asked.seed, minutes=asked.minutes)
-    with tempfile.TemporaryDirectory() as folder, Laboratory(asked.logs or Path(folder)) as lab:
+    with laboratory(asked.logs) as lab:
         found = play(lab, plan, minutes=asked.minutes)
     sys.stdout.write(json.dumps({"minutes": asked.minutes, "seed": asked.seed} | found.report(), indent=1) + "\n")
 

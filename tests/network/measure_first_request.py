@@ -6,12 +6,10 @@ the same machine, in processes of their own. Times are from its start, its libra
 
 import json
 import sys
-import tempfile
-from pathlib import Path
 from typing import Final
 
-from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
-from tests.network.nodes import TARGET, Node
+from cosine_lab.network.laboratory import Host
+from tests.network.nodes import TARGET, Node, laboratory
 
 ROUNDS: Final = 3
 CLIENT: Final = """
@@ -51,9 +49,7 @@ def measure(client: Host, address: str) -> str:
 
 
 def main() -> None:
-    if reason := what_is_missing():
-        sys.exit(reason)
-    with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder)) as lab:
+    with laboratory() as lab:
         boot = Node.start(lab.host("boot"), "bootstrap")
         address = boot.maddr
         joins = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1", "--initial-peers", address)

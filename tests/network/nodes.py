@@ -2,15 +2,28 @@
 
 import json
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
-from cosine_lab.network.laboratory import Host
+from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
 
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
 TARGET: Final = "zoo:target"
 READY_S: Final = 200.0
 """For a node to be ready on a machine that has other work."""
+
+
+@contextmanager
+def laboratory(logs: Path | None = None, *, rtt_s: float = 0.02) -> Iterator[Laboratory]:
+    """The laboratory of a command, which ends with a sentence where none can be built; `logs` keeps theirs."""
+    if reason := what_is_missing():
+        sys.exit(reason)
+    with tempfile.TemporaryDirectory() as folder, Laboratory(logs or Path(folder), rtt_s=rtt_s) as lab:
+        yield lab
 
 
 class Node:

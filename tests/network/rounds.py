@@ -11,7 +11,6 @@ import argparse
 import json
 import queue
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +21,9 @@ from statistics import median
 from typing import Any, Final
 
 from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory, Router, what_is_missing
+from cosine_lab.network.laboratory import Host, Laboratory, Router
 from tests.e2e.reference import encoded, greedy
-from tests.network.nodes import TARGET, Node
+from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.reader_process import ReaderProcess
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
@@ -212,10 +211,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="a folder for the logs of all hosts")
     asked = parser.parse_args()
-    if reason := what_is_missing():
-        sys.exit(reason)
     founds = []
-    with tempfile.TemporaryDirectory() as folder, Laboratory(asked.logs or Path(folder)) as lab:
+    with laboratory(asked.logs) as lab:
         for one in play(lab, planned(seed=asked.seed, rounds=asked.rounds)):
             founds.append(one)
             sys.stderr.write(

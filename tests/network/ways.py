@@ -7,15 +7,13 @@ joined.
 """
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Laboratory, what_is_missing
-from tests.network.nodes import TARGET, Node
+from cosine_lab.network.laboratory import Laboratory
+from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.reader_process import ReaderProcess
 
 COUNTS: Final = (1, 2, 4)
@@ -105,11 +103,9 @@ def way(
 
 
 def main() -> None:
-    if reason := what_is_missing():
-        sys.exit(reason)
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n")
     for count in map(int, sys.argv[1:] or COUNTS):
-        with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder)) as lab:
+        with laboratory() as lab:
             for ways in measured(lab, count):
                 sys.stdout.write(row(ways) + "\n")
                 sys.stdout.flush()

@@ -8,8 +8,8 @@ from cosine_node.chains.outlook import announced_machines, outlook_as_object, ou
 from cosine_node.chains.planning import ModelNeeds, make_plan
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import NodeRecord, Role, StageOffer
-from tests.cosine_p2p.samples import identity_of, record_of
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 
 MIB = 2**20
 SIZES = PartSizes(layers_bytes=(MIB,) * 8, embedding_bytes=2 * MIB, output_bytes=MIB, common_bytes=0)
@@ -17,15 +17,7 @@ NEEDS = ModelNeeds(sizes=SIZES, layer_token_bytes=1024, activation_bytes=2048, p
 
 
 def stage(number: int, first: int, end: int, *, pass_ms: float = 10.0, x_ms: int = 0, **record: Any) -> NodeRecord:
-    offer = StageOffer(
-        first_layer=first,
-        end_layer=end,
-        layers=8,
-        wide_tokens=16,
-        wide_pass_us=100,
-        busy_permille=record.pop("busy", 0),
-        pool_tokens=1024,
-    )
+    offer = stage_offer(first, end, layers=8, busy_permille=record.pop("busy", 0), pool_tokens=1024)
     stands = NetworkCoordinate(1000 * x_ms, 0, 0, 0, 100)
     given = {"stage": offer, "pass_us": round(1e3 * pass_ms), "coordinate": stands, **record}
     return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, **given)

@@ -7,8 +7,8 @@ import pytest
 from cosine_node.cli import plan
 from cosine_node.cli.plan import parse_machine
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import NodeRecord, Role, StageOffer
-from tests.cosine_p2p.samples import identity_of, record_of
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 from tests.node.cli.conftest import Run
 
 
@@ -87,15 +87,7 @@ def test_the_machines_of_a_swarm_are_planned_with_what_they_give_now(
 
 
 def announced(number: int, first: int, end: int, *, pass_us: int = 10_000) -> NodeRecord:
-    offer = StageOffer(
-        first_layer=first,
-        end_layer=end,
-        layers=8,
-        wide_tokens=16,
-        wide_pass_us=100,
-        busy_permille=0,
-        pool_tokens=64,
-    )
+    offer = stage_offer(first, end, layers=8)
     return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, pass_us=pass_us)
 
 

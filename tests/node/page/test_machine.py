@@ -14,9 +14,9 @@ from cosine_node.page import machine
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.target_sizes import target_sizes
 from cosine_node.stages.part_sizes import PartSizes
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange
-from tests.cosine_p2p.samples import identity_of, record_of
+from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 from tests.node.gateway.gateways import asked, served
 
 MIB = 2**20
@@ -25,16 +25,13 @@ NEEDS = ModelNeeds(sizes=SIZES, layer_token_bytes=1024, activation_bytes=2048, p
 
 
 def stage(number: int, first: int, end: int) -> NodeRecord:
-    offer = StageOffer(
-        first_layer=first,
-        end_layer=end,
-        layers=8,
-        wide_tokens=16,
-        wide_pass_us=100,
-        busy_permille=0,
-        pool_tokens=64,
+    return record_of(
+        identity_of(number),
+        now_s=1000.0,
+        role=Role.STAGE,
+        stage=stage_offer(first, end, layers=8),
+        numerics="bfloat16",
     )
-    return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, numerics="bfloat16")
 
 
 def told(monkeypatch: pytest.MonkeyPatch, records: list[NodeRecord], *, free_mib: int) -> dict[str, Any]:

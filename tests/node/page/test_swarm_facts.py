@@ -9,8 +9,8 @@ from cosine_node.page.swarm_facts import OwnNotes, changes, swarm_facts, way_to
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
-from cosine_protocol.records import Role, StageOffer
-from tests.cosine_p2p.samples import identity_of, record_of
+from cosine_protocol.records import Role
+from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 
 NOTHING = OwnNotes()
 
@@ -18,18 +18,6 @@ NOTHING = OwnNotes()
 def sight(number: int, *, reason: str = "", rtt_s: float = 0.0123, **record: Any) -> NodeSight:
     made = record_of(identity_of(number), now_s=1000.0, **record)
     return NodeSight(record=made, reason=reason) if reason else NodeSight(record=made, rtt_s=rtt_s, requests=2)
-
-
-def offer(first: int, end: int) -> StageOffer:
-    return StageOffer(
-        first_layer=first,
-        end_layer=end,
-        layers=5,
-        wide_tokens=16,
-        wide_pass_us=100,
-        busy_permille=0,
-        pool_tokens=64,
-    )
 
 
 def facts(*nodes: NodeSight, notes: OwnNotes = NOTHING) -> dict[str, Any]:
@@ -58,8 +46,8 @@ def test_a_node_that_is_silent_says_why() -> None:
 
 
 def test_layers_that_nobody_holds_have_no_holder() -> None:
-    held = sight(1, role=Role.STAGE, stage=offer(0, 3))
-    lost = sight(2, role=Role.STAGE, stage=offer(3, 5), reason="gone")
+    held = sight(1, role=Role.STAGE, stage=stage_offer(0, 3, layers=5))
+    lost = sight(2, role=Role.STAGE, stage=stage_offer(3, 5, layers=5), reason="gone")
     (kind,) = facts(held, lost)["coverage"]
     assert kind["holders"] == [1, 1, 1, 0, 0]
 
