@@ -73,8 +73,8 @@ def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node])
         for node in (nodes[2], nodes[0], nodes[1]):
             node.wait_ready()
         status.communicate(timeout=60)
-        # Whether it sees the verifier depends on which of the two joined first.
-        assert "Error" not in log.read_text()
+        # Whether it sees the verifier depends on which of the two joined first; either way it is an answer.
+        assert status.returncode == 0 or "Error: Nobody serves" in log.read_text()
     finally:
         status.kill()
         status.wait()

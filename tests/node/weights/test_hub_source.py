@@ -15,6 +15,8 @@ import pytest
 from cosine_node.weights.fetching import SourcePlace, WeightsFetch
 from cosine_node.weights.hub_source import HubSource
 from cosine_node.weights.partial_folder import INDEX, PartialFolder
+from cosine_node.weights.service import WeightsService
+from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, write_model
 from tests.node.weights.test_fetching import Counting, some
@@ -85,10 +87,23 @@ def index(hub: Hub) -> None:
     (hub.folder / INDEX).write_text(json.dumps({"weight_map": names}))
 
 
-async def fetch(source: HubSource, folder: PartialFolder, wanted: set[int], nodes: Nodes | None = None) -> None:
+async def fetch(
+    source: HubSource,
+    folder: PartialFolder,
+    wanted: set[int],
+    nodes: Nodes | None = None,
+    *,
+    left: asyncio.Event | None = None,
+) -> None:
+    """Fetch from the repository and nodes; `left` is set when the repository is read from no more."""
+
     @asynccontextmanager
     async def opened() -> Any:
-        yield source
+        try:
+            yield source
+        finally:
+            if left is not None:
+                left.set()
 
     async def find() -> list[SourcePlace]:
         others = [] if nodes is None else await nodes.find()
@@ -132,13 +147,19 @@ def test_a_repository_with_other_weights_is_asked_no_more(
         data = bytearray(file.read_bytes())
         data[-9] ^= 1
         file.write_bytes(data)
-    original = write_model(tmp_path / "original")
+    original = held(write_model(tmp_path / "original"))
     folder = new_folder(known, tmp_path / "cache")
 
     async def play() -> None:
-        nodes = Nodes(held(original), one_way_s=0.001)
-        await nodes.add("peer")
-        await fetch(hub.source(), folder, rows_of(known, "model"), nodes)
+        nodes, left = Nodes(original), asyncio.Event()
+
+        async def serve_later(stream: Stream) -> None:
+            """As a peer that is no sooner than the repository, which would otherwise not be needed."""
+            await left.wait()
+            await WeightsService(original).handle(stream)
+
+        await nodes.add("peer", serve_later)
+        await fetch(hub.source(), folder, rows_of(known, "model"), nodes, left=left)
 
     asyncio.run(play())
     assert held(folder.path).is_whole
