@@ -424,7 +424,7 @@ def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:
     assert [type(message) for message in seen][:1] == [m.Start]
 
 
-@pytest.mark.parametrize(("break_even", "asked"), [(None, True), (100, True), (550, False), (950, False)])
+@pytest.mark.parametrize(("break_even", "asked"), [(None, True), (100, True), (440, False), (950, False)])
 def test_drafters_are_asked_once_a_new_verifier_has_told_what_drafts_need_to_pay(
     break_even: int | None, asked: bool
 ) -> None:
