@@ -8,7 +8,7 @@ all the nodes near a key.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -106,8 +106,9 @@ async def start_dht(
     store: RecordStore,
     client_mode: bool,
     gate: PeerGate,
+    is_silent: Callable[[str], bool],
 ) -> Any:
-    """A DHT node on a running p2pd that talks to whom `gate` lets through.
+    """A DHT node on a running p2pd that talks to whom `gate` lets through, and dials nobody who `is_silent`.
 
     Raises `PeerLost` if none of `peers` answers.
     """
@@ -122,6 +123,8 @@ async def start_dht(
         cache_on_store=False,
         cache_refresh_before_expiry=0,
         reuse_get_requests=False,
+        # Else whoever was silent for an hour is left out of look-ups for another.
+        backoff_rate=1.0,
     )
     protocol = node.protocol
     place_by_peer_id(protocol)
@@ -129,7 +132,13 @@ async def start_dht(
     # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
     protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
     get_stub = protocol.get_stub
-    protocol.get_stub = lambda peer: GatedStub(get_stub(peer), peer, gate)
+
+    def stub_of(peer: Any) -> GatedStub:
+        if is_silent(peer.to_base58()):
+            raise PeerLost(peer.to_base58(), "nothing listens at its address any more")
+        return GatedStub(get_stub(peer), peer, gate)
+
+    protocol.get_stub = stub_of
     if not client_mode:
         protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
         service = DhtService(

@@ -18,8 +18,9 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
+from cosine_p2p.transport.full.initial_peers import InitialPeers, is_dialable
 from cosine_p2p.transport.full.questions import ask_identity
-from cosine_p2p.transport.full.reachability import LOOK_S, Reachability, is_dialable
+from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
@@ -81,6 +82,7 @@ class HivemindTransport:
         self._book = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
         self._policy = DialPolicy(())
         self._is_private = False
+        self._initial: InitialPeers | None = None
         self._reachability: Reachability | None = None
         self._silent: set[str] = set()
         self._unreached = Remembered[str, bool](MAX_KNOWN_PEERS)
@@ -111,16 +113,18 @@ class HivemindTransport:
         is_open = config.is_relay or bool(config.announce_maddrs)
         transport._is_private = not is_open and is_behind_nat(local_hosts(hosts), hosts)
         await transport._build(config.initial_peers)
-        if config.client_mode and not config.is_loopback:
-            transport._run(transport._follow_moves(hosts))
         transport._supervisor = asyncio.create_task(transport.supervise())
-        if not config.client_mode and (config.relays or not config.is_loopback):
+        initial = InitialPeers(anchors, hosts=hosts, daemon=transport._daemon)
+        if config.client_mode:
+            transport._initial = initial
+            transport._run(initial.run())
+        elif config.relays or not config.is_loopback:
+            transport._initial = initial
             transport._reachability = Reachability(
                 peer_id=transport.peer_id,
                 daemon=transport._daemon,
                 dial=transport._ask_to,
-                anchors=anchors,
-                hosts=hosts,
+                initial=initial,
                 asks_relays=not config.is_relay,
                 insists=bool(config.relays),
                 is_named=bool(config.announce_maddrs),
@@ -191,8 +195,8 @@ class HivemindTransport:
             return await (await self._up(self.peer_id)).cells.read(cells)
         except PeerLost:
             # The way to all others may be another one now, unless somebody is heard over the old one.
-            if not any(stream.silent_s < SILENT_S for stream in self._streams):
-                self._run(self._begin_again())
+            if self._initial is not None and not any(stream.silent_s < SILENT_S for stream in self._streams):
+                self._run(self._initial.connect_anew())
             raise
 
     def held_in(self, cell: str) -> list[bytes]:
@@ -366,6 +370,7 @@ class HivemindTransport:
                     # Who cannot be dialled keeps nothing for others.
                     client_mode=self.config.client_mode or self._is_private,
                     gate=self.config.gate,
+                    is_silent=self._is_silent,
                 )
                 maddrs = await daemon.visible_maddrs()
                 for protocol in self._handlers:
@@ -384,6 +389,9 @@ class HivemindTransport:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
         self._is_up.set()
         return daemon
+
+    def _is_silent(self, peer_id: str) -> bool:
+        return self._initial is not None and self._initial.is_silent(peer_id)
 
     async def _rebuild(self) -> None:
         self._is_up.clear()
@@ -404,22 +412,6 @@ class HivemindTransport:
         if self._reachability is not None:
             self._reachability.restarted()
         self._run(self._changed())
-
-    async def _follow_moves(self, hosts: Sequence[str]) -> None:
-        """Look whether this machine has other addresses, as `Reachability` does for a node."""
-        local = local_hosts(hosts)
-        while True:
-            await asyncio.sleep(LOOK_S)
-            before, local = local, local_hosts(hosts)
-            if local and local != before:
-                await self._begin_again()
-
-    async def _begin_again(self) -> None:
-        """Connect anew: no connection outlives the address that it was made from, but p2pd would believe in it."""
-        daemon = await self._daemon()
-        with suppress(OSError, EOFError, TimeoutError):
-            await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
-        await self._note_connected_peers()
 
     async def _note_connected_peers(self) -> None:
         """Remember some connected peers for a restart; connect to the known ones again if none is left."""

@@ -6,8 +6,7 @@ reservation again each time, which also shows within seconds that it, or the way
 
 import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Reach, reach_of
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.config import peer_of
+from cosine_p2p.transport.full.initial_peers import LOOK_S, InitialPeers
 from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
-from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.reach import (
     Findings,
     Reachable,
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0
-"""Five looks fit into the 10 s in which a node that has lost its relay or network is to be reachable again."""
 ANSWER_S: Final = 2.0
 """For a peer to answer a question over a connection that there is: six round trips of 300 ms."""
-CONNECT_S: Final = 4.0
-"""As clients wait for a peer."""
 RELAYS_KEPT: Final = 2
 """With one, its end is the node's too."""
 ASK_AGAIN_S: Final = 60.0
@@ -49,8 +43,6 @@ DIAL_BACK_S: Final = 18.0
 """A peer that cannot reach us says so after 15 s (measured)."""
 FIRST_VERDICT_S: Final = 3.0
 """A peer that can reach us says so within two round trips; longer nobody waits for `ready`."""
-MEET_SELDOM: Final = 10.0
-"""An initial peer that is away is dialled again after this part of the time for which it has been."""
 MAX_SEEN: Final = 8
 """Bounds the peers that are asked how they see us."""
 MAX_PLACES: Final = 3
@@ -78,10 +70,10 @@ class _Asked:
 class Reachability:
     """Looks with `run` beside a node's transport; `reach` is the verdict.
 
-    `daemon` gives the running one, `dial` a stream to a connected peer past the gate. `anchors` are the initial
-    peers and relays that the user named, `hosts` their IP addresses. `on_change` is awaited after each change of
-    what is to be announced. A node that relays itself does not ask others to (`asks_relays`); one that `insists`
-    asks also where no peer is public. With `is_named` the user has named the addresses that lead here.
+    `daemon` gives the running one, `dial` a stream to a connected peer past the gate. `on_change` is awaited after
+    each change of what is to be announced. A node that relays itself does not ask others to (`asks_relays`); one
+    that `insists` asks also where no peer is public. With `is_named` the user has named the addresses that lead
+    here.
     """
 
     def __init__(
@@ -90,8 +82,7 @@ class Reachability:
         peer_id: str,
         daemon: Callable[[], Awaitable["Daemon"]],
         dial: Callable[[str, str], Awaitable[Stream]],
-        anchors: Sequence[str],
-        hosts: Sequence[str],
+        initial: InitialPeers,
         asks_relays: bool,
         insists: bool,
         is_named: bool,
@@ -101,25 +92,18 @@ class Reachability:
         self._peer_id = peer_id
         self._daemon = daemon
         self._dial = dial
-        self._anchors = {peer_of(maddr): maddr for maddr in reversed(anchors)}
-        self._hosts = tuple(hosts)
-        # Public peers that are away for the moment are no network of one's own.
-        self._is_public = any(reach_of(host) is Reach.PUBLIC for host in hosts)
+        self._initial = initial
         self._insists = insists
         self._is_named = is_named
         self._asks_relays = asks_relays
         self._on_change = on_change
-        self._local = local_hosts(self._hosts)
         # Who has a public address is perhaps reached at it: that is tried first.
-        self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in self._local)
-        self._met: set[str] = set()
-        self._meeting: set[str] = set()
-        self._away_since_s: dict[str, float] = {}
-        self._dialled_at_s: dict[str, float] = {}
+        self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in initial.local)
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
         self._asking: set[asyncio.Future[None]] = set()
         self._has_answer = asyncio.Event()
+        initial.on_met = self._has_answer.set
 
     async def first(self) -> Reachable:
         """The verdict as soon as it is a good one, or after a moment the one there is."""
@@ -141,6 +125,7 @@ class Reachability:
                         await self._has_answer.wait()
                 await self._look()
         finally:
+            await self._initial.close()
             for task in self._asking:
                 task.cancel()
             await asyncio.gather(*self._asking, return_exceptions=True)
@@ -154,58 +139,26 @@ class Reachability:
         """One look; False where there is no public peer to ask."""
         self._has_answer.clear()
         try:
-            local = local_hosts(self._hosts)
-            has_moved, self._local = local != self._local, local
+            has_moved, local = self._initial.has_moved(), self._initial.local
             if has_moved:
-                logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
                 if not local:
                     # On its way to another network it is in none for a moment.
                     return False
-                await self._begin_again()
+                self._asked = _Asked()
+                await self._initial.connect_anew()
             daemon = await self._daemon()
             ways, own = await daemon.ways(), await daemon.visible_maddrs()
             await self._hang_up_on_moved(ways)
-            peers = _public_peers(ways, self._anchors)
+            peers = _public_peers(ways, self._initial.maddrs)
             # Dials that cannot be would make p2pd wait with those that can.
-            if local and (peers or self._is_public or self._insists):
+            if local and (peers or self._initial.are_public or self._insists):
                 await self._ask(ways, peers, own)
-            has_met = self._meet(ways)
+            has_met = self._initial.meet(ways)
             await self._judge(ways, peers, own, has_changed=has_moved or has_met)
         except (PeerLost, OSError, EOFError, TimeoutError) as error:
             logger.debug("the network could not be looked at: %s", error)
             return False
         return bool(peers)
-
-    async def _begin_again(self) -> None:
-        """No connection outlives the address that it was made from, but p2pd would believe in it for 40 s."""
-        self._asked = _Asked()
-        daemon = await self._daemon()
-        await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
-        await asyncio.gather(*map(self._connect, self._anchors.values()), return_exceptions=True)
-
-    def _meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
-        """Dial initial peers that are away; True if one is back, which may know nothing of this node any more."""
-        now_s, met = asyncio.get_running_loop().time(), self._anchors.keys() & ways.keys()
-        is_back, self._met = bool(met - self._met), met
-        for peer_id in met:
-            self._away_since_s.pop(peer_id, None)
-        for peer_id in self._anchors.keys() - met - self._meeting:
-            away_s = now_s - self._away_since_s.setdefault(peer_id, now_s)
-            if now_s - self._dialled_at_s.get(peer_id, -math.inf) >= away_s / MEET_SELDOM:
-                self._dialled_at_s[peer_id] = now_s
-                self._meeting.add(peer_id)
-                self._begin(self._meet_again(peer_id))
-        return is_back
-
-    async def _meet_again(self, peer_id: str) -> None:
-        try:
-            # p2pd would dial ever more seldom, in the end every five minutes.
-            if await listens_at(self._anchors[peer_id]):
-                with suppress(PeerLost):
-                    await self._connect(self._anchors[peer_id])
-                    self._has_answer.set()
-        finally:
-            self._meeting.discard(peer_id)
 
     async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
         """Cut the connections of peers that have come from another address: p2pd would go on with the dead one.
@@ -219,9 +172,6 @@ class Reachability:
                 self._moved.note(peer_id, hosts)
                 logger.debug("%s has come from another address", peer_id)
                 await (await self._daemon()).disconnect(peer_id)
-
-    async def _connect(self, maddr: str) -> None:
-        await (await self._daemon()).connect(peer_of(maddr), (maddr,), CONNECT_S)
 
     async def _ask(self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str]) -> None:
         """Ask what is to be asked now; a dial back may take long, and its answer is taken in when it comes."""
@@ -242,7 +192,7 @@ class Reachability:
         await asyncio.gather(
             *(self._identify(asked, peer_id) for peer_id in strange), *(self._renew(asked, relay) for relay in kept)
         )
-        for peer_id in dict.fromkeys((*self._anchors, *peers)):
+        for peer_id in dict.fromkeys((*self._initial.maddrs, *peers)):
             if len(asked.circuits) >= RELAYS_KEPT:
                 return
             # One that was a relay a moment ago is tried at each look, others now and then.
@@ -264,14 +214,10 @@ class Reachability:
             await (await self._daemon()).disconnect(relay)
 
     async def _reserve(self, asked: _Asked, relay: str, ways: Sequence[str]) -> None:
-        given = self._anchors.get(relay)
+        given = self._initial.maddrs.get(relay)
         try:
             if given is not None and not ways:
-                if not await listens_at(given):
-                    # p2pd would dial ever more seldom, in the end every five minutes.
-                    asked.tried_at_s.pop(("relay", relay), None)
-                    return
-                await self._connect(given)
+                await self._initial.connect(relay)
             named = await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
         except PeerLost as lost:
             logger.debug("%s does not relay: %s", relay, lost.reason)
@@ -319,7 +265,7 @@ class Reachability:
         self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], *, has_changed: bool
     ) -> None:
         asked = self._asked
-        if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._local):
+        if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._initial.local):
             # What peers see is of the router, and leads in only where one has come in.
             own = [maddr for maddr in own if reach_at(maddr) is not Reach.PUBLIC]
         before, self.reach = (
@@ -331,8 +277,8 @@ class Reachability:
                     circuits=tuple(maddr for maddrs in asked.circuits.values() for maddr in maddrs),
                     seen_at={peer_id: at for peer_id, at in asked.seen_at.items() if peer_id in ways},
                     asked_back=asked.asked_back + (not self._is_hopeful),
-                    public_peers=len(peers) or self._is_public,
-                    is_alone=not self._anchors,
+                    public_peers=len(peers) or self._initial.are_public,
+                    is_alone=not self._initial.maddrs,
                     is_named=self._is_named,
                 )
             ),
@@ -341,29 +287,6 @@ class Reachability:
             logger.info("%s", self.reach)
         if has_changed or before.addresses != self.reach.addresses:
             await self._on_change()
-
-
-async def is_dialable(maddrs: Iterable[str]) -> bool:
-    """True if something takes a connection at one of a peer's addresses over TCP, or that cannot be told.
-
-    It is asked of one that was dialled in vain: p2pd would dial it ever more seldom, in the end every five minutes.
-    """
-    plain = [maddr for maddr in maddrs if (address := parsed(maddr)) is not None and address.is_plain_tcp]
-    return not plain or any(await asyncio.gather(*map(listens_at, plain)))
-
-
-async def listens_at(maddr: str) -> bool:
-    """True if something takes a connection at a peer's address, or that cannot be told."""
-    address = parsed(maddr)
-    if address is None or not address.is_plain_tcp:
-        return True
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            _, writer = await asyncio.open_connection(address.host, address.port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def _public_peers(ways: Mapping[str, Sequence[str]], first: Mapping[str, str]) -> list[str]:

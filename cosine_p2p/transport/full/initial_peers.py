@@ -1,0 +1,155 @@
+"""Keeps a full transport connected to its initial peers, from whatever network its machine is in.
+
+Nobody else dials one that is away, and this only once something listens there: each dial in vain makes p2pd wait
+longer before the next, in the end five minutes, for which a peer that is back would stay unknown.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.config import peer_of
+from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.reach import parsed
+from cosine_protocol.errors import PeerLost
+
+if TYPE_CHECKING:
+    from cosine_p2p.transport.full.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0
+"""Five looks fit into the 10 s in which a node that has lost its relay or network is to be reachable again."""
+CONNECT_S: Final = 4.0
+"""As clients wait for a peer."""
+LISTENS_S: Final = 2.0
+"""For a peer to take a connection: six round trips of 300 ms."""
+MEET_SELDOM: Final = 10.0
+"""One that is away is dialled again after this part of the time for which it has been."""
+MEET_S: Final = 6.0
+"""But after so long at the latest: one that was away for a day is met within 10 s, for ten packets a minute."""
+
+
+class InitialPeers:
+    """The initial peers of a transport, and the relays that the user named, by their full addresses `maddrs`.
+
+    `hosts` are their IP addresses, `daemon` gives the running p2pd, `on_met` is called after each dial that was
+    answered. A node looks by `has_moved` and `meet`; a client, whom nobody dials, leaves that to `run`.
+    """
+
+    def __init__(
+        self,
+        maddrs: Sequence[str],
+        *,
+        hosts: Sequence[str],
+        daemon: Callable[[], Awaitable["Daemon"]],
+    ) -> None:
+        self.maddrs = {peer_of(maddr): maddr for maddr in reversed(maddrs)}
+        # Public peers that are away for the moment are no network of one's own.
+        self.are_public = any(reach_of(host) is Reach.PUBLIC for host in hosts)
+        self.local = local_hosts(hosts)
+        self._hosts = tuple(hosts)
+        # Ways within a machine do not move with it.
+        self._are_here = bool(hosts) and all(reach_of(host) is Reach.LOOPBACK for host in hosts)
+        self._daemon = daemon
+        self.on_met: Callable[[], None] = lambda: None
+        self._met: set[str] = set()
+        self._silent: set[str] = set()
+        self._away_since_s: dict[str, float] = {}
+        self._dialled_at_s: dict[str, float] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                with suppress(PeerLost, OSError, EOFError, TimeoutError):
+                    has_moved = self.has_moved()
+                    if not self.local:
+                        continue
+                    if has_moved:
+                        await self.connect_anew()
+                    self.meet(await (await self._daemon()).ways())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End the dials that are under way."""
+        for dial in self._dials.values():
+            dial.cancel()
+        await asyncio.gather(*self._dials.values(), return_exceptions=True)
+
+    def is_silent(self, peer_id: str) -> bool:
+        """True of one at whose address nothing listened when it was dialled last."""
+        return peer_id in self._silent
+
+    def has_moved(self) -> bool:
+        """True where this machine has other addresses than at the last look, perhaps none for a moment."""
+        local = self.local if self._are_here else local_hosts(self._hosts)
+        has_moved, self.local = local != self.local, local
+        if has_moved:
+            logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
+        return has_moved
+
+    async def connect_anew(self) -> None:
+        """No connection outlives the address that it was made from, but p2pd would believe in it for 40 s."""
+        daemon = await self._daemon()
+        with suppress(OSError, EOFError, TimeoutError):
+            await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
+        await asyncio.gather(*map(self._meet, self.maddrs))
+
+    def meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
+        """Dial those to whom there is no way; True if one is back, which may know nothing of this node any more."""
+        now_s, met = asyncio.get_running_loop().time(), self.maddrs.keys() & ways.keys()
+        is_back, self._met = bool(met - self._met), met
+        self._silent -= met
+        for peer_id in met:
+            self._away_since_s.pop(peer_id, None)
+        for peer_id in self.maddrs.keys() - met - self._dials.keys():
+            away_s = now_s - self._away_since_s.setdefault(peer_id, now_s)
+            if now_s - self._dialled_at_s.get(peer_id, -math.inf) >= min(away_s / MEET_SELDOM, MEET_S):
+                self._dialled_at_s[peer_id] = now_s
+                self._begin(peer_id)
+        return is_back
+
+    async def connect(self, peer_id: str) -> None:
+        """Dial one of them. Raises `PeerLost`."""
+        if not await listens_at(self.maddrs[peer_id]):
+            self._silent.add(peer_id)
+            raise PeerLost(peer_id, "nothing listens at its address any more")
+        self._silent.discard(peer_id)
+        await (await self._daemon()).connect(peer_id, (self.maddrs[peer_id],), CONNECT_S)
+
+    def _begin(self, peer_id: str) -> None:
+        self._dials[peer_id] = dial = asyncio.create_task(self._meet(peer_id))
+        dial.add_done_callback(lambda _: self._dials.pop(peer_id))
+
+    async def _meet(self, peer_id: str) -> None:
+        with suppress(PeerLost):
+            await self.connect(peer_id)
+            self.on_met()
+
+
+async def is_dialable(maddrs: Iterable[str]) -> bool:
+    """True if something takes a connection at one of a peer's addresses over TCP, or that cannot be told."""
+    plain = [maddr for maddr in maddrs if (address := parsed(maddr)) is not None and address.is_plain_tcp]
+    return not plain or any(await asyncio.gather(*map(listens_at, plain)))
+
+
+async def listens_at(maddr: str) -> bool:
+    """True if something takes a connection at a peer's address, or that cannot be told."""
+    address = parsed(maddr)
+    if address is None or not address.is_plain_tcp:
+        return True
+    try:
+        async with asyncio.timeout(LISTENS_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,130 @@
+"""Initial peers are met again soon after they are back, however long they were away, and from any network."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_p2p.transport.full import initial_peers
+from cosine_p2p.transport.full.initial_peers import LOOK_S, MEET_S, InitialPeers
+from cosine_protocol.errors import PeerLost
+from tests.cosine_p2p.samples import identity_of
+
+BOOT, OTHER = (identity_of(number).peer_id for number in (1, 2))
+HOST = "9.9.9.9"
+MADDRS = [f"/ip4/{HOST}/tcp/{number}/p2p/{peer_id}" for number, peer_id in enumerate((BOOT, OTHER), 4001)]
+
+
+class World:
+    """A machine, its p2pd and those who listen; implements what is asked of the daemon.
+
+    As the real one p2pd does not dial a peer again for a while, which grows with each dial in vain.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listening = set(MADDRS)
+        self.local = frozenset({"192.168.1.2"})
+        self.connected: dict[str, tuple[str, ...]] = {}
+        self.cut: list[str] = []
+        self.looks = 0
+        self.dials_in_vain = 0
+        monkeypatch.setattr(initial_peers, "listens_at", self.listens_at)
+        monkeypatch.setattr(initial_peers, "local_hosts", lambda remotes: self.local)
+
+    def peers(self, *, host: str = HOST) -> InitialPeers:
+        return InitialPeers(MADDRS, hosts=[host], daemon=self.daemon)
+
+    async def listens_at(self, maddr: str) -> bool:
+        self.looks += 1
+        return maddr in self.listening
+
+    async def daemon(self) -> Any:
+        return self
+
+    async def ways(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.connected)
+
+    async def connect(self, peer_id: str, maddrs: tuple[str, ...], timeout_s: float) -> None:
+        if not self.listening.issuperset(maddrs):
+            self.dials_in_vain += 1
+            raise PeerLost(peer_id, "nothing listens there")
+        self.connected[peer_id] = maddrs
+
+    async def disconnect(self, peer_id: str) -> None:
+        self.cut.append(peer_id)
+        self.connected.pop(peer_id, None)
+
+    def end(self, peer_id: str, maddr: str) -> None:
+        """A peer leaves."""
+        self.listening.discard(maddr)
+        self.connected.pop(peer_id, None)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+@pytest.mark.parametrize("away_s", [1.0, 60.0, 24 * 3600.0])
+def test_one_that_was_away_is_met_within_ten_seconds_and_was_never_dialled_in_vain(
+    world: World, away_s: float
+) -> None:
+    async def scene() -> None:
+        running = asyncio.ensure_future(world.peers().run())
+        await asyncio.sleep(2 * LOOK_S)
+        assert world.connected.keys() == {BOOT, OTHER}
+        world.end(BOOT, MADDRS[0])
+        await asyncio.sleep(away_s)
+        world.listening.add(MADDRS[0])
+        await asyncio.sleep(MEET_S + 2 * LOOK_S)
+        assert world.connected.keys() == {BOOT, OTHER}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert world.dials_in_vain == 0
+        assert world.looks < 30 + away_s / MEET_S
+
+    run_virtual(scene())
+
+
+def test_others_hear_who_is_silent_and_who_is_back(world: World) -> None:
+    async def scene() -> None:
+        peers, met = world.peers(), list[float]()
+        peers.on_met = lambda: met.append(asyncio.get_running_loop().time())
+        world.end(BOOT, MADDRS[0])
+        peers.meet(await world.ways())
+        await asyncio.sleep(0.1)
+        assert (peers.is_silent(BOOT), peers.is_silent(OTHER), len(met)) == (True, False, 1)
+        assert peers.meet(await world.ways())
+        assert not peers.meet(await world.ways())
+        # It has dialled us.
+        world.connected[BOOT] = ("/ip4/9.9.9.9/tcp/5001",)
+        assert peers.meet(await world.ways())
+        assert not peers.is_silent(BOOT)
+        await peers.close()
+
+    run_virtual(scene())
+
+
+def test_from_another_network_all_are_dialled_anew_and_in_none_nobody_is(world: World) -> None:
+    async def scene() -> None:
+        running = asyncio.ensure_future(world.peers().run())
+        await asyncio.sleep(2 * LOOK_S)
+        looks = world.looks
+        world.local = frozenset()
+        await asyncio.sleep(3 * LOOK_S)
+        assert (world.cut, world.looks) == ([], looks)
+        world.local = frozenset({"10.0.0.7"})
+        await asyncio.sleep(2 * LOOK_S)
+        assert sorted(world.cut) == sorted((BOOT, OTHER))
+        assert world.connected.keys() == {BOOT, OTHER}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scene())
+
+
+def test_ways_within_a_machine_stay_when_it_moves(world: World) -> None:
+    peers = world.peers(host="127.0.0.1")
+    world.local = frozenset({"10.0.0.7"})
+    assert not peers.has_moved()
