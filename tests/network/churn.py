@@ -2,8 +2,8 @@
 
 Eight hosts lose one packet in a hundred on the ways between them. A bootstrap node, a verifier and two clients,
 one light and one full, stay; on four hosts, three of them behind home routers of the three kinds, a node joins or
-leaves every ten seconds: a verifier, a drafter or another bootstrap node, which leaves in order or is killed, some
-as they start. The clients ask for one text after the other. Told are texts that were wrong, failed or hung,
+leaves every ten seconds: a verifier, a drafter or another bootstrap node, which leaves in order or is killed, now
+and then as it starts. The clients ask for one text after the other. Told are texts that were wrong, failed or hung,
 and how much memory and how many descriptors each process that stays had in the first and the last quarter.
 """
 
@@ -56,19 +56,29 @@ COMERS: Final = (*HOMES, "public")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """At a time the node of a host leaves, in order or not; where there is none, one of a role joins."""
+    """At a time the node of a host leaves, in order or not; where there is none, one of a role joins.
+
+    Where a node is still starting, it happens on the next host, unless it is for those that start, too.
+    """
 
     at_s: float
     host: str
     role: str
     is_killed: bool
+    is_early: bool
 
 
 def planned(*, seed: int, minutes: float) -> list[Event]:
     """The events of a run. Pure."""
     chance = Random(seed)
     return [
-        Event(number * EVERY_S, chance.choice(COMERS), chance.choice(list(ROLES)), chance.random() < 0.5)
+        Event(
+            number * EVERY_S,
+            chance.choice(COMERS),
+            chance.choice(list(ROLES)),
+            is_killed=chance.random() < 0.5,
+            is_early=chance.random() < 0.1,
+        )
         for number in range(int(60 * minutes / EVERY_S))
     ]
 
@@ -132,22 +142,23 @@ class Swarm:
 
     def carry_out(self, event: Event) -> str:
         """Let a node come or go; what happened, in words."""
-        node = self._there.get(event.host)
-        if node is not None and not node.is_ready and not event.is_killed:
+        at = COMERS.index(event.host)
+        for name in (*COMERS[at:], *COMERS[:at]):
+            node = self._there.get(name)
+            if node is None:
+                self._there[name] = Node(self._hosts[name], *ROLES[event.role], "--initial-peers", self.boot.maddr)
+                return f"{name}: a {event.role} joins"
             # Where a start takes longer than the time between events, hardly a node would ever be ready.
-            return f"{event.host}: is not ready yet, and stays"
-        if node is None:
-            self._there[event.host] = Node(
-                self._hosts[event.host], *ROLES[event.role], "--initial-peers", self.boot.maddr
-            )
-            return f"{event.host}: a {event.role} joins"
-        was_ready = self._there.pop(event.host).is_ready
-        node.process.send_signal(signal.SIGKILL if event.is_killed else signal.SIGTERM)
+            if node.is_ready or event.is_early:
+                break
+        else:
+            return "all hosts: nobody is ready yet, and all stay"
+        was_ready = self._there.pop(name).is_ready
+        is_killed = event.is_killed or not was_ready
+        node.process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
         # In order it takes a moment, and the next one that joins there waits for its identity.
         threading.Thread(target=node.process.wait, daemon=True).start()
-        return (
-            f"{event.host}: {'killed' if event.is_killed else 'leaves'}{'' if was_ready else ' before it is ready'}"
-        )
+        return f"{name}: {'killed' if is_killed else 'leaves'}{'' if was_ready else ' before it is ready'}"
 
     def staying(self) -> dict[str, int]:
         """The processes that stay, by name."""
