@@ -104,9 +104,10 @@ class DhtCells:
         self._holders[cell] = [peer_id for peer_id, holds in zip(replicas, holding, strict=True) if holds]
         return Placement(holders=sum(holding), asked=len(replicas))
 
-    def forget_holders(self) -> None:
-        """Look for the nodes that should hold our records when these are renewed next: others may be there."""
+    def begin_again(self) -> None:
+        """The network is another one: others may be to hold our records, and who was silent answers perhaps."""
         self._holders.clear()
+        self._node.blacklist.clear()
 
     async def _is_held_by(self, peer_id: Any, cell: str, posting: Posting) -> bool:
         """Store a record at a node and ask for it: True if it is shown."""

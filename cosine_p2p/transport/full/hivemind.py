@@ -117,6 +117,7 @@ class HivemindTransport:
         initial = InitialPeers(anchors, hosts=hosts, daemon=transport._daemon)
         if config.client_mode:
             transport._initial = initial
+            initial.on_met = transport._forget_silence
             transport._run(initial.run())
         elif config.relays or not config.is_loopback:
             transport._initial = initial
@@ -298,10 +299,13 @@ class HivemindTransport:
         return (await self._up(self.peer_id)).daemon
 
     async def _changed(self) -> None:
-        if self._running is not None:
-            self._running.cells.forget_holders()
+        self._forget_silence()
         for callback in self._on_change:
             await callback()
+
+    def _forget_silence(self) -> None:
+        if self._running is not None:
+            self._running.cells.begin_again()
 
     async def _see_alike(self, daemon: "Daemon") -> None:
         """Meet public peers over QUIC, where they have it: p2pd punches only where enough see us at one port."""
