@@ -432,8 +432,9 @@ MAX_TRIALS: Final = 64
 USUAL_RIGHT: Final = 400
 DEAR_BREAK_EVEN: Final = 700
 """Of a thousand positions of general questions a general drafter is right at 410 to 490 (`cosine-node bench
-agreement`). Where more are needed than at the worst of these, of the curve or beside a verifier's own drafts, there is
-little for drafters to gain and their work to pay for; where so many are, hardly any pays: a new client begins without."""
+agreement`). Where more are needed than at the worst of these, of the curve or beside a verifier's own drafts, there
+is little for drafters to gain and their work to pay for; where so many are, hardly any pays: a new client begins
+without."""
 
 
 def feared_gain(break_even: int | None) -> float | None:
