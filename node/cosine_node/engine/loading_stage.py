@@ -10,6 +10,8 @@ from typing import Final
 
 TESTING: Final = "testing"
 """The weights are read; the passes over them are compared with plain decoding."""
+MEASURING: Final = "measuring"
+"""The passes are right; now it is measured what they take."""
 
 _TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 

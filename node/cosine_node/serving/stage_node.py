@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.engine.loading_stage import stages_told
 from cosine_node.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
@@ -63,7 +64,8 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
         if stop.is_set():
             return
         emit("loading", {"model": what})
-        loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
+        with stages_told(lambda reached: emit(reached, {"model": what})):
+            loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
         node = StageNode(joined, loaded, names)

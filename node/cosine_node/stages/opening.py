@@ -13,6 +13,7 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.matrix import BlockMatrix, replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import (
@@ -184,11 +185,13 @@ class StageDraft:
         model: Any = load_part(str(self._folder), part, dtype=self._dtype)
         try:
             model = model.to(self._device)
+            reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total
             stage = StageModel(model, part, slots=self._pool_tokens(part, token_bytes), way=way)
         except torch.OutOfMemoryError as error:
             raise UsageError(f"Layers {part} and their KV cache do not fit into {self._device}.") from error
+        reach(MEASURING)
         curve = measure_curve(StageRehearsal(stage), clock=time.perf_counter, budget_s=measure_s)
         return LoadedStage(model=stage, curve=curve)
 

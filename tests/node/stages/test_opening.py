@@ -10,6 +10,7 @@ import transformers as tf
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import measure_curve
+from cosine_node.engine.loading_stage import MEASURING, TESTING, stages_told
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages.engine import load_part
@@ -70,6 +71,15 @@ def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path
     assert loaded.model.slots >= 256
     # With memory enough there is room for two heads, each with two requests that fill the context.
     assert draft(folder, layers="1:3")._pool_tokens(made.named, 1024) == 4 * 256
+
+
+def test_who_waits_for_a_part_is_told_when_it_is_tried_and_measured(folder: Path) -> None:
+    made = draft(folder, layers="1:3")
+    assert made.named is not None
+    told: list[str] = []
+    with stages_told(told.append):
+        made.load(made.named, measure_s=0.1)
+    assert told == [TESTING, MEASURING]
 
 
 def test_a_part_without_room_for_a_request_is_told(folder: Path) -> None:
