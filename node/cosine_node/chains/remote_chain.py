@@ -14,6 +14,7 @@ from typing import Final
 from cosine_node.chains.pass_times import PassTimes
 from cosine_node.chains.search import StagePlace
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import feed_messages, results_of
 from cosine_node.stages.idle_chains import IDLE_S
 from cosine_node.stages.operations import ChainLost, FeedRows, Operation
@@ -38,7 +39,7 @@ from cosine_protocol.stage_messages import (
 JOIN_S: Final = 3 * SILENCE_S
 """A stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
 ANSWER_S: Final = 60.0
-"""Far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
+"""A pass is waited for at least so long: what dies shows within 4 s, by its heartbeats."""
 SECRET_BYTES: Final = 32
 """More than anybody can try."""
 PROBE_S: Final = 10.0
@@ -118,7 +119,12 @@ class RemoteChain:
     """
 
     def __init__(
-        self, plan: ChainPlan, channels: Mapping[int, Channel], *, secret: bytes, answer_s: float = ANSWER_S
+        self,
+        plan: ChainPlan,
+        channels: Mapping[int, Channel],
+        *,
+        secret: bytes,
+        answer_s: Callable[[int], float] = lambda tokens: ANSWER_S,
     ) -> None:
         """Use `open_chain`. `channels` are the streams to the stages, by their number; no stage knows `secret`."""
         self._plan = plan
@@ -196,10 +202,11 @@ class RemoteChain:
         feed = self._unasked.popleft() if self._unasked else None
         answer = None
         if feed is not None and self._reason is None:
+            wait_s = self._answer_s(count_tokens(feed.rows))
             try:
-                answer = await asyncio.wait_for(asyncio.shield(feed.answer), self._answer_s)
+                answer = await asyncio.wait_for(asyncio.shield(feed.answer), wait_s)
             except TimeoutError:
-                self._lose(f"No stage has answered a pass for {self._answer_s:g} s.")
+                self._lose(f"No stage has answered a pass for {wait_s:g} s.")
         if feed is None or answer is None:
             raise ChainLost(self._reason or "The chain was lost.")
         try:
@@ -332,13 +339,13 @@ async def open_chain(
     transport: Transport,
     plan: ChainPlan,
     *,
-    answer_s: float = ANSWER_S,
+    answer_s: Callable[[int], float] = lambda tokens: ANSWER_S,
     join_s: float = JOIN_S,
     draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> AsyncIterator[RemoteChain]:
     """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`.
 
-    Each stage has `join_s` to join, `answer_s` to answer a pass.
+    Each stage has `join_s` to join, and all together `answer_s` to answer a pass over so many tokens.
     """
     chain = draw(CHAIN_ID_BYTES)
     async with AsyncExitStack() as stack:

@@ -33,7 +33,7 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.link_speeds import LinkSpeeds
 from cosine_node.chains.pass_times import EndedPass, StuckPass
-from cosine_node.chains.remote_chain import ChainPlan, RemoteChain, open_chain
+from cosine_node.chains.remote_chain import ANSWER_S, ChainPlan, RemoteChain, open_chain
 from cosine_node.chains.search import (
     USUAL_RTT_S,
     FoundChain,
@@ -71,6 +71,8 @@ STUCK_S: Final = 1.5
 (docs/decisions/0025), in which the next chain has to be set up and fed; heartbeats come each second."""
 STUCK_FACTOR: Final = 5.0
 """Longer passes are stuck after so many times what they should take, as with verifiers."""
+MOST_ANSWER_S: Final = 600.0
+"""A choice: the most, however long stages say that their passes take."""
 LINK_BYTES_PER_S: Final = 0.625e6
 """Activations are expected to go to the next stage so fast: half of a slow line upstream of 10 Mbit/s, which other
 streams use, too. Where it was all of such a line, a prompt was begun anew over another one that was no faster."""
@@ -199,7 +201,7 @@ class ChainSource:
             plan = self._plan(found, first_sequence)
             try:
                 # Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for.
-                opening = open_chain(self._transport, plan, join_s=4.0)
+                opening = open_chain(self._transport, plan, answer_s=partial(self.answer_s, found), join_s=4.0)
                 self._chain = await self._opened.enter_async_context(opening)
             except ChainLost as error:
                 LOG.info("no chain: %s", error)
@@ -299,6 +301,12 @@ class ChainSource:
         way_s = stuck.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
         doublings = sum(now_s - stuck_s < PATIENCE_S for stuck_s in self._stuck_s)
         return max(STUCK_S, STUCK_FACTOR * (stage_s + way_s)) * 2.0**doublings
+
+    def answer_s(self, found: FoundChain, tokens: int) -> float:
+        """How long the answer to a pass over so many tokens is waited for, where no other chain is better."""
+        stages_s = sum(self._curve(stage).seconds(tokens) for stage in found.stages)
+        ways_s = len(found.stages) * tokens * self._needs.token_bytes / LINK_BYTES_PER_S
+        return min(max(ANSWER_S, STUCK_FACTOR * (stages_s + ways_s)), MOST_ANSWER_S)
 
     def _leave_stuck(self, chain: RemoteChain, found: FoundChain, stuck: StuckPass, now_s: float) -> None:
         suspects = [found.stages[stage].place for stage in stuck.suspects]
@@ -440,7 +448,10 @@ class ChainSource:
         )
         async with AsyncExitStack() as opening:
             try:
-                chain = await opening.enter_async_context(open_chain(self._transport, plan, join_s=4.0))
+                answer_s = partial(self.answer_s, found)
+                chain = await opening.enter_async_context(
+                    open_chain(self._transport, plan, answer_s=answer_s, join_s=4.0)
+                )
             except ChainLost as error:
                 self._note_lost(error)
                 raise

@@ -268,7 +268,7 @@ async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(ans
         head = swarm.network.join("head")
         [model] = [type("Whole", (), {"layers": ranges(4)[0]})()]
         swarm.models = [model]
-        async with open_chain(head, swarm.plan(), answer_s=0.2) as chain:
+        async with open_chain(head, swarm.plan(), answer_s=lambda tokens: 0.2) as chain:
             engine = head_of(chain)
 
             def ask() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.chains.remote_chain import RemoteChain
+from cosine_node.chains.remote_chain import ANSWER_S, RemoteChain
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.source import OPEN_S, ChainNeeds, ChainSource
+from cosine_node.chains.source import MOST_ANSWER_S, OPEN_S, STUCK_FACTOR, ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.engine import StageModel
@@ -224,3 +224,23 @@ async def test_a_directory_that_does_not_answer_leaves_what_is_known(models: lis
         await swarm.source.open(first_sequence=0)
         assert swarm.chosen() == ["stage 0", "stage 1"]
         looking.cancel()
+
+
+@in_loop
+async def test_an_answer_is_waited_for_as_long_as_the_stages_say_that_a_pass_takes(
+    models: list[StageModel],
+) -> None:
+    async with swarm_of(models) as swarm:
+        source = swarm.source
+        await swarm.announce(0)
+        await swarm.announce(1)
+        await source.open(first_sequence=0)
+        assert source.found is not None and source.answer_s(source.found, 64) == ANSWER_S
+        for number in range(2):
+            await swarm.announce(number, pass_us=6_000_000, wide_pass_us=16_000_000)
+        await source._look()
+        await source.open(first_sequence=1)
+        assert source.answer_s(source.found, 1) == pytest.approx(STUCK_FACTOR * (6 + 6))
+        assert source.answer_s(source.found, 64) == pytest.approx(STUCK_FACTOR * (16 + 16))
+        # Whoever says that it takes for ever holds nobody up for ever.
+        assert source.answer_s(source.found, 100_000) == MOST_ANSWER_S
