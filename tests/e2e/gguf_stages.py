@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import resource
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -49,14 +50,18 @@ class GgufSwarm:
     folder: Path
     digest: str = ""
     maddr: str = ""
+    limit_bytes: int | None = None
+    """The system refuses a process more memory than this, but for what it only reads of files."""
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def start(self, name: str, *arguments: str) -> Node:
         kinds = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
         home = {kind: str(self.folder / name / kind) for kind in kinds}
         place = ("--network", NETWORK, *(("--initial-peers", self.maddr) if self.maddr else ()))
-        self.nodes[name] = Node.start(name, (*arguments, *place), self.folder, HF_HUB_OFFLINE="1", **home)
-        return self.nodes[name]
+        node = self.nodes[name] = Node.start(name, (*arguments, *place), self.folder, HF_HUB_OFFLINE="1", **home)
+        if self.limit_bytes is not None:
+            resource.prlimit(node.process.pid, resource.RLIMIT_DATA, (self.limit_bytes, self.limit_bytes))
+        return node
 
     def start_whole(self) -> None:
         """The bootstrap node, and a verifier of the whole file."""
