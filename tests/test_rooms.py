@@ -102,9 +102,14 @@ def _imports_of(path: Path, node: ast.AST, *, is_lazy: bool = False) -> Iterator
         yield from _imports_of(path, child, is_lazy=is_lazy)
 
 
+@cache
+def _imports_of_module(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports_of(path, _parsed(path)))
+
+
 def _imports_in(place: Path) -> Iterator[Import]:
     for path in _modules_in(place):
-        yield from _imports_of(path, _parsed(path))
+        yield from _imports_of_module(path)
 
 
 def _offending(place: Path, forbidden: frozenset[str] | set[str]) -> list[str]:
@@ -124,6 +129,7 @@ def _room_of(name: str) -> str | None:
     return place.relative_to(ROOT).as_posix()
 
 
+@cache
 def rooms() -> Mapping[str, set[str]]:
     """Every folder of the product and the laboratory, and the other folders that its modules import from."""
     graph: dict[str, set[str]] = {}

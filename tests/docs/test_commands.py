@@ -4,6 +4,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,10 +91,16 @@ def test_what_cannot_be_run_is_looked_at(command: Command, check: Check) -> None
     CHECKS[check](command.text)
 
 
+@cache
+def command_line(program: str) -> Any:
+    """All that a program of ours understands, which is made once."""
+    return get_command(app if program == "cosine-node" else monitor)
+
+
 def understand(text: str) -> None:
     """Our own command line parses it, values included."""
     program, *arguments = shlex.split(text)
-    cli: Any = get_command(app if program == "cosine-node" else monitor)
+    cli = command_line(program)
     if program == "cosine-node" and not arguments[0].startswith("-"):
         cli = cli.commands[arguments.pop(0)]
     elif program == "cosine-node":
@@ -127,10 +134,11 @@ CHECKS: Final[dict[Check, Callable[[str], None]]] = {
 }
 
 
+@cache
 def own_options() -> set[str]:
     """Every option of every command of ours."""
-    cli: Any = get_command(app)
-    parsers: list[Any] = [cli, get_command(monitor), *cli.commands.values()]
+    cli = command_line("cosine-node")
+    parsers: list[Any] = [cli, command_line("cosine-tui"), *cli.commands.values()]
     parameters = [parameter for parser in parsers for parameter in parser.params]
     return {option for one in parameters for option in (*one.opts, *one.secondary_opts)} | {"--help"}
 
