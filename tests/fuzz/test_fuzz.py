@@ -17,7 +17,7 @@ from tests.fuzz.targets import TARGETS
 
 QUICK: Final = 200
 """One of so many of a target's runs is tried without coverage."""
-CHECKED_PART: Final = 5
+CHECKED_PART: Final = 10
 """One of so many is in every check, guided by coverage; all of them take five minutes of a processor."""
 REGRESSIONS: Final = regressions()
 
