@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.e2e.prepared_process import PreparedProcess
+
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
 READY_TIMEOUT_S: Final = 240.0
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
@@ -23,7 +25,7 @@ class Node:
     """One long-running child. Its JSON events are read by a thread, so that none is lost."""
 
     name: str
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str] | PreparedProcess"
     log: Path
     events: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
     ready: dict[str, Any] = field(default_factory=dict)
@@ -35,23 +37,18 @@ class Node:
         arguments: Sequence[str],
         folder: Path,
         *,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] | None = None,
         host: str = HOST,
         **environment: str,
     ) -> "Node":
-        """Start a node as by hand, with whatever default identity is free; it logs to `folder`."""
+        """Start a node as by hand, with whatever default identity is free; it logs to `folder`.
+
+        Another `command` than ours is a process from its beginning.
+        """
         log = folder / f"{name}.log"
         listening = () if arguments[0] == "serve" else ("--host-maddr", host)
-        place = (*listening, "--log-format", "json")
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                (*command, *arguments, *place),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=os.environ | environment,
-            )
-        node = cls(name, process, log)
+        given = (*arguments, *listening, "--log-format", "json")
+        node = cls(name, _started(command, given, log, os.environ | environment), log)
         threading.Thread(target=node._read, name=f"events of {name}", daemon=True).start()
         return node
 
@@ -96,6 +93,17 @@ class Node:
     def close(self) -> None:
         """End the process, whatever state it is in."""
         close_all([self])
+
+
+def _started(
+    command: Sequence[str] | None, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> "subprocess.Popen[str] | PreparedProcess":
+    if command is None:
+        return PreparedProcess(arguments, log, environment)
+    with log.open("wb") as errors:
+        return subprocess.Popen(
+            (*command, *arguments), stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )
 
 
 def close_all(nodes: Sequence[Node]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.nodes import COMMAND, Node, close_all
+from tests.e2e.nodes import Node, close_all
 
 NETWORK: Final = "parts"
 PLACE: Final = ("--network", NETWORK, "--threads", "1", "--initial-peers")
@@ -23,7 +23,7 @@ class StageSwarm:
     starts: int = 0
     model: str = "zoo:target"
 
-    def begin(self, name: str, *arguments: str, command: Sequence[str] = COMMAND) -> Node:
+    def begin(self, name: str, *arguments: str, command: Sequence[str] | None = None) -> Node:
         """Start a node, which is not ready yet."""
         self.starts += 1
         place = (*PLACE, self.boot.maddr)
@@ -32,7 +32,7 @@ class StageSwarm:
         )
         return self.nodes[name]
 
-    def begin_stage(self, name: str, layers: str, *, command: Sequence[str] = COMMAND) -> Node:
+    def begin_stage(self, name: str, layers: str, *, command: Sequence[str] | None = None) -> Node:
         """Start a stage of the target, as slow in float32 as everywhere."""
         options = ("--model", self.model, "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options, command=command)
