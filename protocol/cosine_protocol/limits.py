@@ -1,4 +1,10 @@
-"""Every bound on what a peer may send, by name. A value past its bound is a `RemoteProtocolError`."""
+"""Every bound on what a peer may send, by name. A value past its bound is a `RemoteProtocolError`.
+
+A bound trades what a stranger can have a node hold and work through against what honest peers need. Beside each
+one stands what these need: it is well above that, so that half as much, as a rule, would refuse nobody yet, while
+twice as much would serve few and cost twice the memory. What one message may hold must fit a frame. Raising a
+bound is a change of the wire, since older peers refuse what is past theirs.
+"""
 
 from typing import Final
 
@@ -6,20 +12,21 @@ MAX_FRAME_BYTES: Final = 1 << 20
 """Bounds memory: a stream buffers one frame. The longest message, an `Open` with the longest prompt, fits."""
 MAX_PROMPT_TOKENS: Final = 131_072
 """The longest context of common open models, 128 Ki tokens."""
-MAX_NEW_TOKENS: Final = 131_072
+MAX_NEW_TOKENS: Final = MAX_PROMPT_TOKENS
 """As many as a prompt may have."""
-MAX_COMMIT_TOKENS: Final = 256
-"""As many as a tree may have nodes, of which a pass commits the accepted ones and one more."""
 MAX_TREE_NODES: Final = 256
-"""A choice above what any pass pays for; at most 255 fit the byte that names a parent."""
+"""As many as a byte tells apart: a byte names a node's parent, of which one value is the base."""
+MAX_COMMIT_TOKENS: Final = MAX_TREE_NODES
+"""As many as a tree may have nodes, of which a pass commits the accepted ones and one more."""
 MAX_TREE_DEPTH: Final = 64
-"""A choice above the depth to which drafts pay."""
-MAX_WINDOW_NODES: Final = 1024
+"""Drafters draft 24 tokens deep, or as far as they get before the news of their drafts (decision 15): 54 where
+passes take 60 and 6 ms and all are 100 ms apart. Only those that are faster or farther away would go deeper."""
+MAX_WINDOW_NODES: Final = 4 * MAX_TREE_NODES
 """Bounds what a drafter may have under way, at four full trees."""
 MAX_RARITY: Final = 65_535
-"""A choice far above what pays: a path that is right once in so many times is worth no byte."""
+"""What two bytes hold. Paths rarer than one in 300 bring a hundredth at most (decision 29)."""
 MAX_AUTHORS: Final = 64
-"""Authors are told apart by one byte; a choice far above the drafters that help one request."""
+"""A byte tells authors apart. A client asks eight drafters by itself (decision 2)."""
 HOME_AUTHOR: Final = 255
 """The author byte of what a verifier's own drafter drafted: no drafter has it, as it is above `MAX_AUTHORS`."""
 FORCED_AUTHOR: Final = 254
@@ -27,51 +34,53 @@ FORCED_AUTHOR: Final = 254
 MAX_MANDATE_BYTES: Final = 4096
 """Room for `MAX_AUTHORS` peer ids of 52 characters and the other fields."""
 MAX_MANDATE_S: Final = 3600.0
-"""A choice that bounds what a stolen mandate is worth; a longer request is coordinated by its client again."""
+"""Bounds for how long drafters obey a delegate whose client is gone. `MAX_NEW_TOKENS` take so long at 36 tokens a
+second; a request that takes longer is coordinated by its client again."""
 TRANSCRIPT_EVERY_TOKENS: Final = 32
-"""A choice: signing costs 100 bytes and little time, and at most 31 tokens of a stream that is left go unsigned."""
+"""At most 31 tokens of a stream that is left go unsigned; the 100 bytes of a transcript are three a token."""
 MAX_EARNING_BYTES: Final = 256
 """Room for two peer ids of 52 characters, a digest and three numbers."""
 MAX_EARNINGS: Final = 16
-"""A choice that bounds what a verifier signs at the end of a request: twice the drafters that a client asks."""
+"""Bounds what a verifier signs at the end of a request: twice the drafters that a client asks."""
 MAX_RECEIPT_BYTES: Final = 1536
 """Room for an earning, a peer id, and the longest expertise that a record may announce."""
 MAX_SHOWN_RECEIPTS: Final = 8
-"""A choice: each costs its reader two checks of a signature."""
+"""Each costs its reader two checks of a signature. Two of long texts give all the credit there is, and so do eight
+of 64 tokens while they are new (`cosine_p2p.trust.earned_credit`)."""
 MAX_AUDIT_FINDINGS: Final = 64
-"""A choice that bounds a verdict: far more differences than a conviction needs."""
+"""Bounds a verdict, in which one wide difference is enough to accuse."""
 MAX_SCORE_GAP: Final = 1e6
 """As good as infinite between two scores, and finite on the wire."""
 MAX_NAMED_STAGES: Final = 16
-"""A choice: a record and a verdict have room for so many peer ids beside all else."""
+"""Their peer ids take a fifth of a record, and of a verdict."""
 MAX_EOS_TOKENS: Final = 64
-"""A choice above the few that models have."""
+"""Above the handful that models have."""
 MAX_TEXT_BYTES: Final = 1024
 """Bounds an error's sentence."""
 MAX_NAME_BYTES: Final = 256
-"""Names of models, networks and cells: a choice above the 96 characters of a Hugging Face id."""
+"""Of names of models, networks and cells: above the 96 characters of a Hugging Face id."""
 MAX_PEER_ID_BYTES: Final = 64
 """An Ed25519 peer id has 52 characters."""
 MAX_FEATURES: Final = 32
-"""A choice; none is in use."""
+"""Three times as many as there are (`cosine_protocol.protocols`), each of 64 bytes at most."""
 MAX_RECORD_BYTES: Final = 4096
 """Bounds what a storing node keeps for one owner of a cell."""
 MAX_RECORD_TTL_S: Final = 900.0
 """Bounds how long a node that is gone is still found."""
 MAX_RECORD_SKEW_S: Final = 60.0
-"""A choice above what clocks set by NTP differ, to bear those that are not."""
+"""Clocks set by NTP differ by less than a second; this bears some that are not."""
 MAX_CELL_OWNERS: Final = 64
 """Bounds one answer of a DHT node: a full cell of the largest records is 256 KiB."""
 MAX_FIND_KEYS: Final = 8
 """Bounds what one call of the DHT costs its node. Eight full cells of the largest records are 2.6 MiB as they are
 stored; libp2p's daemon carries answers of up to 3.9 MiB (measured)."""
 MAX_EXPERTISE: Final = 16
-"""A choice: domains of one drafter."""
+"""Domains of one drafter. Of 64 bytes each they take a quarter of a record."""
 MAX_ADDRESSES: Final = 16
-"""A choice: as many as a host with several interfaces and a relay announces."""
+"""As many as a host with several interfaces and a relay announces."""
 MAX_FILE_BYTES: Final = 64 << 20
 """Bounds a download; a tokenizer.json in common use has at most tens of MB."""
-MAX_CHUNK_BYTES: Final = 256 << 10
+MAX_CHUNK_BYTES: Final = MAX_FRAME_BYTES // 4
 """A quarter of a frame, so that other messages get between two pieces."""
 MAX_REQUEST_NUMBER: Final = (1 << 53) - 1
 """Whole numbers up to here are exact in every language that has doubles only."""
@@ -92,29 +101,29 @@ USER_BYTES: Final = 8
 CHAIN_ID_BYTES: Final = 16
 """128 random bits: nobody who was not told of a chain can name it."""
 MAX_LAYERS: Final = 4096
-"""A choice, thirty times as many as the deepest open models have."""
+"""Thirty times as many as the deepest open models have."""
 MAX_POOL_TOKENS: Final = 1 << 30
 """As many as a record may announce."""
 MAX_FEED_ROWS: Final = 1024
-"""A choice far above the requests that one node serves at once."""
+"""Far above the requests that one node serves at once."""
 MAX_FEED_TOKENS: Final = 4096
-"""A choice above the chunks in which prompts are fed; rows with the longest names of nodes take 100 KB."""
+"""Above the chunks in which prompts are fed; rows with the longest names of nodes take 100 KB."""
 MAX_FEED_CHOICES: Final = 32_768
 """Bounds an answer to half a frame: the choices of a feed, and the candidates asked for with them."""
-MAX_CANDIDATES: Final = 256
+MAX_CANDIDATES: Final = MAX_TREE_NODES
 """As many as a tree may have nodes."""
 MAX_NAMED_NODES: Final = 65_536
 """Bounds a frame: the longest names take 590 KB."""
-MAX_ACTIVATION_BYTES: Final = 128 << 20
+MAX_ACTIVATION_BYTES: Final = MAX_FEED_TOKENS * 8192 * 4
 """Of `MAX_FEED_TOKENS` tokens at a width of 8,192 in float32."""
-MAX_PART_BYTES: Final = 256 << 10
-"""A quarter of a frame, so that heartbeats get between two parts."""
+MAX_PART_BYTES: Final = MAX_CHUNK_BYTES
+"""Of activations, between two parts of which heartbeats get."""
 PROBE_SEED_BYTES: Final = 16
 """128 random bits: nobody guesses what will be asked."""
 KEPT_TOKENS: Final = 256
 """Of its latest passes a stage keeps so many for probes: 16 MiB at a width of 8,192 in float32."""
-MAX_PROBE_PARTS: Final = 256
-"""A choice, above the passes that a head lets come together."""
+MAX_PROBE_PARTS: Final = KEPT_TOKENS
+"""Each part has at least one of the tokens kept."""
 PROJECTIONS: Final = 16
 """Of a token's vector. So many say within a factor of four how far two vectors differ, but once in 10**8 times."""
 PROJECTION_BYTES: Final = 4
@@ -127,7 +136,7 @@ MIN_TOP_P: Final = 1e-9
 """Above 0, where no token would be left."""
 MIN_REPETITION_PENALTY: Final = 1e-6
 """Above 0, by which scores would be divided."""
-MAX_REPETITION_PENALTY: Final = 1e6
+MAX_REPETITION_PENALTY: Final = 1 / MIN_REPETITION_PENALTY
 """The inverse of the least one."""
 MAX_PENALTY: Final = 2.0
 """As in OpenAI's API."""
@@ -136,46 +145,47 @@ MAX_BIAS: Final = 100.0
 MAX_BIASES: Final = 300
 """As in OpenAI's API; they take 5 KB."""
 MAX_BAD_WORDS: Final = 512
-"""A choice: with a few tokens each, 10 KB."""
+"""With a few tokens each they take 10 KB."""
 MAX_BAD_WORD_TOKENS: Final = 64
-"""A choice: a longer text is a sentence, and no word."""
+"""A longer text is a sentence, and no word."""
 MAX_CONSTRAINT_BYTES: Final = 1 << 16
-"""A choice: large JSON schemas of real tools have some 30 KB."""
+"""Large JSON schemas of real tools have some 30 KB."""
 MAX_TOP_LOGPROBS: Final = 20
 """As in OpenAI's API."""
 MAX_SURPRISAL: Final = 1_000_000_000
-"""A choice, a thousand nats in millionths: as good as impossible."""
+"""A thousand nats in millionths: as good as impossible."""
 MAX_TOLD_BYTES: Final = 900_000
 """Bounds what is told of a request's probabilities: its audit, with all of them, fits a frame."""
-MAX_TOLD_TOKENS: Final = 256
+MAX_TOLD_TOKENS: Final = MAX_COMMIT_TOKENS
 """As many as a commit has."""
-MAX_PREDICTION_TOKENS: Final = 32_768
-"""A choice: 160 KB, a file of some thousand lines; a message with the longest prompt has room for it."""
+MAX_PREDICTION_TOKENS: Final = MAX_PROMPT_TOKENS // 4
+"""A file of some thousand lines. Its 160 KiB find room beside the longest prompt, 640 KiB, and the longest
+constraint; twice as much would not."""
 MAX_SWARM_NAME_BYTES: Final = 64
-"""A choice: the name of a private swarm is for people."""
+"""The name of a private swarm is for people."""
 MAX_CERTIFICATE_BYTES: Final = 512
 """Room for two peer ids, a name and a signature, and as much again for later fields."""
 MAX_CERTIFICATE_S: Final = 31_622_400.0
-"""A choice, 366 days: it bounds how long a revocation must be remembered."""
+"""366 days: for so long at most a revocation must be remembered."""
 MAX_REVOKED: Final = 1024
-"""A choice that bounds the list: members revoked whose certificates have not ended by themselves."""
-MAX_REVOCATIONS_BYTES: Final = 128 << 10
-"""Above `MAX_REVOKED` peer ids with their serial numbers, 64 KiB."""
+"""Members revoked whose certificates have not ended by themselves."""
+MAX_REVOCATIONS_BYTES: Final = 128 * MAX_REVOKED
+"""Twice what peer ids with their serial numbers take."""
 MAX_NOT_HONOURED: Final = 16
-"""A choice: names of options; the longest there are then take an eighth of a record."""
+"""Names of options; the longest there are then take an eighth of a record."""
 MAX_COORDINATE_US: Final = 5_000_000
-"""A choice: 5 s, far above the round-trip times at which drafts are of use."""
+"""5 s, far above the round-trip times at which drafts are of use."""
 MAX_TENSORS: Final = 131_072
-"""A choice above the 89,000 that 256 experts have in 58 layers, with three matrices each and a scale to each."""
+"""Above the 89,000 that 256 experts have in 58 layers, with three matrices each and a scale to each."""
 MAX_TENSOR_NAME_BYTES: Final = 256
-"""A choice; common names have some 60."""
+"""Common names have some 60."""
 MAX_DTYPE_BYTES: Final = 16
-"""A choice: the names of data types in safetensors and GGUF files have at most 9."""
+"""The names of data types in safetensors and GGUF files have at most 9."""
 MAX_DIMENSIONS: Final = 8
-"""A choice above the four of convolutions."""
+"""Above the four of convolutions."""
 MAX_TENSOR_BYTES: Final = 1 << 36
-"""A choice, 64 GiB: above the largest stacks of experts in one tensor."""
+"""64 GiB: above the largest stacks of experts in one tensor."""
 MAX_MANIFEST_PARTS: Final = 64
 """The configuration and all files that a tokenizer may have."""
-MAX_MANIFEST_BYTES: Final = 16 << 20
-"""Room for `MAX_TENSORS` rows of 128 bytes: names of 60 and digests of 32."""
+MAX_MANIFEST_BYTES: Final = 128 * MAX_TENSORS
+"""Room for rows with names of 60 and digests of 32."""
