@@ -347,7 +347,7 @@ class AsyncClient:
             unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
-            audit=partial(self._check, place, candidates, later, share=asked["audit"]),
+            audit=partial(self._check, place, search, candidates, later, share=asked["audit"]),
             checks=self._stream_checks(mandates, candidates, asked),
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
@@ -438,9 +438,17 @@ class AsyncClient:
         return self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
     def _check(
-        self, place: _Place, candidates: Candidates, later: LaterOffers | None, done: Session, *, share: float
+        self,
+        place: _Place,
+        search: DrafterSearch,
+        candidates: Candidates,
+        later: LaterOffers | None,
+        done: Session,
+        *,
+        share: float,
     ) -> StreamAudit:
         """Let others look at a finished text, and a newcomer at its request, as it is drawn."""
+        search.look_out(self._target.name, asked=len(done.job.drafters))
         if later is not None:
             candidates = later.candidates or candidates
         if share:

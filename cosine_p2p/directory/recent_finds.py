@@ -69,10 +69,17 @@ class RecentFinds:
             known = self._recall(key, now_s)
         if not self._reuse_s or known is None or known.lost_links != self._links.lost_links:
             return await self._look_up(key)
-        if now_s - known.found_at_s >= self._reuse_s and key not in self._renewing:
+        self.begin_renewal(role, target, wanted=wanted)
+        return known.records
+
+    def begin_renewal(self, role: Role, target: str, *, wanted: int | None = None) -> None:
+        """Look up for the next `find`, unless that was done lately."""
+        key, now_s = (role, target, wanted), self._clock()
+        known = self._finds.get(key, now_s)
+        is_old = known is None or now_s - known.found_at_s >= self._reuse_s
+        if self._reuse_s and is_old and key not in self._renewing:
             self._renewing[key] = task = asyncio.ensure_future(self._renew(key))
             task.add_done_callback(lambda _: self._renewing.pop(key))
-        return known.records
 
     async def find_anew(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """What a look-up finds that ends from now on, one for all who ask meanwhile. Raises as `Directory.find`."""

@@ -53,17 +53,28 @@ class DrafterSearch:
         given = self.options.get("max_drafters")
         return MAX_ASKED_DRAFTERS if given is None else given
 
+    @property
+    def _wanted(self) -> int | None:
+        return None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
+
     async def look_up(self, target: str) -> list[NodeRecord]:
         """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
         if not self.strategy.wants_drafters or not self.limit:
             return []
         self.shown.read()
-        wanted = None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
         try:
-            return await self.finds.find(Role.DRAFTER, target, wanted=wanted)
+            return await self.finds.find(Role.DRAFTER, target, wanted=self._wanted)
         except (PeerLost, ClockOff) as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []
+
+    def look_out(self, target: str, *, asked: int) -> None:
+        """Look for those who joined while a text was written, where it had room for more than were asked.
+
+        Its request named its drafters, so they are for the next one.
+        """
+        if self.strategy.wants_drafters and asked < self.limit:
+            self.finds.begin_renewal(Role.DRAFTER, target, wanted=self._wanted)
 
     def choose(
         self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float

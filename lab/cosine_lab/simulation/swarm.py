@@ -283,8 +283,9 @@ class SimulatedSwarm:
         Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
         """
         identity = identity or self._next_identity()
-        # Nobody comes back here unless a test says so.
-        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES, "patience_s": 0.0, **options}
+        # Nobody comes back here unless a test says so, and look-ups take no time.
+        own = {"audit": 0.0, "strategies": ALL_STRATEGIES, "patience_s": 0.0, "reuse_finds_s": 0.0}
+        chosen: dict[str, Any] = own | options
 
         async def join() -> Swarm:
             return self.client_swarm(identity)
@@ -293,8 +294,6 @@ class SimulatedSwarm:
             join=join,
             offload=_call_at_once,
             nonces=numbered_nonces(identity.peer_id),
-            # Look-ups take no time here.
-            reuse_finds_s=0.0,
             audit_chance=random.Random(identity.peer_id).random,
             make_session=session_of,
             **chosen,
