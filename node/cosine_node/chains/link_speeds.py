@@ -4,6 +4,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
+from cosine_node.chains.stage_speeds import FORGOTTEN_S
 from cosine_p2p.storage.memory import Remembered
 
 UNKNOWN_BYTES_PER_S: Final = 12.5e6
@@ -12,11 +13,10 @@ faster one too short."""
 LEAST_BYTES: Final = 1 << 16
 """What is shorter says little: it may come at once, or one packet after the other."""
 SAMPLES: Final = 9
-"""The median of so many outlasts a few passes that other streams were in the way of."""
+"""The median of so many outlasts four passes that other streams were in the way of; where a line has changed, five
+show it."""
 REMEMBERED_PAIRS: Final = 256
 """Bounds memory."""
-FORGOTTEN_S: Final = 3600.0
-"""A choice: lines change by the hour at most."""
 
 
 class LinkSpeeds:

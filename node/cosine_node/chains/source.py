@@ -72,7 +72,8 @@ STUCK_S: Final = 1.5
 STUCK_FACTOR: Final = 5.0
 """Longer passes are stuck after so many times what they should take, as with verifiers."""
 MOST_ANSWER_S: Final = 600.0
-"""A choice: the most, however long stages say that their passes take."""
+"""The most that is waited, whatever stages announce: `STUCK_FACTOR` times a pass of two minutes. A stage that
+announces an hour and answers nothing holds requests up for so long where no other chain is there."""
 LINK_BYTES_PER_S: Final = 0.625e6
 """Activations are expected to go to the next stage so fast: half of a slow line upstream of 10 Mbit/s, which other
 streams use, too. Where it was all of such a line, a prompt was begun anew over another one that was no faster."""

@@ -9,7 +9,7 @@ second one with its prefix cache: every request opens a sequence anew, as over a
 tokens there, and feeds these in one pass.
 
 Work goes first: as long as prompts are under way nothing is fed here, one pass runs at a time, and its activations
-take `WARM_BYTES_PER_S` at most.
+take `LINK_BYTES_PER_S` at most, for a stage of both chains sends those of both.
 """
 
 import asyncio
@@ -22,23 +22,18 @@ from typing import Final
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine, KeptText
 from cosine_node.chains.search import NoChain
-from cosine_node.chains.source import LINK_BYTES_PER_S, ChainSource, SecondChain
+from cosine_node.chains.source import CHECK_S, GONE_S, LINK_BYTES_PER_S, ChainSource, SecondChain
 from cosine_node.engine.base import OutOfPages, Row
 from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
 
 LOG = logging.getLogger(__name__)
-LEAST_TOKENS: Final = 256
-"""A choice, as for verifiers (`cosine_p2p.session.warm_spare`): a shorter text is fed in a pass or two. Where none
-is longer, no second chain takes room at stages."""
 EVERY_TOKENS: Final = 64
-"""A choice: what is left to be fed at most, and what one pass feeds. Passes so long are measured at each stage."""
-WARM_BYTES_PER_S: Final = LINK_BYTES_PER_S
-"""A choice: half of a slow line upstream, on which a stage of both chains sends the activations of both."""
-LOOK_S: Final = 0.25
-"""A choice: an idle look costs nothing."""
-RETRY_S: Final = 10.0
-"""So often stages are looked up anew."""
+"""What a failover has to feed at most, and what one pass feeds here: 0.72 s of silence at 10 Mbit/s upstream
+(docs/decisions/0063). Twice as many hold up work at stages and on lines for twice as long; half as many read the
+weights of each stage twice as often."""
+LEAST_TOKENS: Final = 4 * EVERY_TOKENS
+"""A shorter text is fed anew in a pass or two. Where none is longer, no second chain takes room at stages."""
 ANSWER_S: Final = 20.0
 """A chain that takes longer for a pass of `EVERY_TOKENS` would not help."""
 
@@ -72,7 +67,7 @@ class SpareChain:
         self._engine = engine
         self._checks = checks
         self._tokens_under_way = tokens_under_way
-        self._pause_s = EVERY_TOKENS * token_bytes / WARM_BYTES_PER_S
+        self._pause_s = EVERY_TOKENS * token_bytes / LINK_BYTES_PER_S
         self._warm: _WarmChain | None = None
         self._opening: asyncio.Future[SecondChain] | None = None
         self.fed_tokens = 0
@@ -83,11 +78,12 @@ class SpareChain:
         try:
             while True:
                 try:
-                    await asyncio.sleep(self._pause_s if await self._feed_some() else LOOK_S)
+                    await asyncio.sleep(self._pause_s if await self._feed_some() else CHECK_S)
                 except (NoChain, ChainLost, OutOfPages, TimeoutError) as error:
                     LOG.debug("no chain is kept warm: %s", error)
                     await self._drop()
-                    await asyncio.sleep(RETRY_S)
+                    # Sooner a stage that failed would not be asked.
+                    await asyncio.sleep(GONE_S)
         finally:
             await self._drop()
 

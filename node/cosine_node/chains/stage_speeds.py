@@ -14,7 +14,7 @@ from cosine_p2p.storage.memory import Remembered
 MAX_STAGES: Final = 1024
 """Bounds memory and the file."""
 FORGOTTEN_S: Final = 3600.0
-"""A machine that was slow may be idle within an hour; who lies costs one replacement in each."""
+"""A machine that was slow may be idle within an hour, and so may a line; who lies costs one replacement in each."""
 RECENT_PASSES: Final = 7
 """Their median counts: a pass that waited for another head's prompt moves it by nothing."""
 LOST_S: Final = 1.0
@@ -110,7 +110,9 @@ class StageSpeeds:
 
 
 SUSPECTED_S: Final = 600.0
-"""A choice: long against the time in which a head tries other chains, short for a machine that was busy."""
+"""Whoever stalls whenever it is used costs one stuck pass in so long (`STUCK_S`, a four-hundredth), and with half
+as long two. A machine that was busy for a moment serves this head only where others lack, for so long and no
+longer."""
 MAX_SUSPICIONS: Final = 256
 """Bounds memory and the file."""
 SHARED: Final = 2

@@ -1,6 +1,7 @@
 """The lines between stages are as fast as most of the last passes came over them."""
 
-from cosine_node.chains.link_speeds import FORGOTTEN_S, LEAST_BYTES, SAMPLES, UNKNOWN_BYTES_PER_S, LinkSpeeds
+from cosine_node.chains.link_speeds import LEAST_BYTES, SAMPLES, UNKNOWN_BYTES_PER_S, LinkSpeeds
+from cosine_node.chains.stage_speeds import FORGOTTEN_S
 
 PAIR = ("a", "b")
 
