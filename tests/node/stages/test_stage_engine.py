@@ -14,7 +14,13 @@ from safetensors.torch import load_file, save_file
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, LayerBefore, StandInEmbedding
+from cosine_node.engine.torch.partial_model import (
+    AbsentLayer,
+    AbsentOutput,
+    LayerBefore,
+    StandInEmbedding,
+    few_layers,
+)
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_node.stages.host import HostedChain, StageHost, _free_range
@@ -378,6 +384,21 @@ def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
     monkeypatch.setattr(LayerBefore, "forward", forward)
     with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
         load_stages(tmp_path, ranges(1, 4)[1:], slots=64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tried"), [("llama", [True, True, False, False]), ("gemma2-windows", [True, True, True, True])]
+)
+def test_a_self_test_of_a_part_goes_through_few_layers_of_each_kind(
+    tmp_path: Path, kind: str, tried: list[bool]
+) -> None:
+    build(TINY[kind]()).save_pretrained(tmp_path)
+    model = load_part(str(tmp_path), LayerRange.whole(4), dtype=torch.float32)
+    layers = list(model.model.layers)
+    with few_layers(model):
+        assert [not isinstance(layer, AbsentLayer) for layer in model.model.layers] == tried
+        assert bool(torch.isfinite(model(input_ids=torch.tensor([[3, 4, 5]])).logits).all())
+    assert list(model.model.layers) == layers
 
 
 def test_the_parts_of_a_model_that_sees_are_those_of_its_model_of_texts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ would take longer than the whole start, and the modules read the same number.
 import inspect
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import Any, Final
@@ -26,7 +26,7 @@ from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.torch.attention import latent_layers
 from cosine_node.engine.torch.cached_model import CachedModel
-from cosine_node.engine.torch.partial_model import part_of
+from cosine_node.engine.torch.partial_model import few_layers, part_of
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
@@ -225,12 +225,14 @@ def possible_ways(model: Any) -> list[PassWay]:
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     """Raise `UnsupportedModel` unless passes equal the model's own. Leaves the attention of that way on.
 
-    20 passes over 187 tokens, and again with other texts only where a group of rows was off.
+    20 passes over 187 tokens, and again with other texts only where a group of rows was off. Of a part of a model,
+    which may have as many weights as fit into a machine, they go through few layers of each kind.
     """
     model_type: str = model.config.model_type
     suspects: dict[Group, float] = {}
     try:
-        with short_windows(model) as has_window, torch.inference_mode():
+        tried = nullcontext() if part_of(model) is None else few_layers(model)
+        with tried, short_windows(model) as has_window, torch.inference_mode():
             passes = way.pass_model(model, slots=POOL_TOKENS)
             if way is PassWay.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
                 raise UnsupportedModel(

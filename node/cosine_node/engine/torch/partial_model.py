@@ -5,8 +5,10 @@ the others keeps its number, and with it whatever the configuration says of it.
 """
 
 import functools
-from collections.abc import Collection
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,11 @@ from transformers.cache_utils import Cache
 
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.stage_messages import LayerRange
+
+PLAIN: Final = (bool, int, float, str, type(None))
+"""The types of attributes that layers are told apart by, and that models read of them before they call them."""
+FEW_OF_A_KIND: Final = 2
+"""One alone could not be told from one that reads what belongs to another."""
 
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
@@ -45,8 +52,7 @@ class AbsentLayer(nn.Module):
 
     def __init__(self, layer: nn.Module, index: int) -> None:
         super().__init__()
-        plain = (bool, int, float, str, type(None))
-        vars(self).update({name: value for name, value in vars(layer).items() if isinstance(value, plain)})
+        vars(self).update({name: value for name, value in vars(layer).items() if isinstance(value, PLAIN)})
         self._index = index
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -146,6 +152,45 @@ def part_of(model: Any) -> LayerRange | None:
     """The layers that a model of a `part_class` has; None for another model."""
     found = getattr(model, "part", None)
     return found if isinstance(found, LayerRange) else None
+
+
+@contextmanager
+def few_layers(model: Any) -> Iterator[None]:
+    """Let a model do for a while with the first `FEW_OF_A_KIND` of layers that differ in their weights alone."""
+    held = decoder_layers(model)
+    counts: Counter[tuple[object, ...]] = Counter()
+    left_out = {}
+    for index, layer in enumerate(held):
+        if not isinstance(layer, AbsentLayer):
+            kind = _kind(layer)
+            counts[kind] += 1
+            if counts[kind] > FEW_OF_A_KIND:
+                left_out[index] = layer
+    try:
+        for index, layer in left_out.items():
+            held[index] = AbsentLayer(layer, index)
+        yield
+    finally:
+        for index, layer in left_out.items():
+            held[index] = layer
+
+
+def _kind(layer: nn.Module) -> tuple[object, ...]:
+    """What a layer is, but for its number and the numbers in its weights."""
+    return tuple(
+        (
+            name,
+            type(module),
+            tuple((key, repr(value)) for key, value in vars(module).items() if _tells(key, value)),
+            tuple(weight.shape for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False))),
+        )
+        for name, module in layer.named_modules()
+    )
+
+
+def _tells(key: str, value: object) -> bool:
+    """True for an attribute that may tell layers of two kinds apart: a plain one, and not the layer's number."""
+    return isinstance(value, PLAIN) and key != "layer_idx"
 
 
 def _cut(model: Any, layers: LayerRange) -> None:
