@@ -1,6 +1,8 @@
 """Sizes are read as transformers reads them, from every shape of configuration, with transformers and without."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,36 @@ def test_a_configuration_written_out_says_the_same_without_transformers(
         text.vocab_size,
         context_tokens(config),
     )
+
+
+@pytest.mark.parametrize("left_out", ["", "vocab_size", "max_position_embeddings", "rope_parameters"])
+def test_transformers_is_asked_only_where_the_file_leaves_something_out(
+    tmp_path: Path, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def of_known_kind(folder: Path) -> ModelSizes:
+        asked.append(folder)
+        return ModelSizes(5, 6)
+
+    monkeypatch.setattr(model_sizes, "_of_known_kind", of_known_kind)
+    config = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+    config.pop(left_out, None)
+    assert read(tmp_path, config) == ((5, 6) if left_out else (32_064, 4096))
+    assert asked == ([tmp_path] if left_out else [])
+
+
+def test_a_drafter_without_weights_needs_no_pytorch() -> None:
+    """Which takes five seconds of a processor and 300 MB to import."""
+    code = """
+import sys
+from cosine_node.models.model import ModelSource, load_served
+from cosine_protocol.records import Role
+load_served(ModelSource(model="ngram", target="zoo:target"), Role.DRAFTER, lambda *_: None, measure_s=0.01)
+print(sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_defaults_of_a_kind_that_its_file_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
