@@ -17,7 +17,7 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_p2p import AsyncClient
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.target import read_target_facts
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import COMMAND, Node, close_all
 
 NETWORK: Final = "gguf-parts"
 ENGINE: Final = ("--dtype", "float32", "--threads", "1")
@@ -52,13 +52,17 @@ class GgufSwarm:
     maddr: str = ""
     limit_bytes: int | None = None
     """The system refuses a process more memory than this, but for what it only reads of files."""
+    command: Sequence[str] | None = None
+    """What starts a node; a prepared process would be measured with all that others import."""
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def start(self, name: str, *arguments: str) -> Node:
         kinds = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
         home = {kind: str(self.folder / name / kind) for kind in kinds}
         place = ("--network", NETWORK, *(("--initial-peers", self.maddr) if self.maddr else ()))
-        node = self.nodes[name] = Node.start(name, (*arguments, *place), self.folder, HF_HUB_OFFLINE="1", **home)
+        node = self.nodes[name] = Node.start(
+            name, (*arguments, *place), self.folder, command=self.command, HF_HUB_OFFLINE="1", **home
+        )
         if self.limit_bytes is not None:
             resource.prlimit(node.process.pid, resource.RLIMIT_DATA, (self.limit_bytes, self.limit_bytes))
         return node
@@ -137,7 +141,7 @@ def resident_bytes(node: Node) -> int:
 def main(file: str, *cuts: str) -> None:
     """Print one object: for each cut whether texts are the same, and what its stages take."""
     with tempfile.TemporaryDirectory() as name:
-        swarm = GgufSwarm(Path(file), Path(name))
+        swarm = GgufSwarm(Path(file), Path(name), command=COMMAND)
         try:
             swarm.start_whole()
             expected = swarm.texts("whole")

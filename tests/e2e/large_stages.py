@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cosine_p2p import AsyncClient
 from tests.e2e.gguf_stages import ENGINE, NETWORK, READY_TIMEOUT_S, GgufSwarm
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import COMMAND, Node, close_all
 
 LIMIT_BYTES: Final = 4_000_000_000
 MEMORY: Final = "3.5GB"
@@ -97,7 +97,7 @@ def forget(file: Path) -> None:
 def main(file: str, cut: str) -> None:
     """Print one object: the text, and what each node took."""
     with tempfile.TemporaryDirectory() as name:
-        swarm = LargeSwarm(Path(file), Path(name), limit_bytes=LIMIT_BYTES)
+        swarm = LargeSwarm(Path(file), Path(name), limit_bytes=LIMIT_BYTES, command=COMMAND)
         try:
             swarm.maddr = swarm.start_ready("boot", "bootstrap").maddr
             stages = [(f"stage-{layers.replace(':', '-')}", layers) for layers in cut.split(",")]

@@ -22,6 +22,8 @@ class PreparedProcess:
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         """Start `cosine-node` with these arguments and this environment; its stderr is the log."""
+        # There before the process is, as for whoever reads it at once.
+        log.write_bytes(b"")
         printed, stdout = _COPIES.Pipe(duplex=False)
         # A daemon in the sense of the library: it ends with this process.
         self._process = _COPIES.Process(target=_run, args=(arguments, log, environment, stdout), daemon=True)
@@ -60,7 +62,7 @@ def _run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], st
     """What a copy does."""
     os.dup2(stdout.fileno(), 1)
     stdout.close()
-    with log.open("wb") as errors:
+    with log.open("ab") as errors:
         os.dup2(errors.fileno(), 2)
     # Those that are there were made for other files.
     sys.stdout = os.fdopen(1, "w", closefd=False)
