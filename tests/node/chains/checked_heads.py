@@ -1,5 +1,6 @@
 """A head that checks the stages it writes over, of which some may lie."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -47,7 +48,8 @@ class Head:
     def __init__(self, stages: ServedStages, *, seed: int = 0) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
-        self.now_s = 0.0
+        # That of its source, which goes by how long the machine is up: what is noted by another one is forgotten.
+        self.now_s = asyncio.get_running_loop().time()
         rng = random.Random(seed)
         slots = stages.models[0].slots
         needs = ChainNeeds(

@@ -49,7 +49,7 @@ async def test_the_first_lie_is_found_and_nobody_else_suffers(
         # The next text is written by others, and right.
         assert await head.checked() == expected
         assert f"stage {liar}" not in head.used
-        assert head.rejected == {f"stage {liar}"} and not head.disputes.open(0.0)
+        assert head.rejected == {f"stage {liar}"} and not head.disputes.open(head.now_s)
 
 
 @in_loop
@@ -57,10 +57,10 @@ async def test_stages_that_are_honest_are_found_right_and_ever_less_often_checke
     async with head_of(thrice) as head:
         for number in range(8):
             await head.checked(tuple(range(3 + number, 20 + number)))
-        assert not head.rejected and not head.disputes.open(0.0)
-        checks = [head.disputes.standings.checks(each, now_s=0.0) for each in head.used]
+        assert not head.rejected and not head.disputes.open(head.now_s)
+        checks = [head.disputes.standings.checks(each, now_s=head.now_s) for each in head.used]
         assert min(checks) >= CLEARLY
-        assert head.disputes.check_chance(head.used, now_s=0.0) < 1
+        assert head.disputes.check_chance(head.used, now_s=head.now_s) < 1
         assert head.checks.why_not_judge is None
 
 
@@ -72,13 +72,13 @@ async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(thrice: li
     async with head_of(thrice, {OF_THE_MIDDLE: lie}) as head:
         await head.checked()
         # Of the two one lies, and nobody can tell which: they are not put side by side again.
-        [dispute] = head.disputes.open(0.0)
+        [dispute] = head.disputes.open(head.now_s)
         assert dispute.is_link and "stage 1" in dispute.members and not head.rejected
         texts = []
         while not head.rejected:
             texts.append(await head.checked())
             assert len(texts) < 40
-        assert head.rejected == {"stage 1"} and not head.disputes.open(0.0)
+        assert head.rejected == {"stage 1"} and not head.disputes.open(head.now_s)
         assert sum(text != expected for text in texts) <= 1 and await head.checked() == expected
 
 
@@ -93,7 +93,7 @@ async def test_who_lies_about_others_texts_is_found_too(thrice: list[StageModel]
             assert await head.checked() == expected
             if head.rejected:
                 break
-        assert head.rejected == {"stage 7"} and not head.disputes.open(0.0)
+        assert head.rejected == {"stage 7"} and not head.disputes.open(head.now_s)
         assert head.chain is not None and not head.chain.lost.is_set()
 
 
@@ -117,7 +117,7 @@ async def test_where_two_hold_layers_the_one_that_was_found_right_is_believed(th
     async with head_of(thrice, {OF_THE_MIDDLE: Lie.NONSENSE}, holders=(0, 2, 3, 4, 5, 7, 8)) as head:
         for _ in range(CLEARLY):
             expected = await head.checked()
-        assert head.disputes.standings.checks("stage 4", now_s=0.0) >= CLEARLY
+        assert head.disputes.standings.checks("stage 4", now_s=head.now_s) >= CLEARLY
         # Who was asked first, since it says to be fast, is asked last now, but to check.
         await head.stages.network.transports["stage 7"].close()
         await head.announce(1)
@@ -142,7 +142,7 @@ async def test_a_lie_in_a_prefix_that_others_go_on_from_is_its_own(thrice: list[
         assert liar.chains == 1
         head.checks._chance = chance
         await head.checked((*prompt, 9, 8, 7))
-        assert head.rejected == {"stage 0"} and not head.disputes.open(0.0)
+        assert head.rejected == {"stage 0"} and not head.disputes.open(head.now_s)
 
 
 @in_loop
@@ -164,11 +164,11 @@ async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, num
     async with head_of(models) as head:
         for number in range(6):
             await head.checked(tuple(range(3 + number, 30 + number)))
-        assert not head.rejected and not head.disputes.open(0.0)
+        assert not head.rejected and not head.disputes.open(head.now_s)
     for lie in (Lie.NONSENSE, Lie.NOISE, Lie.ONLY_WRITING, Lie.OTHER_CLAIM):
         async with head_of(models, {OF_THE_MIDDLE: lie}) as head:
             await head.checked()
-            assert head.rejected == {"stage 1"} and not head.disputes.open(0.0)
+            assert head.rejected == {"stage 1"} and not head.disputes.open(head.now_s)
 
 
 @in_loop
