@@ -121,9 +121,12 @@ def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination
     return mandates is not None and strategy.is_delegable and coordination is not Coordination.CLIENT
 
 
-def _is_near(rtt_s: float, *, pass_s: float) -> bool:
-    """True if a verifier is so near that its client coordinates as well as it would itself."""
-    return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s)
+def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
+    """True if a verifier is so near that its client coordinates as well as it would itself.
+
+    Over stages a pass begins whenever one of them is through with the last, so drafts wait for no whole one.
+    """
+    return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s / max(1, stages))
 
 
 def expected_coordinator(
@@ -144,7 +147,8 @@ def expected_coordinator(
         return Coordinator.CLIENT
     if verifier.peer_id in mandates.failures.avoided(now_s):
         return Coordinator.CLIENT
-    is_near = rtt_s is not None and _is_near(rtt_s, pass_s=verifier.pass_us / 1e6)
+    stages = len(verifier.stages or ())
+    is_near = rtt_s is not None and _is_near(rtt_s, pass_s=verifier.pass_us / 1e6, stages=stages)
     is_kept = is_near and coordination is not Coordination.VERIFIER
     return Coordinator.CLIENT if is_kept else Coordinator.VERIFIER
 
@@ -188,7 +192,9 @@ class Delegation:
         if not upstream.is_opened and (link.features is None or not (link.rtt_s or is_forced)):
             return None
         pass_s = upstream.watch.announced_pass_s or self._job.verifiers[link.peer_id]
-        delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms"
+        stages = self._job.stages.get(link.peer_id, 0)
+        over = f" over {stages} stages" if stages else ""
+        delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms{over}"
         if MANDATES not in (link.features or ()):
             self._keep("the verifier knows no mandates")
         elif self._job.prompt_window_tokens and WINDOWS not in (link.features or ()):
@@ -197,7 +203,7 @@ class Delegation:
             self._keep("the verifier made poor use of a mandate lately")
         elif not drafters_may_pay:
             self._keep("drafters do not pay at this verifier")
-        elif not is_forced and _is_near(link.rtt_s, pass_s=pass_s):
+        elif not is_forced and _is_near(link.rtt_s, pass_s=pass_s, stages=stages):
             self._keep(f"the verifier is near: {delay}")
         else:
             self.coordinator = Coordinator.VERIFIER

@@ -55,6 +55,7 @@ class Scene:
     distances: Distances | None = None
     window_tokens: int | None = None
     shares: bool = False
+    stages: int = 0
     pupil: int = 0
     delegation: Delegation = field(init=False)
 
@@ -65,6 +66,7 @@ class Scene:
             request=REQUEST,
             strategy=ALL_STRATEGIES[self.strategy],
             verifiers={VERIFIER.peer_id: PASS_S},
+            stages={VERIFIER.peer_id: self.stages} if self.stages else {},
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
             mandates=self.mandates,
             coordination=self.coordination,
@@ -170,6 +172,13 @@ def test_else_the_client_keeps_it_and_says_why(options: dict[str, Any], reason: 
     assert scene.offer() is None
 
 
+def test_a_verifier_over_stages_is_far_where_the_next_pass_begins_long_before_one_has_ended() -> None:
+    scene = Scene(stages=4)
+    assert scene.offer(rtt_s=0.01) is not None
+    told = "the verifier coordinates: it is 10 ms away, a pass takes 100 ms over 4 stages"
+    assert scene.delegation.take_why() == told
+
+
 @pytest.mark.parametrize(
     "scene", [Scene(coordination=Coordination.CLIENT), Scene(strategy="plain"), Scene(strategy="dsi")]
 )
@@ -266,22 +275,24 @@ def test_what_a_delegate_measured_of_drafters_is_remembered_for_requests_to_come
 
 
 @pytest.mark.parametrize(
-    ("coordination", "rtt_s", "expected"),
+    ("coordination", "rtt_s", "stages", "expected"),
     [
-        (Coordination.AUTO, FAR_S, Coordinator.VERIFIER),
-        (Coordination.AUTO, 0.01, Coordinator.CLIENT),
-        (Coordination.AUTO, None, Coordinator.VERIFIER),
-        (Coordination.VERIFIER, 0.01, Coordinator.VERIFIER),
-        (Coordination.CLIENT, FAR_S, Coordinator.CLIENT),
+        (Coordination.AUTO, FAR_S, 0, Coordinator.VERIFIER),
+        (Coordination.AUTO, 0.01, 0, Coordinator.CLIENT),
+        (Coordination.AUTO, 0.01, 4, Coordinator.VERIFIER),
+        (Coordination.AUTO, None, 0, Coordinator.VERIFIER),
+        (Coordination.VERIFIER, 0.01, 0, Coordinator.VERIFIER),
+        (Coordination.CLIENT, FAR_S, 0, Coordinator.CLIENT),
     ],
 )
 def test_the_coordinator_is_foreseen_by_the_distance_of_the_verifier(
-    coordination: Coordination, rtt_s: float | None, expected: Coordinator
+    coordination: Coordination, rtt_s: float | None, stages: int, expected: Coordinator
 ) -> None:
     mandates = Mandates(CLIENT, lambda: NOW_S)
 
     def foreseen(mandates: Mandates | None, strategy: str) -> Coordinator:
-        verifier = record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S))
+        peers = tuple(identity_of(10 + number).peer_id for number in range(stages))
+        verifier = record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S), stages=peers or None)
         kind = ALL_STRATEGIES[strategy]
         return expected_coordinator(mandates, kind, coordination, verifier, rtt_s=rtt_s, now_s=NOW_S)
 
