@@ -46,7 +46,9 @@ Tokens = tuple[int, ...]
 TRIAL: Final = "cosine_node.engine.constraints.trial"
 """The module that tries a constraint in a process of its own."""
 TRIAL_S: Final = 5.0
-"""A choice: a schema of 40 KB takes 0.3 s with the start of the process, on one core of a server."""
+"""A schema of 40 KB takes 0.3 s with the start of the process, on one core of a server: so a machine a tenth as
+fast takes it, too. What takes longer may take years (docs/decisions/0048), and two that do hold up all that come
+after them for so long."""
 WHITESPACE: Final = "[ \\n\\r\\t]{1,32}"
 """Between the parts of JSON, where a schema says nothing else (`x-guidance`); unbounded, a text might never end."""
 USUAL_JSON: Final = "\n".join(

@@ -32,8 +32,9 @@ MAX_TRIALS: Final = 1024
 
 
 TRIED_PASSES: Final = 2
-"""A choice: timed passes of each way after one that warms it up. So a cost curve, which feeds each of its lengths
-six times, has the times of both."""
+"""Timed passes of each way after one that warms it up. With two, one that something held up does not count; with
+three the trial would outlast a cost curve, which feeds each of its lengths six times, and go on in passes of
+requests."""
 
 
 @dataclass(slots=True)

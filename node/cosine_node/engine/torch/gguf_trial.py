@@ -27,7 +27,8 @@ LLAMA_PACKAGE: Final = "xllamacpp"
 LLAMA_PROCESS: Final = "cosine_node.engine.llama.telling"
 """The module that tells llama.cpp's logits, in a process of its own."""
 LLAMA_TIMEOUT_S: Final = 300.0
-"""A choice: a file is read once from a disk."""
+"""In so long a hard disk of 100 MB/s reads 30 GB. What takes longer is served untried; what hangs delays the start
+of the node by as much."""
 TOKENS: Final = 32
 MOST_COMPARED: Final = 4096
 """Logits after each token, of a vocabulary that may be larger."""
