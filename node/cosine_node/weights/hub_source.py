@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 from cosine_node.weights.partial_folder import INDEX
 from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.limits import MAX_TENSORS
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
 
 WHOLE: Final = "model.safetensors"
@@ -24,8 +25,8 @@ RUN_PIECES: Final = 1 << 30
 RANGE_PIECES: Final = 32
 """One question for 8 MiB: each is a connection of its own, to another machine than the hub's name says."""
 READERS: Final = 4
-MAX_INDEX_BYTES: Final = 64 << 20
-"""A choice above the 10 MB of 90,000 tensors."""
+MAX_INDEX_BYTES: Final = 512 * MAX_TENSORS
+"""Two names of each, its own and its file's; 90,000 tensors took 10 MB."""
 _REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _FILE: Final = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 

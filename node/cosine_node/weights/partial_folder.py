@@ -30,7 +30,8 @@ DRAFT: Final = ".draft"
 ALIGNMENT_BYTES: Final = 8
 """Of the first tensor in a safetensors file, from the format."""
 SPARE_BYTES: Final = 256 << 20
-"""What a fetch leaves free on a disk: a choice."""
+"""What a fetch leaves free on a disk, for the state of the node, in files of a few MiB, and for whatever else a
+full one would stop. Beside the gigabytes of a part it decides nothing."""
 _LAYER: Final = re.compile(r".*?\.[0-9]+\.")
 
 
