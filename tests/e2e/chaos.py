@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from queue import Empty
 from random import Random
 from statistics import median
 from typing import Final
@@ -112,8 +113,14 @@ class Found:
     wrong: list[str] = field(default_factory=list)
     hung: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
+
+    def note(self, kind: list[str], what: str) -> None:
+        """Keep what went wrong, and tell it at once: a run may be ended before its report."""
+        kind.append(what)
+        sys.stderr.write(f"FOUND after {self.texts} texts: {what}\n")
 
     def report(self) -> dict[str, object]:
         return {
@@ -121,6 +128,7 @@ class Found:
             "wrong": self.wrong,
             "hung": self.hung,
             "errors": self.errors,
+            "late": self.late,
             "median_s": round(median(self.seconds), 2) if self.seconds else None,
             "longest_s": round(max(self.seconds, default=0.0), 2),
             "events": dict(sorted(self.events.items())),
@@ -262,18 +270,19 @@ async def ask_on(
                         async with asyncio.timeout(HUNG_S):
                             done = await client.generate(PROMPT, **options_of(number))
                     except TimeoutError:
-                        found.hung.append(told(f"no text after {HUNG_S:g} s"))
+                        found.note(found.hung, told(f"no text after {HUNG_S:g} s"))
                         continue
                     except CosineError as error:
-                        found.errors.append(told(str(error)))
+                        found.note(found.errors, told(str(error)))
                         await asyncio.sleep(1.0)
                         continue
                     found.texts += 1
                     found.seconds.append(time.monotonic() - text_s)
                     if done.token_ids != tuple(expected):
-                        found.wrong.append(told(f"another text, of {[each.peer_id for each in done.verifiers]}"))
+                        text = f"another text, of {[each.peer_id for each in done.verifiers]}"
+                        found.note(found.wrong, told(text))
         except CosineError as error:
-            found.errors.append(told(f"it did not join, {error}"))
+            found.note(found.errors, told(f"it did not join, {error}"))
 
 
 def options_of(number: int) -> GenerationOptions:
@@ -306,11 +315,16 @@ async def play(scene: Scene, events: Sequence[Event], *, minutes: float) -> Foun
             found.left_out += 1
             continue
         found.events[f"{event.victim}: {event.deed}"] += 1
-        sys.stderr.write(f"{event.at_s:.1f} s: {event.victim}: {event.deed} for {event.lasts_s:.1f} s\n")
-        deeds.append(asyncio.create_task(carry_out(scene, event, leaving)))
+        name = f"{event.at_s:.1f} s: {event.victim}: {event.deed} for {event.lasts_s:.1f} s"
+        sys.stderr.write(f"{name}\n")
+        deeds.append(asyncio.create_task(carry_out(scene, event, leaving), name=name))
     await asyncio.sleep(max(0.0, began_s + 60 * minutes - time.monotonic()))
     for deed in deeds:
-        await deed
+        try:
+            await deed
+        except Empty:
+            # On a machine that is far too busy a node may take longer than anybody waits: no text is lost by that.
+            found.note(found.late, f"{deed.get_name()}: not ready again")
     over.set()
     await asyncio.gather(*asking)
     return found
