@@ -33,6 +33,7 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
+from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
 from cosine_protocol.records import NodeRecord, Role
@@ -41,14 +42,18 @@ from cosine_protocol.statements import open_verdict, sign_transcript
 MAX_ASKED: Final = 64
 """Bounds a poll. Of few judges most may be liars by chance; polls are rare, since who is outvoted twice is
 rejected."""
+# What waits for an audit decides how long: nothing but memory, a program that is about to leave, or a text. An
+# audit of 200 tokens takes four passes (decision 27) once prompts leave an auditor time for it. Who waits for less
+# gets fewer answers, of audits that are as good as lost; who waits for more gets few more.
 ANSWER_S: Final = 60.0
-"""A choice: an audit waits for what prompts leave of an auditor's passes."""
+"""An auditor lets its prompts go first for half a minute at most (`cosine_node.verifier.audits`)."""
 FINISH_S: Final = 10.0
-"""A choice: a program that is about to leave waits so long for audits under way."""
-TAIL_TOKENS: Final = 64
-"""A choice: what a verifier replays in one pass. It holds what was not signed yet, and a part that was."""
+"""For audits under way where a program is about to leave: enough for those whose auditor has begun."""
 HOLD_S: Final = 1.0
-"""A choice: text waits so long for the answer of a verifier that goes on, and then goes on until it comes."""
+"""Text waits so long for the verifier that goes on, which has read the rest to do so; then it goes on until the
+answer comes, and ends by it."""
+TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS
+"""What that one replays, in one pass: what was not signed yet, and as much that was."""
 UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
 """No verifier may know which of its streams will be audited, or by whom."""
 
@@ -379,7 +384,8 @@ class FailoverCheck:
         if verdict is None or not accuses(verdict, request):
             return
         others = [peer_id for peer_id in self._session.job.verifiers if peer_id not in (author, judge)]
-        # A choice: two are asked for a second opinion, until one has time for it and shares nothing with the first.
+        # A second opinion is taken of the first of two that has time for it and shares nothing with the judge. The
+        # text ends either way, so that more would only tell whom to avoid.
         for other in others[:2]:
             second = await self._auditing.judge(other, claim)
             if (

@@ -19,9 +19,12 @@ from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.records import NodeRecord, Role
 
 MAX_ASKED_DRAFTERS: Final = 8
-"""A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
-WANTED_DRAFTERS: Final = 128
-"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+"""Where the user names no number. Each reads the prompt's end, one of each expertise first, and three are kept:
+with eight the expert of each prompt of the embedded family was among them (decision 2); half of them would leave
+some out, twice as many would show the prompt to more and cost their prefills."""
+WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS
+"""Bounds what a look-up reads in a large directory (decision 10): some of each expertise are near or quick among so
+many."""
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.request.results import DrafterReport
-from cosine_p2p.session.delegation import Delegation
+from cosine_p2p.session.delegation import SILENCE_S, Delegation
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
@@ -21,12 +21,12 @@ from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 
-START_TIMEOUT_S: Final = 5.0
-"""A choice: a drafter that cannot be reached so long would come too late for a short answer."""
+START_TIMEOUT_S: Final = SILENCE_S / 2
+"""Longer than a link takes to give up a peer that is silent. A drafter that is reached later comes too late for a
+short answer, and a delegate that waited longer would seem to do nothing."""
 MAX_STRANGENESS_NATS: Final = 1.0
-"""A choice by what was recorded: drafters for which a token of the prompt is less likely than for the best one, by
-more than this, are right 0.22 to 0.5 times as often as that one, others 0.69 times or more (the traces of both
-families, greedy)."""
+"""Drafters for which a token of the prompt is less likely than for the best one, by more than this, are right 0.22
+to 0.5 times as often as that one, others 0.69 times or more (the traces of both families, greedy)."""
 MAX_WAITING_FRAGMENTS: Final = 64
 """Bounds memory, for each drafter: far more than arrive while one signature is checked."""
 

@@ -7,7 +7,8 @@ from typing import Final
 from cosine_protocol.messages import PassStats
 
 LATEST_PASSES: Final = 64
-"""A choice: the passes that tell how it is now, so many that one that was disturbed does not count."""
+"""They tell how it is now: four seconds of passes of 60 ms. Up to half of them may have been disturbed, so that
+with half or twice as many the median says the same."""
 
 
 class PassTimes:

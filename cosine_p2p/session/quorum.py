@@ -21,8 +21,9 @@ from cosine_protocol.messages import AskAudit, Transcript
 from cosine_protocol.statements import sign_transcript
 
 LEAST_TOKENS: Final = 16
-"""A choice: a text begins to show after so many passes. Later checks wait for half of what is shown, so that all
-together read three texts."""
+"""A text begins to show after so many passes and a check: after 1.3 s at 60 ms a pass (docs/generate.md). Half as
+many would bring it half a second sooner, for a check or two more of some eight. Later checks wait for half of what
+is shown, so that all together read three texts."""
 
 
 class Quorum:

@@ -51,7 +51,7 @@ from cosine_p2p.session.draft_confidences import DraftConfidences
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.pass_times import PassTimes
-from cosine_p2p.session.stall import Watch
+from cosine_p2p.session.stall import CHECK_EVERY_S, Watch
 from cosine_p2p.session.upstream import SignedStreams, Tokens, Upstream, end_of
 from cosine_p2p.session.verifier_dials import VerifierDials, VerifierQueue
 from cosine_p2p.strategy.base import (
@@ -73,6 +73,7 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.speed_trial import TrialPath
 from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
@@ -96,10 +97,9 @@ MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
 LATEST_WHY: Final = 16
 """Bounds memory: the latest reasons, which a display of progress shows."""
-CHECK_EVERY_S: Final = 0.5
-"""A choice: how late a verifier that makes no progress may be noticed."""
-ASK_AGAIN_S: Final = 2.0
-"""A choice: a network daemon that died, at either end, is back after one to two seconds."""
+ASK_AGAIN_S: Final = JOIN_PAUSE_S
+"""A lost verifier is asked and looked for again as often as initial peers are that do not answer. A network daemon
+that died, at either end, is back after one to two seconds."""
 FOUND_AGAIN_S: Final = 10.0
 """A node that has moved is found again by then (decision 56). So long verifiers are looked for that were found a
 while ago and are not where they were; of one that served the request more is known."""
@@ -107,7 +107,8 @@ LOOK_SELDOM: Final = 4.0
 """Who waits looks again after this part of the time that it has waited for, if that is longer: a silent host is
 dialled 16 times a minute at most (`transport.addresses`), and so it is 13 times."""
 REFUSED_WITHIN_S: Final = 1.0
-"""A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
+"""Who refuses a stream says so after a round trip; one that said nothing until its link was given up, after four
+seconds, stood still. Between these two all values tell them apart."""
 
 PeerFailure = PeerError | PeerLost | RemoteProtocolError
 """What ends a verifier's part in a request."""

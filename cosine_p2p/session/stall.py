@@ -8,25 +8,33 @@ time, so there the announced pass is believed too, up to `LONE_S`.
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_p2p.transport.channel import SILENCE_S
+from cosine_p2p.transport.patience import JOIN_PATIENCE_S
 from cosine_p2p.trust.peer_memory import UsualSpeeds
 
-STALL_S: Final = 3.5
-"""A choice: a verifier that commits nothing for so long stalls, unless what was measured says otherwise. With the
-time until that is noticed, and another has gone on, a user waits 4 s."""
+# One that stands still costs its user no more than one whose connection died: `SILENCE_S`. What may explain a slow
+# one allows it `SLACK` times as much: prompts of others that are fed beside, requests that came since it was
+# measured. Half of that would leave honest verifiers whenever they are busy, each for a prefill elsewhere; twice
+# would let one that only counts hold a text for 35 s. With these a liar costs 4 to 20 s, once (docs/security.md).
+CHECK_EVERY_S: Final = 0.5
+"""How late a verifier that makes no progress may be noticed."""
+STALL_S: Final = SILENCE_S - CHECK_EVERY_S
+"""A verifier that commits nothing for so long stalls, unless what was measured says otherwise."""
 SLACK: Final = 5
-"""A choice: a verifier may take so many times what it or others took before."""
-COUNTING: Final = 5
-"""A choice: one that reports passes gets so many times as long, since it may serve others."""
-LONGEST_S: Final = 120.0
-"""A choice: between two commits a verifier never gets more, whatever its passes took before."""
-LONE_S: Final = 60.0
-"""A choice: so long a sole verifier that works, or announces long passes, may take at least."""
+"""A verifier may take so many times what it or others took before."""
+COUNTING: Final = SLACK
+"""One that reports passes gets so many times as long again, since it may serve others."""
+LONE_S: Final = JOIN_PATIENCE_S
+"""So long a sole verifier that works, or announces long passes, may take at least: as long as a lost one is waited
+for."""
+LONGEST_S: Final = 2 * LONE_S
+"""Between two commits a verifier never gets more, whatever its passes took before."""
 SLOW_AFTER_S: Final = 10.0
-"""A choice: a verifier is not called slow by its first commits, which share the machine with its prefill."""
+"""A verifier is not called slow by its first commits, which share the machine with its prefill."""
 UNKNOWN_TOKEN_S: Final = 0.05
-"""A choice: the prefill of a token where none was measured, 20 tokens a second; passes of one token are as slow."""
-LEAST_TOKEN_S: Final = 0.01
-"""A choice: prompts of which a part was cached say little about those that come."""
+"""The prefill of a token where none was measured, 20 tokens a second: as slow as passes of one token each."""
+LEAST_TOKEN_S: Final = UNKNOWN_TOKEN_S / SLACK
+"""What was measured never allows less: prompts of which a part was cached say little about those that come."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,9 +80,9 @@ class Watch:
         wait_s = now_s - self.since_s
         if wait_s > self._limit_s(is_counting=True, is_lone=is_lone):
             return f"it committed nothing for {wait_s:.0f} s"
-        # Choices: one ten times slower than usual is left for one not asked yet, but never one that needs less than
-        # a second. The pass where none was measured is three times that of the slowest machine emulated here.
-        slow_s, pass_s = max(1.0, 10 * (self.usual.pass_s or 0.2)), self.pass_s(now_s)
+        # A pace of twice the slack is left for a verifier not asked yet, but never one of less than a second. The
+        # pass where none was measured is three times that of the slowest machine emulated here.
+        slow_s, pass_s = max(1.0, 2 * SLACK * (self.usual.pass_s or 0.2)), self.pass_s(now_s)
         if not is_lone and self.waited_s + wait_s > SLOW_AFTER_S and pass_s is not None and pass_s > slow_s:
             return f"it took {pass_s:.1f} s for a commit"
         return ""

@@ -21,7 +21,8 @@ from cosine_protocol.request import Request
 from cosine_protocol.statements import is_transcript_due, open_transcript
 
 LEAST_COMMITS: Final = 4
-"""A choice: what fewer commits say of a verifier's pace is not remembered."""
+"""What fewer commits say of a verifier's pace is not remembered: one pass that a prompt was fed beside would be a
+third of the mean or more, and of texts so short it hardly matters who is fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,18 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
-MAX_BACKOFFS: Final = 8
-"""A choice: a verifier that is overloaded so often is given up."""
+# A dial too many costs a verifier a connection, one too late its user the wait. Over most ways a dial is over
+# within half a second, which is several round trips; with half of it (RFC 8305) those that are far away would often
+# be dialled beside another one, with twice as much twelve silent peers would cost 12 s instead of 6
+# (docs/security.md).
 DIAL_NEXT_S: Final = 0.5
-"""A choice: most dials are over by then, and one that hangs costs no more; RFC 8305 waits half as long."""
+"""After so long another verifier is dialled beside one that has not answered."""
 MAX_DIALS: Final = 8
-"""A choice that bounds how many verifiers are dialled at a time where none answers."""
+"""As many as begin until the first is given up, after four seconds; more would only lengthen a queue that is
+silent."""
+MAX_BACKOFFS: Final = 8
+"""A verifier that is overloaded so often is given up: with the two seconds for which one lets wait, after a quarter
+of a minute in which others are asked too."""
 
 
 class VerifierQueue:
