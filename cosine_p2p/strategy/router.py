@@ -37,12 +37,14 @@ class Round:
     likelihoods: tuple[Mapping[int, float], ...]
 
 
+# How much a token says. What was seen may be outdated, and what is said a lie: so a text is remembered for about
+# two sentences, a prompt is worth two or three badly predicted tokens, and one token less than that. By the prompt
+# alone requests that change their subject get half of what the best drafter would bring (decision 2). With half the
+# memory a drafter would go over one passage, with twice as much a new subject would be followed later.
 MEMORY_TOKENS: Final = 48
-"""A choice: about two sentences, within which a text hardly changes its subject."""
 PRIOR_NATS: Final = 5.0
-"""A choice: two or three badly predicted tokens outweigh what an author says of the prompt."""
 MIN_LIKELIHOOD: Final = 0.02
-"""Bounds what one token can cost an author, so that a single surprise ends nothing."""
+"""Bounds what one token can cost an author, 3.9 nats, so that a single surprise ends nothing."""
 _DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS
 """What is left of older evidence after one more token: a memory of `MEMORY_TOKENS`."""
 

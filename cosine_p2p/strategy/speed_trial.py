@@ -25,11 +25,11 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
 
 MEMORY_LOOKS: Final = 8.0
-"""A choice: older looks fade, since swarms change."""
+"""Older looks fade, since swarms change. So many bring the error down to a third of one look's, half as many to a
+half; at the longest pauses they go back 6,000 commits, and twice as many would go back twice as far."""
 USUAL_NOISE: Final = 0.25
-"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch."""
-NOISE_LOOKS: Final = 1.0
-"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones, of which the first shows no spread."""
+"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch. It stays one look's worth
+of the error, since the first that is measured shows no spread."""
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ class Gain:
     @property
     def error(self) -> float:
         """Standard error of the mean."""
-        known = NOISE_LOOKS + max(self.looks - 1.0, 0.0)
-        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / known
-        return math.sqrt(variance / max(self.looks, 1.0))
+        looks = max(self.looks, 1.0)
+        variance = (USUAL_NOISE**2 + looks * self.square) / looks
+        return math.sqrt(variance / looks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +65,34 @@ class MeasuredRatio:
 
 PRICE: Final = 0.01
 """Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
-# Stretches. Choices, between noise and the length of a short answer.
+# Stretches. The noise of one is `USUAL_NOISE`; of half as long a one it would be 1.4 times that, and seldom would a
+# difference be sure. A look, with what it takes to settle, needs an answer of 36 tokens; one of twice the length
+# 72, which short answers never have.
 STRETCH_COMMITS: Final = 12
-LEAST_COMMITS: Final = 6
+LEAST_COMMITS: Final = STRETCH_COMMITS // 2
 """A stretch that ends with its request counts if it is as long as this, and the first of all need not be longer:
 nothing is known yet, and drafters that slow their verifier down are to be let go soon."""
-SETTLE_TOKENS: Final = 24
+SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS
 """After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
 """Commits after a change of way that still show the way before."""
-# Evidence, in the logarithm of plain passes a second.
+# Averages. One over more samples notices a change later, one over fewer takes noise for a change; each spans about
+# what its value varies over.
 LEVEL_WEIGHT: Final = 0.3
-"""A choice: the present way's speed is that of its last few stretches."""
+"""The present way's speed is that of its last few stretches."""
 USUAL_WEIGHT: Final = 0.1
-"""A choice: a usual commit is that of the last ten or so."""
+"""A usual commit is that of the last ten or so, about a stretch."""
 PACE_WEIGHT: Final = 0.03
-"""A choice: what drafts bring is that of a text or two, for in one part of it they bring much, in others little."""
+"""Drafts bring much in one part of a text, little in others: what they bring is that of a text or two."""
+# Evidence, in the logarithm of plain passes a second. To ask for too little changes the way by chance, and each
+# change costs settling and another look; to ask for too much keeps a way that is slow.
 LEAST_FED: Final = 16
 WORTH_FEEDING: Final = 0.97
-"""Choices: after so many passes that were fed drafts, these are left if they bring so much less than others."""
+"""After so many passes that were fed drafts, these are left if they surely bring so much less than others. Fewer
+say nothing of how much they bring at times, and less than 3 % is hardly worth a change."""
 TRUSTED_LOOKS: Final = 2.0
-"""A choice: one look may have fallen on a moment when all were starting."""
+"""One look may have fallen on a moment when all were starting, and shows no spread: until a second one, what is
+expected counts too."""
 CERTAIN: Final = 1.5
 """Standard errors by which a way must be faster to be taken: one wrong change in fifteen, which later looks undo.
 With one error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
@@ -93,16 +100,21 @@ CERTAIN_AT_ONCE: Final = 2.0
 """The same for a first look, whose error is a guess; with less, it is compared with one more stretch. Without that
 the prompts of `cosine-node bench rtt` took 16 % longer at 50 ms, after one look in the first text."""
 WORST_GAIN: Final = -1.0
-"""A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
-had been that fast; else minutes would pass."""
+"""A way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it had been
+that fast: after 2,700 commits, by its price. At half of this, 0.61x, those that are as slow would be looked at
+after 1,000, which is not paid; at twice, 0.14x, after 10,000."""
 DOUBTFUL_GAIN: Final = -0.3
 """What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
 (docs/benchmarks/here_cores.json)."""
 CHANGED: Final = 0.3
-"""A choice: a speed so far from that at the last look, or from that of the quickest pass, is news."""
-# Times between looks, in stretches of the present way. Choices.
+"""A speed so far from that at the last look, or from that of the quickest pass, is news. Two averages of stretches
+differ by half of this by the usual noise."""
+# Times between looks, in stretches of the present way. `PRICE` bounds what looks cost; pauses bound how often a
+# text is written another way, at the longest one time in 64, and twice as often at half of that. A change of the
+# present way's speed is noticed at once (`CHANGED`), one of another way's alone at its next look, some 800 commits
+# later; at twice the pause it would be 1,600.
 FIRST_PAUSE: Final = 4
-LONGEST_PAUSE: Final = 64
+LONGEST_PAUSE: Final = 16 * FIRST_PAUSE
 MAX_STATE: Final = 1e12
 """Bounds what is read from a file: far above any sum of seconds, and not infinite."""
 
@@ -446,7 +458,10 @@ def feared_gain(break_even: int | None) -> float | None:
 
 NEAR_S: Final = 0.01
 FAR_TIMES: Final = 4.0
-"""Choices: round-trip times up to the first are alike, and such as differ by less than the second."""
+"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 38). Ten
+milliseconds are a small part of most passes. A factor of two would make twice as many classes, each to be measured
+anew; with one of 16 those 20 and 100 ms away would be alike, which drafts make 2.23 and 1.86 times as fast
+(decision 29)."""
 
 
 @dataclass(frozen=True, slots=True)

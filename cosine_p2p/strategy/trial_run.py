@@ -9,7 +9,7 @@ from cosine_p2p.strategy.speed_trial import (
     LEAST_COMMITS,
     SETTLE_COMMITS,
     SETTLE_TOKENS,
-    STRETCH_COMMITS,
+    USUAL_WEIGHT,
     SpeedTrial,
 )
 from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
@@ -118,10 +118,9 @@ class TrialRun:
             self.way, self._stretch = way, Stretch(is_look=True)
 
 
-HOME_WEIGHT: Final = 0.1
-"""A choice: about the last ten commits without a drafter's token say what home drafts bring."""
-USELESS_COMMITS: Final = 2 * STRETCH_COMMITS
-"""A choice: drafters of which so many commits in a row show nothing can only cost time; no clock has to say so."""
+USELESS_COMMITS: Final = SETTLE_TOKENS
+"""Drafters of which so many commits in a row show nothing can only cost time; no clock has to say so. After as many
+tokens a way counts as settled without any."""
 
 
 class DrafterCount:
@@ -160,7 +159,7 @@ class DrafterCount:
             home = authors.count(HOME_AUTHOR)
             drafted = sum(0 < author <= MAX_AUTHORS for author in authors)
             if not drafted:
-                self._home_tokens = moving_average(self._home_tokens, home, weight=HOME_WEIGHT)
+                self._home_tokens = moving_average(self._home_tokens, home, weight=USUAL_WEIGHT)
                 self._expect_none(self._run)
             self._useless_commits = 0 if drafted or not self._run.way else self._useless_commits + 1
             worth = 1 + drafted + home
