@@ -28,7 +28,8 @@ MAX_TARGETS: Final = 16
 MAX_FILE_BYTES: Final = 2 << 20
 """Above what these bounds allow with `MAX_RECORD_BYTES` a record: a larger file is not ours."""
 KEEP_S: Final = 24 * 3600.0
-"""A choice: a node that left is tried in vain for a day at most."""
+"""Who asks daily begins with the nodes of the day before. One that left is dialled in vain for so long, beside the
+look-up, so that nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
