@@ -2,7 +2,7 @@
 
 A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
 of it, and a verdict what an auditor thinks of that. An earning says how many of the tokens a drafter drafted; the
-client countersigns it as a receipt.
+client countersigns it as a receipt. An exam, which is about no request, says what a stage's layers give.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, Pe
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.likelihoods import told_digest
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
+from cosine_protocol.stage_messages import Exam, Examined
 
 # The kinds of the signatures.
 MANDATE_KIND: Final = "mandate"
@@ -23,6 +24,7 @@ TRANSCRIPT_KIND: Final = "transcript"
 VERDICT_KIND: Final = "audit"
 EARNING_KIND: Final = "earning"
 RECEIPT_KIND: Final = "receipt"
+EXAM_KIND: Final = "exam"
 
 
 def _verify(
@@ -218,3 +220,18 @@ def read_receipt(signed: m.SignedReceipt) -> ReadReceipt:
     if earning.tokens > earning.text_tokens:
         raise MalformedMessage("a receipt is for more tokens than were committed")
     return ReadReceipt(signed, receipt, earning)
+
+
+def sign_exam(stage: Identity, exam: Exam) -> Examined:
+    """What a stage's layers gave, signed."""
+    body = encode_body(exam)
+    return Examined(body, stage.sign(kind=EXAM_KIND, digest=b"", body=body))
+
+
+def open_exam(answer: Examined, *, stage: str) -> Exam:
+    """What `stage` signed, of layers that there are. Raises `BadSignature` and `MalformedMessage`."""
+    verify(kind=EXAM_KIND, signer=stage, digest=b"", body=answer.body, signature=answer.signature)
+    exam = decode_body(Exam, answer.body)
+    # A property that raises for layers that no model has.
+    _ = exam.held
+    return exam

@@ -8,7 +8,7 @@ The check runs beside everything else: nobody waits for it, and one runs at a ti
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import groupby
@@ -18,6 +18,7 @@ import numpy as np
 
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.examiner import Examiner
 from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.search import NoChain
@@ -76,6 +77,7 @@ class ChainChecks:
         chance: Callable[[], float],
         now_s: Callable[[], float],
         draw: Callable[[int], bytes] = secrets.token_bytes,
+        examiner: Examiner | None = None,
     ) -> None:
         self._findings = findings
         self.disputes = findings.disputes
@@ -83,6 +85,7 @@ class ChainChecks:
         self._chance = chance
         self._now_s = now_s
         self._draw = draw
+        self._examiner = examiner
         self._chain: RemoteChain | None = None
         self._witness: Witness | None = None
         self._unprobed: dict[RemoteChain, list[WitnessedPass]] = {}
@@ -215,13 +218,16 @@ class ChainChecks:
                     return
                 other = await self._replayed(sequence, one, unlike=one.peer_ids)
                 found = contradiction(one, other, sampling=sequence.sampling, numerics=chain.numerics)
+                examine = None
                 if found is None:
                     self._note_right(one, other)
                 else:
-                    await self._decide(sequence, one, other, found, numerics=chain.numerics)
+                    examine = await self._decide(sequence, one, other, found, numerics=chain.numerics)
                 self.checked += 1
                 # At once, since a head that is killed is not to believe a liar anew.
                 self._findings.write(now_s=self._now_s())
+                if examine is not None:
+                    await examine()
         except NoChain as error:
             LOG.debug("no check: %s", error)
         except (CosineError, TimeoutError) as error:
@@ -243,8 +249,8 @@ class ChainChecks:
         found: Contradiction,
         *,
         numerics: str,
-    ) -> None:
-        """Find out who lied, and go on without them."""
+    ) -> Callable[[], Awaitable[object]] | None:
+        """Find out who lied, and go on without them; what examines the only one, where others hold its layers."""
         liars: tuple[str, ...] = ()
         if not found.is_link:
             liars = await self._third(sequence, one, other, found, numerics=numerics)
@@ -258,6 +264,12 @@ class ChainChecks:
         chain = self._chain
         if chain is not None and not self.disputes.are_free(chain.stages, now_s=self._now_s()):
             chain.leave(f"Layers {found.layers}: {sides}, and {verdict}.")
+        if self._examiner is None or len(liars) != 1:
+            return None
+        stages = (*one.stages, *other.stages)
+        held = next(each.layers for each in stages if each.peer_id in liars)
+        fellows = [each.peer_id for each in stages if each.layers == held and each.peer_id not in liars]
+        return partial(self._examiner.examine, liars[0], fellows[0]) if fellows else None
 
     async def _third(
         self,

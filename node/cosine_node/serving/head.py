@@ -12,6 +12,7 @@ from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.examiner import Examiner
 from cosine_node.chains.findings import findings_of
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
@@ -33,6 +34,7 @@ from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.operations import ChainLost
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
+from cosine_p2p.trust.evidence import EvidenceFile
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -104,7 +106,13 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         needs = model.needs(requests=options.max_requests)
         source = ChainSource(joined.transport, joined.directory(), needs, findings=findings)
         stack.push_async_callback(source.close)
-        checks = ChainChecks(source, findings, chance=random.random, now_s=clock)
+        checks = ChainChecks(
+            source,
+            findings,
+            chance=random.random,
+            now_s=clock,
+            examiner=Examiner(joined.transport, EvidenceFile()),
+        )
         stack.push_async_callback(checks.close)
         stack.callback(asyncio.ensure_future(source.run()).cancel)
         grammars = await asyncio.to_thread(Grammars.of, folder)

@@ -237,6 +237,19 @@ class StageEngine(PagedEngine):
             on_error.pop_all()
         return found
 
+    def leaving(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor:
+        """One pass as `forward`: what leaves the layers [tokens, width], of the last one scores [tokens, vocab]."""
+        tokens = sum(len(row.tokens) for row in rows)
+        self._check(activations, tokens)
+        feeds = list(zip(self.feed(rows), rows, strict=True))
+        with ExitStack() as on_error, torch.inference_mode():
+            on_error.callback(self.unfeed, rows)
+            left = self.model.packed.logits(
+                feeds, wanted=list(range(tokens)), entering=activations, store=self._store
+            )
+            on_error.pop_all()
+        return left
+
     def _check(self, activations: Tensor | None, tokens: int) -> None:
         if self.model.layers.is_first:
             if activations is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +11,17 @@ import torch
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
+from cosine_node.chains.examiner import Examiner
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
+from cosine_node.stages.host import StageHost
 from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_p2p.trust.evidence import EvidenceFile
+from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
@@ -45,7 +49,7 @@ def load(
 class Head:
     """A head that checks the stages it writes over."""
 
-    def __init__(self, stages: ServedStages, *, seed: int = 0) -> None:
+    def __init__(self, stages: ServedStages, *, seed: int = 0, file: EvidenceFile | None = None) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
         # That of its source, which goes by how long the machine is up: what is noted by another one is forgotten.
@@ -59,9 +63,15 @@ class Head:
             pool_tokens=slots * 3 // 5,
             least_pool_tokens=32,
         )
-        self.source = ChainSource(stages.network.join("head"), self.directory, needs, chance=rng.random)
+        transport = stages.network.join("head")
+        self.source = ChainSource(transport, self.directory, needs, chance=rng.random)
         self.checks = ChainChecks(
-            self.source, self.source.findings, chance=rng.random, now_s=lambda: self.now_s, draw=rng.randbytes
+            self.source,
+            self.source.findings,
+            chance=rng.random,
+            now_s=lambda: self.now_s,
+            draw=rng.randbytes,
+            examiner=None if file is None else Examiner(transport, file, draw=rng.randbytes),
         )
         self.disputes = self.source.findings.disputes
         self.engine: ChainEngine | None = None
@@ -81,7 +91,7 @@ class Head:
             pool_tokens=model.slots,
         )
         record = record_of(
-            peer_id=f"stage {number}",
+            peer_id=self.stages.names[number],
             role=Role.STAGE,
             target_digest=TARGET,
             stage=offer,
@@ -149,10 +159,17 @@ async def head_of(
     *,
     seed: int = 0,
     holders: Sequence[int] | None = None,
+    host_of: Callable[[int, StageModel], StageHost] | None = None,
+    identities: Sequence[Identity] = (),
+    file: EvidenceFile | None = None,
 ) -> AsyncIterator[Head]:
-    """A head among stages, all of them or those of these numbers."""
-    async with served(models, host_of=lying_hosts(lies or {}), service_of=CandidService) as stages:
-        head = Head(stages, seed=seed)
+    """A head among stages, all of them or those of these numbers; `host_of` makes those that tell no lies.
+
+    With identities they answer exams, and evidence is kept in the file.
+    """
+    hosts = host_of or lying_hosts(lies or {})
+    async with served(models, host_of=hosts, service_of=CandidService, identities=identities) as stages:
+        head = Head(stages, seed=seed, file=file)
         try:
             for number in holders or range(len(models)):
                 await head.announce(number)
