@@ -10,14 +10,12 @@ from typing import Final
 class RoundTrips:
     """How often something goes there and back before the first bytes of a new stream are on their way.
 
-    `connection` is for the first stream to a peer, of which `early` need nobody yet who speaks over it; over a
-    relay it is the relay's connection, unless there is one, and `circuit` round trips of the whole way,
-    `circuit_wait_s` later. `stream` is for a further stream, and `quiet_stream` for one to a peer of whom nothing
-    was heard for `quiet_s`.
+    `connection` is for the first stream to a peer; over a relay it is the relay's connection, unless there is one,
+    and `circuit` round trips of the whole way, `circuit_wait_s` later. `stream` is for a further stream, and
+    `quiet_stream` for one to a peer of whom nothing was heard for `quiet_s`.
     """
 
     connection: int = 0
-    early: int = 0
     circuit: int = 0
     circuit_wait_s: float = 0.0
     stream: int = 0
@@ -27,10 +25,9 @@ class RoundTrips:
 
 AT_ONCE: Final = RoundTrips()
 """Of a network where opening takes no time."""
-LIGHT: Final = RoundTrips(connection=2, early=1, circuit=2, circuit_wait_s=0.5, quiet_stream=1, quiet_s=3.0)
-"""py-libp2p as `cosine_p2p.transport.light` uses it: TCP's handshake, which the system does while the library is
-loaded, and Noise's. Names of protocols go with what follows them. A circuit takes the question to the relay, which
-asks the peer, and Noise; relays come later."""
+LIGHT: Final = RoundTrips(connection=2, circuit=2, circuit_wait_s=0.5, quiet_stream=1, quiet_s=3.0)
+"""py-libp2p as `cosine_p2p.transport.light` uses it: TCP's handshake and Noise's. Names of protocols go with what
+follows them. A circuit takes the question to the relay, which asks the peer, and Noise; relays come later."""
 FULL: Final = RoundTrips(connection=4, circuit=4)
 """hivemind's daemon over TCP: its handshake, the name of Noise, Noise, and the peer's identification, for which it
 waits. A circuit takes the question and the last three."""

@@ -1,12 +1,13 @@
-"""Whether emulation tells what real TCP does: `python -m tests.network.agreement [RTT_MS ...]` prints both.
+"""Whether emulation tells what real TCP does: `python -m tests.network.agreement` prints both.
 
 A light client asks twice, of a bootstrap node and a verifier with emulated passes that are so far away, in a
 laboratory of network namespaces and in virtual time. What the machine itself takes, which virtual time leaves out,
-is what the laboratory takes longer at 0 ms; what it takes to join passes while the system connects. All distances
-take turns, and of each figure the fastest round counts: other work on the machine only ever adds. How many round
-trips a figure holds is what it grows by from one distance to the next, whatever the machine takes.
+is the least that the laboratory takes longer at any distance. All distances take turns, and of each figure the
+fastest round counts: other work on the machine only ever adds, most at 0 ms, where a client never waits. How many
+round trips a figure holds is what it grows by from the nearest distance above 0, whatever the machine takes.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -23,7 +24,6 @@ from tests.network.emulated_client import emulated
 from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.peer_process import PeerProcess
 
-ROUNDS: Final = 12
 RTTS_MS: Final = (0.0, 20.0, 100.0, 200.0)
 PROFILE: Final = "60/6"
 KINDS: Final = ("fresh", "there before")
@@ -32,7 +32,7 @@ Figures = dict[tuple[str, str], float]
 """Seconds, by the kind of client and the name of the figure."""
 
 
-def in_laboratory(lab: Laboratory, address: str, rtts_ms: Iterable[float]) -> dict[float, Figures]:
+def in_laboratory(lab: Laboratory, address: str, rtts_ms: Iterable[float], rounds: int) -> dict[float, Figures]:
     """What clients measure that are so far from all nodes, by their distance."""
     clients = {}
     for rtt_ms in rtts_ms:
@@ -45,7 +45,7 @@ def in_laboratory(lab: Laboratory, address: str, rtts_ms: Iterable[float]) -> di
         )
     found: dict[float, dict[tuple[str, str], list[float]]] = {rtt_ms: {} for rtt_ms in clients}
     # The first round loads what is loaded once, and does not count.
-    for number in range(1 + ROUNDS):
+    for number in range(1 + rounds):
         for rtt_ms, (host, process) in clients.items():
             for kind in KINDS:
                 assert process.stdin is not None and process.stdout is not None
@@ -58,14 +58,14 @@ def in_laboratory(lab: Laboratory, address: str, rtts_ms: Iterable[float]) -> di
     return {rtt_ms: {key: min(runs) for key, runs in own.items()} for rtt_ms, own in found.items()}
 
 
-def in_virtual_time(rtt_s: float, loading_s: Mapping[str, float]) -> Figures:
-    """The same in emulation, where each kind of client takes some time before it can speak."""
+def in_virtual_time(rtt_s: float) -> Figures:
+    """The same in emulation."""
     curve = Emulation.parse(PROFILE).curve(Role.VERIFIER)
     with tempfile.TemporaryDirectory() as folder:
         return {
             (kind, name): seconds
             for kind in KINDS
-            for name, seconds in emulated(Path(folder), rtt_s=rtt_s, curve=curve, loading_s=loading_s[kind]).items()
+            for name, seconds in emulated(Path(folder), rtt_s=rtt_s, curve=curve).items()
         }
 
 
@@ -73,16 +73,16 @@ def rows(real: Mapping[float, Figures], virtual: Mapping[float, Figures]) -> Ite
     """A Markdown table of both, in milliseconds."""
     yield "| client | until | round trip | by TCP | emulated | difference | round trips by TCP | emulated |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
-    for kind, name in real[0.0]:
-        own_s = real[0.0][kind, name] - virtual[0.0][kind, name]
-        before_ms = 0.0
+    nearest_ms = min(rtt_ms for rtt_ms in real if rtt_ms)
+    for key in real[nearest_ms]:
+        own_s = min(real[rtt_ms][key] - virtual[rtt_ms][key] for rtt_ms in real)
         for rtt_ms, found in real.items():
-            told = [found[kind, name], virtual[rtt_ms][kind, name] + own_s]
+            told = [found[key], virtual[rtt_ms][key] + own_s]
             times = " | ".join(f"{1e3 * seconds:.1f}" for seconds in told)
-            grown = [1e3 * (each[rtt_ms][kind, name] - each[before_ms][kind, name]) for each in (real, virtual)]
-            counts = " | ".join(f"{ms / (rtt_ms - before_ms):.2f}" if rtt_ms else "" for ms in grown)
-            yield f"| {kind} | {name} | {rtt_ms:g} | {times} | {told[1] / told[0] - 1:+.1%} | {counts} |"
-            before_ms = rtt_ms
+            grown_ms = [1e3 * (each[rtt_ms][key] - each[nearest_ms][key]) for each in (real, virtual)]
+            is_farther = rtt_ms > nearest_ms
+            counts = " | ".join(f"{ms / (rtt_ms - nearest_ms):.2f}" if is_farther else "" for ms in grown_ms)
+            yield f"| {' | '.join(key)} | {rtt_ms:g} | {times} | {told[1] / told[0] - 1:+.1%} | {counts} |"
 
 
 def openings(lab: Laboratory, rtt_s: float) -> Iterator[str]:
@@ -114,16 +114,19 @@ def openings(lab: Laboratory, rtt_s: float) -> Iterator[str]:
 
 
 def main() -> None:
-    rtts_ms = dict.fromkeys((0.0, *map(float, sys.argv[1:])) if sys.argv[1:] else RTTS_MS)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rtts_ms", type=float, nargs="*", default=RTTS_MS)
+    parser.add_argument("--rounds", type=int, default=12)
+    asked = parser.parse_args()
+    rtts_ms = sorted(asked.rtts_ms)
     with laboratory(rtt_s=0.0) as lab:
         boot = Node.start(lab.host("boot"), "bootstrap")
         address = boot.maddr
         joins = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1", "--emulate", PROFILE)
         Node.start(lab.host("verifier"), *joins, "--initial-peers", address)
-        real = in_laboratory(lab, address, rtts_ms)
+        real = in_laboratory(lab, address, rtts_ms, asked.rounds)
         opened = list(openings(lab, max(rtts_ms) / 1e3))
-    loading_s = {kind: real[0.0][kind, "joined"] for kind in KINDS}
-    virtual = {rtt_ms: in_virtual_time(rtt_ms / 1e3, loading_s) for rtt_ms in rtts_ms}
+    virtual = {rtt_ms: in_virtual_time(rtt_ms / 1e3) for rtt_ms in rtts_ms}
     sys.stdout.write("\n".join([*rows(real, virtual), "", *opened]) + "\n")
 
 

@@ -1,8 +1,7 @@
 """The same client in virtual time: `first_client` over emulated links, with a bootstrap node and a verifier.
 
 Everything but the machine and its links is the product's code: how a light client joins, whom it asks for records
-and for the tokenizer, and the request. Nothing takes time but the way between peers, the verifier's passes, and
-what a machine loads before it can speak.
+and for the tokenizer, and the request. Nothing but the way between peers and the verifier's passes takes time.
 """
 
 import asyncio
@@ -63,18 +62,11 @@ class EmulatedLight:
         return frozenset(self._maddrs)
 
     @classmethod
-    async def start(cls, config: LightConfig, transport: MemoryTransport, *, loading_s: float) -> "EmulatedLight":
-        """Connect to all peers to join by or dialled soon, and return when one of them has answered.
-
-        As by `EarlySockets` connecting begins before what speaks over the connections is loaded.
-        """
-        since_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(loading_s)
+    async def start(cls, config: LightConfig, transport: MemoryTransport) -> "EmulatedLight":
+        """Connect to all peers to join by or dialled soon, and return when one of them has answered."""
         light = cls(config, transport)
         peer_ids = dict.fromkeys((*light.initial_peers, *config.dialled_soon))
-        light._joining = [
-            asyncio.ensure_future(transport.connect(peer_id, since_s=since_s)) for peer_id in peer_ids
-        ]
+        light._joining = [asyncio.ensure_future(transport.connect(peer_id)) for peer_id in peer_ids]
         await asyncio.wait(light._joining, return_when=asyncio.FIRST_COMPLETED)
         return light
 
@@ -116,14 +108,14 @@ class _Announced:
         return None
 
 
-def emulated(folder_of_client: Path, *, rtt_s: float, curve: CostCurve, loading_s: float) -> dict[str, float]:
+def emulated(folder_of_client: Path, *, rtt_s: float, curve: CostCurve) -> dict[str, float]:
     """What `first_client` tells, of a light client whose files lie in a folder."""
     with home(folder_of_client), asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.get_loop().set_default_executor(AtOnce(1))
-        return runner.run(_asked(rtt_s, curve, loading_s))
+        return runner.run(_asked(rtt_s, curve))
 
 
-async def _asked(rtt_s: float, curve: CostCurve, loading_s: float) -> dict[str, float]:
+async def _asked(rtt_s: float, curve: CostCurve) -> dict[str, float]:
     files = TokenizerFiles.read(folder("target"))
     assert files is not None
     nodes = frozenset((BOOT.peer_id, VERIFIER.peer_id))
@@ -140,8 +132,7 @@ async def _asked(rtt_s: float, curve: CostCurve, loading_s: float) -> dict[str, 
         return tuple((await cells.read([cell]))[cell].values())
 
     async def start(config: LightConfig, early: object) -> EmulatedLight:
-        transport = network.join(config.identity.peer_id, config.gate)
-        return await EmulatedLight.start(config, transport, loading_s=loading_s)
+        return await EmulatedLight.start(config, network.join(config.identity.peer_id, config.gate))
 
     async def call_at_once(check: Callable[[], None]) -> None:
         check()

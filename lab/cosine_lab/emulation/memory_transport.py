@@ -201,17 +201,16 @@ class MemoryNetwork:
         self.transports[peer_id] = transport
         return transport
 
-    async def connect(self, source: str, target: str, *, since_s: float | None = None) -> tuple[Route, Route]:
+    async def connect(self, source: str, target: str) -> tuple[Route, Route]:
         """The routes there and back of a new stream, once there is a connection and the stream may be written to.
 
-        What a transport can do early was under way `since_s`. Raises `PeerLost` after `dial_timeout_s` if `target`
-        cannot be reached in that time.
+        Raises `PeerLost` after `dial_timeout_s` if `target` cannot be reached in that time.
         """
         # Who dials a peer that is being connected to waits for that.
         async with self._connecting.setdefault((source, target), asyncio.Lock()):
-            return await self._connect(source, target, since_s)
+            return await self._connect(source, target)
 
-    async def _connect(self, source: str, target: str, since_s: float | None) -> tuple[Route, Route]:
+    async def _connect(self, source: str, target: str) -> tuple[Route, Route]:
         relay = self._relays.get(target)
         there, back = self._way(source, target, relay), self._way(target, source, relay)
         openings, began_s = self._openings_of(source), _now_s()
@@ -222,9 +221,6 @@ class MemoryNetwork:
             ready_s += openings.counts.circuit_wait_s
             ways = self._routes(source, relay), self._routes(relay, source)
             ready_s = _after(ready_s, to_relay, *ways)
-        elif is_new and since_s is not None:
-            early = openings.counts.early
-            ready_s, whole = max(began_s, _after(since_s, early, there, back)), whole - early
         ready_s = _after(ready_s, whole, there, back)
         if self._is_reachable is not None and not self._is_reachable(source, target):
             ready_s = math.inf
@@ -313,9 +309,9 @@ class MemoryTransport:
             asyncio.get_running_loop().call_at(known_s, other._accept, protocol, theirs)
         return await self._gate.enter(ours)
 
-    async def connect(self, peer_id: str, *, since_s: float | None = None) -> None:
-        """Have a connection to a peer, perhaps begun early. Raises `PeerLost`."""
-        await self._network.connect(self.peer_id, peer_id, since_s=since_s)
+    async def connect(self, peer_id: str) -> None:
+        """Have a connection to a peer. Raises `PeerLost`."""
+        await self._network.connect(self.peer_id, peer_id)
         if peer_id not in self._network.transports:
             raise PeerLost(peer_id, "no such peer")
 

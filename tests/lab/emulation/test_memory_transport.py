@@ -292,20 +292,6 @@ def test_a_light_client_makes_sure_of_a_peer_that_was_quiet(counts: RoundTrips, 
     assert run_virtual(run())[1] == pytest.approx(0.2 * again)
 
 
-@pytest.mark.parametrize(
-    ("counts", "loading_s", "ready_s"), [(LIGHT, 0.05, 0.4), (LIGHT, 0.3, 0.5), (FULL, 0.05, 0.85)]
-)
-def test_tcp_connects_while_a_light_client_is_loaded(counts: RoundTrips, loading_s: float, ready_s: float) -> None:
-    async def run() -> float:
-        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: counts)
-        network.join("b")
-        await asyncio.sleep(loading_s)
-        await network.join("a").connect("b", since_s=0.0)
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) == pytest.approx(ready_s)
-
-
 def test_a_peer_behind_a_router_is_reached_through_its_relay() -> None:
     async def run() -> list[float]:
         network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT, relays={"home": "relay"})
