@@ -427,6 +427,9 @@ class Session:
             self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)
             if not self._has_other_form:
                 self._queue.ask_last(upstream.peer_id)
+            # The way to it may be dead. One that opens again and adds nothing is not waited for any longer.
+            if is_lone and (upstream.watch.commits or (upstream.is_opened and self._patient_since_s is None)):
+                self._be_patient(self.job.patience_s)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
         """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""

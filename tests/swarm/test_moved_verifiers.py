@@ -27,6 +27,8 @@ LOST_AT_S = 0.5
 PATIENCE_S = 60.0
 TOKENS_LEFT_S = 4.0
 """More than all of the text takes here, one token a pass."""
+STILL_S = 15.0
+LONG_TOKENS = 1000
 Then = Callable[[SimulatedSwarm, Member], Coroutine[None, None, Member | None]]
 
 
@@ -108,6 +110,47 @@ def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy:
 def test_it_goes_on_after_each_of_several_losses() -> None:
     done = after_a_loss(comes_back, strategy="plain", away_s=6.0, times=2)
     assert (done.token_ids, done.error) == (EXPECTED, None)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time(times: int) -> None:
+    """What the network carries no more looks like this, until the link to it is found dead."""
+
+    async def run() -> tuple[tuple[int, ...], float]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine())
+            client = await swarm.client(strategy="plain", patience_s=PATIENCE_S)
+
+            async def stand_still() -> None:
+                for _ in range(times):
+                    await asyncio.sleep(LOST_AT_S)
+                    verifier.machine.stalled_until_s = asyncio.get_running_loop().time() + STILL_S
+                    await asyncio.sleep(STILL_S + 4 * ASK_AGAIN_S)
+
+            standing = asyncio.ensure_future(stand_still())
+            done = await client.generate(PROMPT, max_new_tokens=LONG_TOKENS)
+            seconds = asyncio.get_running_loop().time()
+            await standing
+            return done.token_ids, seconds
+
+    token_ids, seconds = run_virtual(run())
+    assert token_ids == plain_stream(PROMPT, Sampling(), tokens=LONG_TOKENS)
+    assert seconds > times * STILL_S
+
+
+def test_one_that_stands_still_for_good_is_given_up_in_time() -> None:
+    async def run() -> float:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine())
+            client = await swarm.client(strategy="plain", patience_s=PATIENCE_S)
+            asyncio.get_running_loop().call_later(
+                LOST_AT_S, setattr, verifier.machine, "stalled_until_s", 100 * PATIENCE_S
+            )
+            with pytest.raises(GenerationFailed, match="made no progress"):
+                await client.generate(PROMPT, max_new_tokens=LONG_TOKENS)
+            return asyncio.get_running_loop().time()
+
+    assert PATIENCE_S <= run_virtual(run()) < 2 * PATIENCE_S
 
 
 def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
