@@ -11,6 +11,11 @@ from cosine_protocol.likelihoods import check_room
 from cosine_protocol.request import Request
 from cosine_protocol.statements import open_claim
 
+RETRY_AFTER_S: Final = 2.0
+"""When a refused client may ask again: after some thirty passes of 60 ms, in which sixteen requests write five
+hundred tokens, so that one has ended even where texts are that long. With half as long more ask in vain, with twice
+as long places stand empty. An audit of a few hundred tokens takes about so long beside them, a constraint of 40 KB
+less."""
 MAX_COORDINATED: Final = 8
 """A decision takes 0.3 ms of the event loop, so that so many requests take a few percent of it at 60 ms a pass."""
 

@@ -16,10 +16,11 @@ from cosine_node.engine.base import Choice, Engine, Row
 from cosine_node.engine.choice_gap import CANDIDATES, gap_of
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, User
-from cosine_node.verifier.admission import VerifierConfig, check_claim
+from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import SCORED_TOKENS, KvState, RequestStage, ServedRequest
 from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_p2p.session.auditing import ANSWER_S
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
@@ -36,17 +37,16 @@ from cosine_protocol.statements import sign_verdict
 
 LOG = logging.getLogger(__name__)
 
-# Choices: what audits take of a verifier's time, which is what prompts leave of a pass.
+# What audits take of a verifier: what prompts leave of its passes, and pages.
 MAX_AUDITS: Final = 2
-"""At once, of all peers."""
+"""At once, of all peers: with one, a long audit would hold up all others; with four, each would take twice as long
+in the same passes, on twice the pages."""
 TOKENS_PER_S: Final = 100.0
 """Of one peer: clients that audit 5 % of what they are given ask for so much only at 2,000 tokens a second."""
 AHEAD_S: Final = 60.0
-"""A peer may have audited in one go what it may in so long."""
-RETRY_AFTER_S: Final = 2.0
-"""An audit of a few hundred tokens takes about so long beside other requests."""
-MAX_WAIT_S: Final = 30.0
-"""Half as long as a client waits for an answer (`cosine_p2p.session.auditing`)."""
+"""A peer may have audited in one go what it may in so long, 6,000 tokens: whole texts are audited, and seldom."""
+MAX_WAIT_S: Final = ANSWER_S / 2
+"""Of what a client waits for an answer; the rest is for the audit."""
 TICK_S: Final = 1.0
 """How late one that has waited long enough is told so."""
 

@@ -38,7 +38,8 @@ from cosine_protocol.statements import open_mandate, read_receipt
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
-"""A choice: the next request of a conversation often has the same drafters, and a link costs a beat a second."""
+"""The next request of a conversation often has the same drafters, and comes without a dial in so long. Each link
+costs a beat a second meanwhile: for eight drafters forty, and twice as many with twice as long."""
 
 
 @dataclass(frozen=True, slots=True)

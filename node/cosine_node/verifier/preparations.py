@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cosine_node.engine.constraints.grammars import Grammars
+from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.request import Constraint
@@ -13,8 +14,6 @@ from cosine_protocol.request import Constraint
 LOG = logging.getLogger(__name__)
 MOST: Final = 32
 """Bounds memory: constraints of 64 KB at most. A few are compiled at once, each for some seconds at most."""
-RETRY_AFTER_S: Final = 2.0
-"""By then the constraints that are compiled are known, or given up."""
 
 
 class Preparations:

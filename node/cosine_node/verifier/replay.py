@@ -1,18 +1,15 @@
 """One stream replayed by whoever has the target's weights: the verdict of an auditor that asks nobody."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.audits import AuditedStream
 from cosine_node.verifier.request import KvState
+from cosine_node.verifier.scheduler import MOST_TOKENS
 from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message
-
-PASS_TOKENS: Final = 512
-"""A choice: so much of a prompt is fed in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ def verdict_on(claim: AskAudit, engine: Engine, config: VerifierConfig) -> Audit
     stream = stream_of(engine, claim, first=transcript.first)
     try:
         while not stream.is_compared:
-            feed(engine, stream, PASS_TOKENS)
+            feed(engine, stream, MOST_TOKENS)
     finally:
         engine.release(stream.kv.sequence)
     return stream.verdict()

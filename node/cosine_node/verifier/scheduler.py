@@ -12,21 +12,21 @@ from typing import Final, Protocol
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
 from cosine_node.passes.fair_places import Turns
+from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
 from cosine_node.verifier.request import ServedRequest
 
-# The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
+# The bounds of one pass. Its tokens come at once, so that its length is the pace of all requests in it. Drafts and
+# more requests bring tokens for their time; of a prompt a request that decodes has nothing, and is half as fast
+# beside one at worst: at three times a third, and at 1.5 times prompts take twice as many passes.
 LONGEST_PASS: Final = 4.0
 """A pass takes at most as many tokens as make it last this many times a pass over one token."""
-MIN_BUDGET_TOKENS: Final = 16
-"""Sixteen requests, the default `max_requests`, fit in one pass even where every token costs."""
-MAX_BUDGET_TOKENS: Final = 512
-"""Bounds the memory of a pass where the measured curve is flat."""
 STALL: Final = 2.0
 """How many times longer prompts may make a pass for the requests that decode in it."""
-MIN_CHUNK_TOKENS: Final = 16
-"""Smaller chunks cost more in fixed time of a pass than they save."""
-MAX_CHUNK_TOKENS: Final = 512
-"""Bounds the memory and the time of a pass where no longer one was measured."""
+MIN_BUDGET_TOKENS: Final = 16
+"""Sixteen requests, the default `max_requests`, fit in one pass even where every token costs."""
+MOST_TOKENS: Final = 512
+"""Bounds the memory of a pass where the measured curve is flat, and that of a prompt where no longer one was
+measured."""
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
 
@@ -61,15 +61,15 @@ class PassSchedule:
 
 def pass_budget_tokens(curve: CostCurve) -> int:
     """The most tokens of a pass, from a device's measured cost."""
-    return curve.tokens_within(LONGEST_PASS, least=MIN_BUDGET_TOKENS, most=MAX_BUDGET_TOKENS)
+    return curve.tokens_within(LONGEST_PASS, least=MIN_BUDGET_TOKENS, most=MOST_TOKENS)
 
 
 def pass_chunk_tokens(curve: CostCurve) -> int:
-    """The most prompt tokens of a pass: `MAX_CHUNK_TOKENS`, or more if more were measured to take little time."""
+    """The most prompt tokens of a pass: `MOST_TOKENS`, or more if more were measured to take little time."""
     measured = curve.points[-1][0]
-    if measured <= MAX_CHUNK_TOKENS:
-        return MAX_CHUNK_TOKENS
-    return max(MAX_CHUNK_TOKENS, curve.most_tokens(within_s=LONGEST_PROMPT_PASS_S, limit=measured))
+    if measured <= MOST_TOKENS:
+        return MOST_TOKENS
+    return max(MOST_TOKENS, curve.most_tokens(within_s=LONGEST_PROMPT_PASS_S, limit=measured))
 
 
 def schedule_pass(

@@ -16,7 +16,7 @@ from cosine_node.passes.fair_places import FairQueue, Holder, User, whom_to_evic
 from cosine_node.passes.feed_pace import FeedChain
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
-from cosine_node.verifier.admission import VerifierConfig, admitted
+from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
 from cosine_node.verifier.audits import AuditService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
@@ -32,7 +32,7 @@ from cosine_node.verifier.request import (
 )
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
-from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
+from cosine_node.verifier.step_loop import StepLoop
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.prediction import Prediction
@@ -49,8 +49,8 @@ from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
 
 LOG = logging.getLogger(__name__)
-TICK_S: Final = 0.5
-"""A choice: how late a deadline may be noticed."""
+TICK_S: Final = RETRY_AFTER_S / 4
+"""How late one that has waited so long for a place is told that there is none."""
 
 
 class VerifierService:

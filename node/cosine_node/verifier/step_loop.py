@@ -40,7 +40,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
 
 from cosine_node.chains.search import NoChain
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
@@ -51,6 +50,7 @@ from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
 from cosine_node.stages.operations import ChainLost, NotComputed
+from cosine_node.verifier.admission import RETRY_AFTER_S
 from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
@@ -72,8 +72,6 @@ from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
 from cosine_protocol.statements import is_transcript_due, sign_earning, sign_transcript
 
 LOG = logging.getLogger(__name__)
-RETRY_AFTER_S: Final = 2.0
-"""When a refused client may ask again. A choice: a few dozen passes, in which some request usually ends."""
 
 
 class StepLoop:

@@ -8,7 +8,7 @@ import transformers as tf
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.verifier.scheduler import MAX_CHUNK_TOKENS
+from cosine_node.verifier.scheduler import MOST_TOKENS
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from tests.node.engine.tiny_models import VOCAB, build
@@ -74,9 +74,9 @@ def generated(prompt: list[int]) -> list[int]:
 def test_a_long_prompt_is_prefilled_in_chunks_and_followed_by_the_tokens_of_generate(tokens: int) -> None:
     text, passes = ask(TorchEngine(long_model(), pool_tokens=40_000), PROMPT[:tokens])
     assert text == generated(PROMPT[:tokens])
-    assert passes > tokens // MAX_CHUNK_TOKENS
+    assert passes > tokens // MOST_TOKENS
     # A lost chunk would show.
-    assert text != generated(PROMPT[MAX_CHUNK_TOKENS:tokens])
+    assert text != generated(PROMPT[MOST_TOKENS:tokens])
 
 
 def test_a_pool_with_less_room_than_the_prompt_has_a_shorter_context_and_refuses_it() -> None:

@@ -14,12 +14,11 @@ from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostC
 from cosine_node.engine.pool_size import PASS_TOKENS
 from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.fair_places import Turns, User
+from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
 from cosine_node.verifier.scheduler import (
-    MAX_BUDGET_TOKENS,
-    MAX_CHUNK_TOKENS,
     MAX_WAIT_PASSES,
     MIN_BUDGET_TOKENS,
-    MIN_CHUNK_TOKENS,
+    MOST_TOKENS,
     STALL,
     PassSchedule,
     pass_budget_tokens,
@@ -119,16 +118,16 @@ def test_nobody_waits_for_longer_than_is_promised(waiting: list[Ready], budget_t
 @given(CURVES)
 def test_a_chunk_is_as_long_as_was_measured_to_take_little_time(curve: CostCurve) -> None:
     found, longest = pass_chunk_tokens(curve), curve.points[-1][0]
-    assert found >= MAX_CHUNK_TOKENS
-    if found > MAX_CHUNK_TOKENS:
+    assert found >= MOST_TOKENS
+    if found > MOST_TOKENS:
         assert found <= longest
         assert curve.seconds(found) <= LONGEST_PROMPT_PASS_S
-    if MAX_CHUNK_TOKENS <= found < longest:
+    if MOST_TOKENS <= found < longest:
         assert curve.seconds(found + 1) > LONGEST_PROMPT_PASS_S
 
 
 def test_all_that_a_pass_may_feed_fits_into_the_windows_of_a_pool() -> None:
-    assert PROMPT_TOKENS[-1] + MAX_BUDGET_TOKENS <= PASS_TOKENS
+    assert PROMPT_TOKENS[-1] + MOST_TOKENS <= PASS_TOKENS
 
 
 FAST = CostCurve(((1, 0.01), (64, 0.01), (512, 0.05), (1024, 0.1), (2048, 0.2)))
@@ -139,9 +138,9 @@ DECODES = Ready()
 @pytest.mark.parametrize(
     ("requests", "curve", "chunks"),
     [
-        ([Ready(10_000)], STEEP, {0: MAX_CHUNK_TOKENS}),
+        ([Ready(10_000)], STEEP, {0: MOST_TOKENS}),
         ([Ready(10_000)], FAST, {0: 2048}),
-        ([Ready(10_000)], SLOW, {0: MAX_CHUNK_TOKENS}),
+        ([Ready(10_000)], SLOW, {0: MOST_TOKENS}),
         ([DECODES, Ready(10_000)], FAST, {1: 175}),
         ([Ready(1000), DECODES, DECODES], HINGE, {0: 62}),
         ([DECODES, Ready(1000)], STEEP, {1: MIN_CHUNK_TOKENS}),
@@ -188,6 +187,6 @@ def test_more_that_decode_than_fit_go_by_how_long_they_waited() -> None:
 
 
 def test_the_budget_follows_from_the_measured_curve() -> None:
-    assert pass_budget_tokens(FLAT) == MAX_BUDGET_TOKENS
+    assert pass_budget_tokens(FLAT) == MOST_TOKENS
     assert pass_budget_tokens(STEEP) == MIN_BUDGET_TOKENS
     assert pass_budget_tokens(HINGE) == 128

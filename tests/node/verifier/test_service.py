@@ -13,9 +13,8 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.verifier.admission import VerifierConfig
+from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig
 from cosine_node.verifier.service import VerifierService
-from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
