@@ -179,8 +179,6 @@ class CosineScoreRouter:
         return f"score {score.value:.2f} after {score.rounds} rounds"
 
 
-MAX_FUSED_TOKENS: Final = 16
-"""A choice above the length to which fused drafts pay."""
 QUEUED_PASSES: Final = 1.0
 """A pass whose result comes so many plain passes later than it alone took stood in a queue."""
 
@@ -260,7 +258,7 @@ class CosinePaper(Rounds):
             verify_s=self._verify_s,
         )
         self._cut_tokens = min(self._cut_tokens, tuned_tokens - 1)
-        self._wanted_tokens = min(tuned_tokens - self._cut_tokens, MAX_FUSED_TOKENS)
+        self._wanted_tokens = tuned_tokens - self._cut_tokens
         if self._director is not None:
             self._wanted_tokens = self._director.size(
                 self._request, wanted=self._wanted_tokens, acceptance=self._acceptance.rate, now_s=now_s
