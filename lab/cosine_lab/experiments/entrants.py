@@ -133,8 +133,9 @@ def _is_chain(choice: OptionValues) -> bool:
     return choice.get("law") != PUBLISHED or choice.get("width_nodes", choice.get("n_parallel", 1)) == 1
 
 
-# Choices: from one token to more than pays at any round-trip time measured; both kinds of law. The drafters are
-# told: a strategy's own choice of them would win by chance alone on the few prompts of a trial.
+# From one token to twice the longest draft (10) that a strategy with these lengths was tuned to at any round-trip
+# time (docs/benchmarks/rtt.json), in steps that grow as one token more changes less; both kinds of law. The
+# drafters are told: a strategy's own choice of them would win by chance alone on the few prompts of a trial.
 _LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 _DRAFTERS: Final = (BY_LABEL,)
 _LAWS: Final = (COUPLED, PUBLISHED)
