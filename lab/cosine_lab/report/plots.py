@@ -39,12 +39,15 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
 """A colour and a marker for each strategy, after Okabe and Ito's palette for all kinds of colour vision."""
 OTHER_STYLES: Final = (("#117733", "h"), ("#BBBBBB", "p"), ("#AA4499", "d"), ("#44AA99", "8"))
 """Of other names in turn, none of them a strategy's."""
-# Choices of layout, in inches and points; the salt makes equal figures equal bytes.
-WIDTH_INCHES: Final = 20.0
+# In inches and points. A page fits a figure to its own width: the more inches, the smaller are the letters there.
+# So all have the height and the width of four panels at most, and of more panels each is narrower.
 MOST_PANEL_INCHES: Final = 5.0
+WIDTH_INCHES: Final = 4 * MOST_PANEL_INCHES
 LINES_INCHES: Final = 4.0
 FEW_VALUES: Final = 16
+"""So many have room for a tick and a marker each; more are a curve."""
 SETTINGS: Final[dict[Any, Any]] = {
+    # So that equal figures are equal bytes.
     "svg.hashsalt": "cosine-p2p",
     "svg.fonttype": "none",
     "font.size": 9.0,
