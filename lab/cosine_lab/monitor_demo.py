@@ -34,16 +34,17 @@ SURVEY_EVERY_S: Final = 1.0
 """More often than in a real network: surveys of a simulated one cost nobody anything."""
 MEAN_PAUSE_S: Final = 1.0
 """Between two requests of a client."""
-# Choices: somebody is always about to fail or to come back, for longer than anybody watches, and yet most requests
-# go undisturbed. Verifiers stay away for longer than it takes to fail over.
+# Of every 45 s a verifier is away for 12 and later a drafter for 8, for five hours: so within a minute whoever
+# watches sees both fail and come back, and for more than half of the time all are there. A verifier stays away for
+# three times the 4 s after which a silent one is left.
 FIRST_DEATH_S: Final = 20.0
 DEATHS_EVERY_S: Final = 45.0
 DEATHS: Final = 400
 VERIFIER_DEAD_S: Final = 12.0
 DRAFTER_DEAD_S: Final = 8.0
 DRAFTER_DIES_AFTER_S: Final = 25.0
-# Choices: a verifier slow enough that its passes can be watched.
 PROFILE: Final = "120/8"
+"""Eight passes a second, half as many as the usual profile has, can be watched."""
 RTT_MS: Final = 40.0
 NOTE: Final = f"simulated: recorded text, emulated {PROFILE} ms, RTT {RTT_MS:g} ms"
 
