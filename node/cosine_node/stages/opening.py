@@ -50,7 +50,9 @@ def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None)
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     is_tied = output is not None and output.weight is embedding.weight
     if file is not None:
-        replace_weights(model, block_layouts(file, model, dtype=dtype))
+        # The whole may be larger than all that this machine gives a process, though nobody would write there.
+        with torch.device("meta"):
+            replace_weights(model, block_layouts(file, model, dtype=dtype))
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     # A weight that is shared counts once for each of its places: a part that has one has the whole.
     layers = tuple(_bytes_of(layer, dtype) for layer in decoder_layers(model))

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.gguf.file import GgufFile
@@ -66,6 +67,31 @@ def test_parts_take_what_was_foretold_and_read_their_own_tensors_alone(name: str
         held = {each.data_ptr(): each.nbytes for each in (*model.parameters(), *model.buffers())}
         assert sizes.of(part) <= sum(held.values()) <= 1.02 * sizes.of(part) + 4096
     assert set().union(*wanted_of.values()) == file.tensors.keys()
+
+
+class AllocatedHere(TorchFunctionMode):
+    """Counts the bytes of tensors that are made on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size_bytes = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.device.type == "cpu":
+            self.size_bytes += found.nbytes
+        return found
+
+
+def test_the_sizes_of_a_model_that_is_larger_than_memory_take_none(tmp_path: Path) -> None:
+    folder = folder_of("llama", tmp_path)
+    file = GgufFile.in_folder(folder)
+    assert file is not None
+    config = read_config(str(folder))
+    with AllocatedHere() as here:
+        sizes = part_sizes(config, dtype=torch.float32, file=file)
+    whole = LayerRange.whole(sizes.layers)
+    assert here.size_bytes < sizes.of(whole) / 10
 
 
 def test_a_matrix_in_parts_takes_no_more_than_in_the_file(tmp_path: Path) -> None:
