@@ -67,12 +67,16 @@ class GgufSwarm:
             resource.prlimit(node.process.pid, resource.RLIMIT_DATA, (self.limit_bytes, self.limit_bytes))
         return node
 
-    def start_whole(self) -> None:
-        """The bootstrap node, and a verifier of the whole file."""
+    def start_network(self) -> None:
+        """The bootstrap node of a network for the file, which is read for its digest."""
         facts = read_target_facts(unfold(self.file, cache_folder=self.folder / "unfolded"), name="it")
         assert facts is not None
         self.digest = facts.digest().hex()
         self.maddr = self.start("boot", "bootstrap").wait_ready(READY_TIMEOUT_S).maddr
+
+    def start_whole(self) -> None:
+        """The bootstrap node, and a verifier of the whole file."""
+        self.start_network()
         stored = ("--engine", "torch", "--quantize", "stored")
         self.start("whole", "join", "--role", "verifier", "--model", str(self.file), *stored, *ENGINE).wait_ready(
             READY_TIMEOUT_S

@@ -1,7 +1,8 @@
-"""Stages of limited memory with a model that none of them could hold: how long each takes, and its most memory.
+"""Stages whose memory is limited, with a model that none of them could hold: their times, and their most memory.
 
-`python -m tests.e2e.large_stages FILE 0:14,14:28,28:42,42:56` measures a file of `tests.e2e.large_model`. The first
-stage reads the file and the others fetch their share; the second reads what it has fetched from its disk once more.
+`python -m tests.e2e.large_stages FILE 0:14,14:28,28:42,42:56 4GB` measures a file of `tests.e2e.large_model`. The
+first stage reads the file and the others fetch their share of it; then the second one begins again with what it has
+fetched. Where they hold all layers there is a head, and a text; `0:1,14:28` measures the stages alone.
 """
 
 import asyncio
@@ -11,66 +12,58 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_node.engine.pool_size import parse_memory
 from cosine_p2p import AsyncClient
-from tests.e2e.gguf_stages import ENGINE, NETWORK, READY_TIMEOUT_S, GgufSwarm
+from tests.e2e.gguf_stages import ENGINE, NETWORK, GgufSwarm
 from tests.e2e.nodes import COMMAND, Node, close_all
 
-LIMIT_BYTES: Final = 4_000_000_000
-MEMORY: Final = "3.5GB"
-"""Of a stage's weights and pool; the rest is for Python, its libraries and what comes and goes in a pass."""
+BESIDE_BYTES: Final = 500_000_000
+"""Of the limit for what is no weight and no pool: Python, its libraries, and what comes and goes in a pass."""
+READY_TIMEOUT_S: Final = 3600.0
 PROMPT: Final = "The old lighthouse keeper opened the door and"
-NEW_TOKENS: Final = 4
+NEW_TOKENS: Final = 3
 
 
-@dataclass(slots=True)
-class LargeSwarm(GgufSwarm):
-    """Nodes of a large file, each of which is measured from its start on."""
+def start_stage(swarm: GgufSwarm, layers: str, model: str) -> str:
+    """Start a stage: its name."""
+    assert swarm.limit_bytes is not None
+    name = f"stage-{layers.replace(':', '-')}"
+    memory = f"{swarm.limit_bytes - BESIDE_BYTES}B"
+    swarm.start(name, "join", "--role", "stage", "--model", model, "--layers", layers, "--memory", memory, *ENGINE)
+    return name
 
-    ready_s: dict[str, float] = field(default_factory=dict)
 
-    def start_ready(self, name: str, *arguments: str) -> Node:
-        """Start a node and wait until it is ready."""
+async def text_of(swarm: GgufSwarm) -> dict[str, object]:
+    """A greedy text of the head, and the seconds until each piece of it."""
+    async with AsyncClient([swarm.maddr], network=NETWORK, target=swarm.digest, audit=0.0) as client:
         began_s = time.monotonic()
-        node = self.start(name, *arguments).wait_ready(READY_TIMEOUT_S)
-        self.ready_s[name] = time.monotonic() - began_s
-        return node
+        run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS, temperature=0.0)
+        came_s = [round(time.monotonic() - began_s, 1) async for _ in run.chunks()]
+        return {"token_ids": run.result().token_ids, "came_s": came_s}
 
-    def start_stage(self, name: str, layers: str) -> None:
-        """The first stage, of the file itself, or another one of what that has announced."""
-        model = ("--model", self.digest or str(self.file), "--layers", layers, "--memory", MEMORY)
-        node = self.start_ready(name, "join", "--role", "stage", *model, *ENGINE)
-        self.digest = self.digest or next(str(told["target"]) for told in events(node) if "target" in told)
 
-    async def text(self) -> dict[str, object]:
-        """A greedy text of the head, and the seconds until each piece of it."""
-        async with AsyncClient([self.maddr], network=NETWORK, target=self.digest, audit=0.0) as client:
-            began_s = time.monotonic()
-            run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS, temperature=0.0)
-            came_s = [round(time.monotonic() - began_s, 1) async for _ in run.chunks()]
-            return {"token_ids": run.result().token_ids, "came_s": came_s}
-
-    def measured(self, name: str) -> dict[str, object]:
-        """What a node took until now."""
-        node = self.nodes[name]
-        took: Counter[str] = Counter()
-        for told in events(node):
-            if told["event"] == "took":
-                took[told["stage"]] += told["seconds"]
-        said = {key: node.ready[key] for key in ("layers", "weights_bytes", "pool_tokens") if key in node.ready}
-        return {**said, "ready_s": round(self.ready_s[name], 1), "took_s": dict(took), **peak_bytes(node)}
+def measured(swarm: GgufSwarm, name: str) -> dict[str, object]:
+    """What a node took until now: seconds of each stage of its start, and bytes."""
+    node = swarm.nodes[name]
+    took: Counter[str] = Counter()
+    for told in events(node):
+        if told["event"] == "took":
+            took[told["stage"]] += told["seconds"]
+    said = {key: node.ready[key] for key in ("layers", "weights_bytes", "pool_tokens") if key in node.ready}
+    return {**said, "took_s": dict(took), **memory_of(node)}
 
 
 def events(node: Node) -> list[dict[str, Any]]:
-    """What a node has told on the way to its being ready."""
+    """What a node has told beside its being ready."""
     lines = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in lines if "event" in line]
 
 
-def peak_bytes(node: Node) -> dict[str, int]:
+def memory_of(node: Node) -> dict[str, int]:
     """The most memory that a process and its children ever had, pages of files included, and what it has now."""
     pid = node.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -87,35 +80,54 @@ def _status_bytes(pid: str, key: str) -> int:
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(key)))
 
 
-def forget(file: Path) -> None:
-    """Let the next reader of a file read it from the disk."""
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def forget(files: Sequence[Path]) -> None:
+    """Let the next reader of files read them from the disk."""
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def main(file: str, cut: str) -> None:
-    """Print one object: the text, and what each node took."""
+def measure(swarm: GgufSwarm, cut: Sequence[str]) -> None:
+    """Print an object for each thing that was measured."""
+
+    def tell(**found: object) -> None:
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+    began_s = time.monotonic()
+    swarm.start_network()
+    tell(file_bytes=swarm.file.stat().st_size, hashed_s=round(time.monotonic() - began_s, 1))
+    stages = [start_stage(swarm, cut[0], str(swarm.file))]
+    swarm.nodes[stages[0]].wait_ready(READY_TIMEOUT_S)
+    stages += [start_stage(swarm, layers, swarm.digest) for layers in cut[1:]]
+    for stage in stages[1:]:
+        swarm.nodes[stage].wait_ready(READY_TIMEOUT_S)
+    for stage in stages:
+        tell(stage=stage, **measured(swarm, stage))
+    ends = [tuple(map(int, layers.split(":"))) for layers in cut]
+    layers = int(str(swarm.nodes[stages[0]].ready["of_layers"]))
+    if [first for first, _ in ends] + [layers] == [0] + [end for _, end in ends]:
+        over = ("--over-stages", "--model", swarm.digest, "--threads", "1")
+        swarm.start("head", "join", "--role", "verifier", *over).wait_ready(READY_TIMEOUT_S)
+        tell(**asyncio.run(text_of(swarm)))
+        for name in (*stages, "head"):
+            tell(after=name, **measured(swarm, name))
+        swarm.close("head")
+    swarm.close(stages[1])
+    forget(list((swarm.folder / stages[1]).rglob("*.gguf")))
+    again = start_stage(swarm, cut[1], swarm.digest)
+    swarm.nodes[again].wait_ready(READY_TIMEOUT_S)
+    tell(from_its_disk=again, **measured(swarm, again))
+
+
+def main(file: str, cut: str, limit: str) -> None:
+    """Measure a file over stages of these layers, none of which may have more memory than the limit."""
+    limit_bytes, _ = parse_memory(limit, option="the limit")
     with tempfile.TemporaryDirectory() as name:
-        swarm = LargeSwarm(Path(file), Path(name), limit_bytes=LIMIT_BYTES, command=COMMAND)
+        swarm = GgufSwarm(Path(file), Path(name), limit_bytes=limit_bytes, command=COMMAND)
         try:
-            swarm.maddr = swarm.start_ready("boot", "bootstrap").maddr
-            stages = [(f"stage-{layers.replace(':', '-')}", layers) for layers in cut.split(",")]
-            forget(swarm.file)
-            for stage, layers in stages:
-                swarm.start_stage(stage, layers)
-                sys.stderr.write(f"{stage}: {json.dumps(swarm.measured(stage))}\n")
-            over = ("--over-stages", "--model", swarm.digest, "--threads", "1")
-            swarm.start_ready("head", "join", "--role", "verifier", *over)
-            found: dict[str, object] = {"file_bytes": swarm.file.stat().st_size, **asyncio.run(swarm.text())}
-            found |= {node: swarm.measured(node) for node in swarm.nodes if node != "boot"}
-            again, layers = stages[1]
-            swarm.close(again)
-            for kept in (swarm.folder / again).rglob("*.gguf"):
-                forget(kept)
-            swarm.start_stage(again, layers)
-            found["from its disk"] = swarm.measured(again)
-            sys.stdout.write(json.dumps(found, indent=1) + "\n")
+            measure(swarm, cut.split(","))
         finally:
             close_all(list(swarm.nodes.values()))
 
