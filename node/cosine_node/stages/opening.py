@@ -184,15 +184,20 @@ class StageDraft:
     def load(self, part: LayerRange, *, measure_s: float) -> "LoadedStage":
         """Load and try the part, and measure it for about so long. Blocks. Raises `UsageError`."""
         limit_threads(self._source.engine.threads, self._folder)
-        model: Any = load_part(str(self._folder), part, dtype=self._dtype)
         try:
-            model = model.to(self._device)
+            model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
             reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total
             stage = StageModel(model, part, slots=self._pool_tokens(part, token_bytes), way=way)
-        except torch.OutOfMemoryError as error:
-            raise UsageError(f"Layers {part} and their KV cache do not fit into {self._device}.") from error
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            # What PyTorch says of a CPU's memory is of no kind of its own.
+            if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+                raise
+            raise UsageError(
+                f"Layers {part} and their KV cache do not fit into the memory of {self._device}; hold fewer, or "
+                "give less with --memory."
+            ) from error
         reach(MEASURING)
         curve = measure_curve(StageRehearsal(stage), clock=time.perf_counter, budget_s=measure_s)
         return LoadedStage(model=stage, curve=curve)

@@ -13,6 +13,7 @@ from cosine_node.engine.curve import measure_curve
 from cosine_node.engine.loading_stage import MEASURING, TESTING, stages_told
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.stages import opening
 from cosine_node.stages.engine import load_part
 from cosine_node.stages.opening import StageDraft, StageRehearsal, StageSource, part_sizes
 from cosine_protocol.errors import UsageError
@@ -71,6 +72,24 @@ def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path
     assert loaded.model.slots >= 256
     # With memory enough there is room for two heads, each with two requests that fill the context.
     assert draft(folder, layers="1:3")._pool_tokens(made.named, 1024) == 4 * 256
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError(), RuntimeError("[enforce fail] can't allocate memory: you tried to")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_part_for_which_the_system_gives_no_memory_is_told_in_one_sentence(
+    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(opening, "load_part", load)
+    made = draft(folder, layers="1:3")
+    assert made.named is not None
+    with pytest.raises(UsageError, match="Layers 1:3 and their KV cache do not fit into the memory of cpu; hold"):
+        made.load(made.named, measure_s=0.1)
 
 
 def test_who_waits_for_a_part_is_told_when_it_is_tried_and_measured(folder: Path) -> None:
