@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from cosine_lab.rivals.paths import first_choice
+from cosine_lab.rivals.rounds import ACCEPTANCE_WEIGHT, FIRST_ACCEPTANCE
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
@@ -17,12 +18,10 @@ from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
-# A new drafter counts as good, then its last 20 tokens count. Above the least acceptance the prompt decides, below
-# it what was measured, in steps within which differences are an error of some twenty tokens.
-FIRST_ACCEPTANCE: Final = 0.6
+# Above the least acceptance the prompt decides, below it what was measured, in steps within which differences are
+# an error of some twenty tokens.
 MIN_ACCEPTANCE: Final = 0.4
 ACCEPTANCE_STEP: Final = 0.1
-ACCEPTANCE_WEIGHT: Final = 0.05
 
 
 class LoneDrafter:
