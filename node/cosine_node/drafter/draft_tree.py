@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, Guide, Place
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, connected
@@ -24,8 +24,6 @@ USUAL_RARITY: Final = 100
 """Bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
-MAX_FORCED: Final = 32
-"""Bounds a pass: the name of a property is seldom longer."""
 MAX_FAILED_TOKENS: Final = 8
 """What went wrong shows in the first tokens of a path that was refused."""
 MAX_NODES: Final = 8192

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from cosine_node import zoo
 from cosine_node.gguf.transformers_model import ELSEWHERE
@@ -16,7 +15,7 @@ from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.announced_node import JoinedNetwork
 from cosine_node.terminal.events import Emit
 from cosine_node.weights.fetching import FetchProgress
-from cosine_node.weights.hub_source import HubSource
+from cosine_node.weights.hub_source import WHOLE, HubSource
 from cosine_node.weights.partial_folder import INDEX, PartialFolder
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
@@ -24,8 +23,6 @@ from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import UsageError
-
-WHOLE: Final = "model.safetensors"
 
 
 def local_folder(model: str) -> Path | None:

@@ -12,6 +12,7 @@ from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
 from cosine_node.passes.runner import Runner, count_tokens
+from cosine_node.verifier.pass_rows import SLOWNESS_WEIGHT
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
@@ -38,8 +39,6 @@ LEAST_TRIED: Final = 0.3
 drafts of others. A small general model was on all kinds of questions but translations (`cosine-node bench
 agreement`). With half as much one whose pass takes more than 0.15 of the target's would not be tried; with twice as
 much texts that it does not know would begin with more passes in vain."""
-SLOWNESS_WEIGHT: Final = 0.1
-"""Weight of the last pass in the average: about ten passes count."""
 MAX_SLOWNESS: Final = 16.0
 """Bounds what one pass that stood still does to the average."""
 

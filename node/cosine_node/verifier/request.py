@@ -15,7 +15,7 @@ from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, Guide, Place
+from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, Guide, Place
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.passes.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
@@ -159,8 +159,6 @@ MAX_NODES: Final = 12
 MIN_PATH_PROBABILITY: Final = 0.1
 """Nodes of a prompt lookup, and the least likely path worth finding: about 0.2 ms of Python a pass
 (docs/decisions/0012)."""
-MAX_FORCED: Final = 32
-"""Bounds the same for tokens that a grammar forces: the name of a property is seldom longer."""
 
 
 # Bytes that must come are drafted as the text wrote them before, and all that is forced behind them hangs on that:
