@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "llama", "agreement", "peers")
+EXPERIMENTS = ("rtt", "ring", "waits", "llama", "agreement", "peers")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, peers, rtt, ring, llama, agreement or report.",
+        help="here, peers, rtt, ring, waits, llama, agreement or report.",
     ),
 ]
 Out = Annotated[
