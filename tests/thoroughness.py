@@ -10,9 +10,18 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pytest
+from hypothesis import settings
 
 _FURTHER: Final = "a further case"
 THOROUGH: Final = pytest.mark.thorough(_FURTHER)
+
+
+DEAR_PART: Final = 3
+
+
+def dear_examples() -> settings:
+    """Of a property whose every example is a whole swarm: a third of the examples of others, in each profile."""
+    return settings(max_examples=settings().max_examples // DEAR_PART)
 
 
 def quick_first(values: Iterable[Any], quick: int = 1, checked: int | None = None) -> list[Any]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
@@ -26,6 +26,7 @@ from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.letter_grammars import END, letter_grammars, text_of
 from tests.node.engine.schemas import SCHEMAS, check_json
 from tests.swarm.reference import assert_freed
+from tests.thoroughness import dear_examples
 
 TOKENS = 60
 VOCAB_TOKENS = END + 1
@@ -80,7 +81,7 @@ def plain(kind: ConstraintKind, text: str, *, temperature: float, seed: int = 7)
     lies=st.booleans(),
     temperature=st.sampled_from([0.0, 1.0]),
 )
-@settings(max_examples=40, deadline=None)
+@dear_examples()
 def test_with_honest_drafters_and_others_the_text_is_that_of_plain_constrained_decoding(
     schema: str, fidelities: list[float], lies: bool, temperature: float
 ) -> None:

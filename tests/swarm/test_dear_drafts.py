@@ -59,7 +59,7 @@ def plain_s(one_way_s: float, temperature: float, lengths: tuple[int, ...]) -> l
 
 
 @pytest.mark.parametrize("fidelity", quick_first([0.3, 0.1, 0.6, 0.9]))
-@pytest.mark.parametrize("temperature", [0.8, 0.0])
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 @pytest.mark.parametrize("one_way_s", quick_first([0.01, 0.0, 0.05]))
 def test_no_request_loses_a_percent_not_even_the_first(
     fidelity: float, temperature: float, one_way_s: float

@@ -1,10 +1,11 @@
 """A prediction changes no token of a text, and the better it is the fewer passes the text takes."""
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
@@ -15,6 +16,7 @@ from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import OptionRefused, UsageError
 from cosine_protocol.limits import MAX_PREDICTION_TOKENS
 from tests.swarm.reference import assert_freed
+from tests.thoroughness import dear_examples
 
 PROMPT = LetterCodec().decode([3, 9, 4, 7])
 TOKENS = 60
@@ -34,6 +36,12 @@ async def generated(
         return done
 
 
+@cache
+def unpredicted(**options: Any) -> Generation:
+    """The same without a prediction, written once for each set of options."""
+    return run_virtual(generated(**options))
+
+
 def edited(tokens: tuple[int, ...], share: float, *, seed: int) -> tuple[int, ...]:
     """A text of which so many tokens are replaced, left out, or have a new one before them."""
     chance = random.Random(seed)
@@ -51,12 +59,12 @@ def edited(tokens: tuple[int, ...], share: float, *, seed: int) -> tuple[int, ..
     drafters=st.integers(0, 1),
     strategy=st.sampled_from(["plain", "cosine"]),
 )
-@settings(max_examples=30, deadline=None)
+@dear_examples()
 def test_the_text_is_the_same_with_any_prediction(
     share: float, seed: int, temperature: float, drafters: int, strategy: str
 ) -> None:
     options: dict[str, Any] = {"temperature": temperature, "drafters": drafters, "strategy": strategy}
-    without = run_virtual(generated(**options))
+    without = unpredicted(**options)
     done = run_virtual(generated(edited(without.token_ids, share, seed=seed), **options))
     assert done.token_ids == without.token_ids
     assert (without.accepted_prediction_tokens, without.rejected_prediction_tokens) == (0, 0)
@@ -66,7 +74,7 @@ def test_the_text_is_the_same_with_any_prediction(
 def test_a_text_that_was_predicted_takes_a_fraction_of_the_passes_however_far_the_verifier_is(
     one_way_s: float,
 ) -> None:
-    without = run_virtual(generated(one_way_s=one_way_s))
+    without = unpredicted(one_way_s=one_way_s)
     done = run_virtual(generated(without.text, one_way_s=one_way_s))
     assert done.token_ids == without.token_ids
     assert done.rounds < without.rounds / 4
@@ -76,7 +84,7 @@ def test_a_text_that_was_predicted_takes_a_fraction_of_the_passes_however_far_th
 
 
 def test_an_edit_of_which_a_tenth_is_changed_takes_fewer_than_half_of_the_passes() -> None:
-    without = run_virtual(generated(max_new_tokens=200))
+    without = unpredicted(max_new_tokens=200)
     before = edited(without.token_ids, 0.1, seed=1)
     done = run_virtual(generated(before, max_new_tokens=200))
     assert done.token_ids == without.token_ids
@@ -86,7 +94,7 @@ def test_an_edit_of_which_a_tenth_is_changed_takes_fewer_than_half_of_the_passes
 
 
 def test_with_the_strategy_plain_nothing_is_drafted() -> None:
-    without = run_virtual(generated())
+    without = unpredicted()
     done = run_virtual(generated(without.text, strategy="plain"))
     assert done.rounds == TOKENS
 
@@ -105,7 +113,7 @@ def test_the_verifier_that_goes_on_drafts_from_it_where_the_text_stands() -> Non
                     await first.kill()
             return run.result()
 
-    without = run_virtual(generated(max_new_tokens=200))
+    without = unpredicted(max_new_tokens=200)
     done = run_virtual(run(without.text))
     assert done.token_ids == without.token_ids
     assert done.rounds < 40
@@ -123,10 +131,10 @@ def test_what_is_no_text_is_refused() -> None:
 
 
 def test_an_empty_prediction_is_none() -> None:
-    assert run_virtual(generated("")).token_ids == run_virtual(generated()).token_ids
+    assert run_virtual(generated("")).token_ids == unpredicted().token_ids
 
 
 def test_tokens_that_the_targets_model_lacks_are_not_drafted_from() -> None:
     """The tokenizer has more than the model; nothing of that costs the request."""
     done = run_virtual(generated((3, 5000, 9)))
-    assert done.token_ids == run_virtual(generated()).token_ids
+    assert done.token_ids == unpredicted().token_ids

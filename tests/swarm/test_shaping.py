@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
@@ -16,6 +16,7 @@ from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import dear_examples
 
 TOKENS = 24
 LETTERS = LetterCodec()
@@ -73,7 +74,7 @@ def plain(prompt: str, *, eos: tuple[int, ...], options: dict[str, Any]) -> tupl
 
 
 @given(options=OPTIONS, fidelities=st.lists(st.sampled_from([0.3, 0.8, 1.0]), max_size=2), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@dear_examples()
 def test_with_any_options_and_drafters_the_text_is_that_of_plain_decoding(
     options: dict[str, Any], fidelities: list[float], seed: int
 ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.virtual_loop import run_virtual
@@ -20,6 +20,7 @@ from cosine_protocol.errors import OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.schemas import KEYS, SCHEMAS, check_json
 from tests.swarm.tool_letters import END, ToolLetters, calling_engine
+from tests.thoroughness import dear_examples
 
 TOKENS: Final = 120
 CODEC: Final = ToolLetters()
@@ -56,7 +57,7 @@ def generated(asked: Chat, *, fidelities: tuple[float, ...] = (), **options: Any
     in_parallel=st.booleans(),
     is_named=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@dear_examples()
 def test_a_call_that_must_come_is_that_of_plain_constrained_decoding(
     tools: dict[str, Any], fidelities: list[float], temperature: float, in_parallel: bool, is_named: bool
 ) -> None:

@@ -107,7 +107,7 @@ def test_tokens_are_those_of_plain_decoding(
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("place", quick_first([30, 2, 63]))
+@pytest.mark.parametrize("place", quick_first([30, 2, 63], checked=2))
 def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
     eos = (expected()[place],)
     generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=(0.9,), eos=eos))
@@ -116,7 +116,7 @@ def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0], 2))
+@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0]))
 def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
     generation = run_virtual(generated(ALL_STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s))
     assert generation.token_ids == expected()
@@ -125,7 +125,7 @@ def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0], 2))
+@pytest.mark.parametrize("at_s", soak_rest([0.5, 0.0, 0.1, 1.0]))
 @pytest.mark.parametrize("slot", [0, 1])
 def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float) -> None:
     kills = (at_s, None) if slot == 0 else (None, at_s)
