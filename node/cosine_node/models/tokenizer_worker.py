@@ -6,7 +6,8 @@ or what was wrong.
 
 import json
 import sys
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 
 def convert(folder: str, out: str, pieces: str | None = None) -> None:
@@ -31,6 +32,8 @@ def convert(folder: str, out: str, pieces: str | None = None) -> None:
 
 def main() -> None:
     """Convert as the arguments say."""
+    # As if it were not installed: tokenizers need none of it, and to import it takes longer than all else here.
+    sys.modules["torch"] = cast(ModuleType, None)
     error = ""
     try:
         convert(*sys.argv[1:])
