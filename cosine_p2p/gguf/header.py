@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from cosine_protocol.errors import UsageError
@@ -177,11 +177,29 @@ def read_part(file: Path) -> GgufHeader:
             if handle.read(len(MAGIC)) != MAGIC:
                 raise UsageError(f"{file} is no GGUF file: it does not begin with the letters GGUF.")
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reading(file, data).header()
-    except (ValueError, struct.error, OverflowError) as error:
+                return parse_header(file, data)
+    except ValueError as error:
         raise UsageError(f"{file} is a damaged GGUF file ({error}); fetch it again.") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+class FileBytes(Protocol):
+    """The bytes of a file, here or elsewhere; a header is read from its front to its end."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: slice, /) -> bytes: ...
+
+
+def parse_header(file: Path, data: FileBytes) -> GgufHeader:
+    """The header of a file of this name with these bytes. Raises `ValueError`."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise ValueError("it does not begin with the letters GGUF")
+    try:
+        return _Reading(file, data).header()
+    except (struct.error, OverflowError) as error:
+        raise ValueError(str(error)) from None
 
 
 def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
@@ -216,9 +234,9 @@ def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[by
 
 
 class _Reading:
-    """One pass over a header, from its first byte after the magic. Every method raises `ValueError`."""
+    """One pass over a header, from its first byte after the magic. Methods raise what `parse_header` catches."""
 
-    def __init__(self, file: Path, data: mmap.mmap) -> None:
+    def __init__(self, file: Path, data: FileBytes) -> None:
         self._file = file
         self._data = data
         self._at = len(MAGIC)
@@ -245,9 +263,9 @@ class _Reading:
         return GgufHeader(metadata, tuple(sorted(tensors, key=lambda tensor: tensor.name)), (self._file,))
 
     def _unpack(self, layout: str) -> tuple[Any, ...]:
-        size_bytes = struct.calcsize(f"<{layout}")
-        values = struct.unpack_from(f"<{layout}", self._data, self._at)
-        self._at += size_bytes
+        end = self._at + struct.calcsize(f"<{layout}")
+        values = struct.unpack(f"<{layout}", self._data[self._at : end])
+        self._at = end
         return values
 
     def _count(self, items: int) -> None:

@@ -1,16 +1,20 @@
-"""Weights of a repository of the Hugging Face hub, by ranges of its safetensors files."""
+"""Weights of a repository of the Hugging Face hub, by ranges of its safetensors files or of a GGUF file."""
 
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from cosine_node.weights.partial_folder import INDEX
+from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.gguf.header import MAGIC, parse_header, part_names
 from cosine_p2p.text.tensor_hashes import MAX_HEADER_BYTES
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.limits import MAX_TENSORS
@@ -29,6 +33,9 @@ MAX_INDEX_BYTES: Final = 512 * MAX_TENSORS
 """Two names of each, its own and its file's; 90,000 tensors took 10 MB."""
 _REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _FILE: Final = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
+_GGUF: Final = re.compile(rf"{HUB_FILE}({_REPOSITORY.pattern})/((?:\w[\w.-]*/)*\w[\w.-]*\.gguf)", re.ASCII)
+_RANGE: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]{1,18})", re.ASCII)
+"""Which bytes of how many an answer has, as servers say it (RFC 9110, 14.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +46,68 @@ class _Place:
     start: int
 
 
-class HubSource:
-    """A repository whose files may be those of a manifest; what comes is checked against that like a peer's.
+_Found = tuple[str, tuple[str, tuple[int, ...], int], _Place]
+"""A tensor's name; its type, shape and bytes; where it lies."""
 
-    Methods raise `PeerLost` where the hub does not answer, and `RemoteProtocolError` for other files.
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an address has, or the range of it that was asked for, and the length of the whole."""
+
+    data: bytes
+    whole_bytes: int
+
+
+class _FrontBytes:
+    """Implements `FileBytes` by a file on the hub, read on in steps as far as a header goes."""
+
+    def __init__(self, hub: "HubSource", url: str) -> None:
+        self._hub = hub
+        self._url = url
+        self._start = 0
+        begin = hub.read_range(url, 0, len(MAGIC))
+        self._data, self._size_bytes = begin.data, begin.whole_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __getitem__(self, places: slice, /) -> bytes:
+        first, end, _ = places.indices(self._size_bytes)
+        if first < self._start or end > self._start + len(self._data):
+            size_bytes = max(end - first, min(RANGE_PIECES * PIECE_BYTES, self._size_bytes - first))
+            self._start, self._data = first, self._hub.read_range(self._url, first, size_bytes).data
+        return self._data[first - self._start : end - self._start]
+
+
+class HubSource:
+    """A repository, or one GGUF file of it, whose tensors may be those of a manifest.
+
+    What comes is checked against that like a peer's. Methods raise `PeerLost` where the hub does not answer, and
+    `RemoteProtocolError` for other files.
     """
 
     most_pieces: int = RANGE_PIECES
     run_pieces: int = RUN_PIECES
     readers: int = READERS
 
-    def __init__(self, repository: str, *, endpoint: str, token: str | None = None) -> None:
-        self.name = f"{endpoint}/{repository}"
+    def __init__(self, repository: str, *, endpoint: str, token: str | None = None, file: str = "") -> None:
+        """Of a GGUF `file` in parts the first is named."""
+        self.name = f"{endpoint}/{repository}" + (f"/{file}" if file else "")
         self._base = f"{endpoint}/{quote(repository)}/resolve/main/"
+        self._file = file
         self._token = token
         self._places: dict[int, _Place] = {}
 
     @classmethod
     def of(cls, name: str) -> "HubSource | None":
-        """The repository of a model that is called as those of the hub are, unless the hub is not to be asked."""
+        """Where a model is that is called as those of the hub are, unless the hub is not to be asked."""
         from huggingface_hub import constants, get_token
 
-        if constants.HF_HUB_OFFLINE or not _REPOSITORY.fullmatch(name):
+        gguf = _GGUF.fullmatch(name)
+        repository, file = (gguf[1], gguf[2]) if gguf else (name, "")
+        if constants.HF_HUB_OFFLINE or not _REPOSITORY.fullmatch(repository):
             return None
-        return cls(name, endpoint=constants.ENDPOINT, token=get_token())
+        return cls(repository, endpoint=constants.ENDPOINT, token=get_token(), file=file)
 
     async def look(self, manifest: Manifest) -> None:
         """Read where the tensors of a manifest lie, as far as the files have them."""
@@ -83,58 +128,72 @@ class HubSource:
         tensor, place = manifest.tensors[row], self._places[row]
         size_bytes = sum(tensor.piece_bytes(piece) for piece in range(first_piece, first_piece + count))
         start = place.start + first_piece * PIECE_BYTES
-        return await asyncio.to_thread(self._range, place.url, start, size_bytes)
+        return (await asyncio.to_thread(self.read_range, place.url, start, size_bytes)).data
 
     def _look(self, manifest: Manifest) -> dict[int, _Place]:
         rows = {tensor.name: row for row, tensor in enumerate(manifest.tensors)}
         found: dict[int, _Place] = {}
         try:
-            for file in self._files():
-                url = self._base + quote(file)
-                header_bytes = int.from_bytes(self._range(url, 0, 8), "little")
-                if not 2 <= header_bytes <= MAX_HEADER_BYTES:
-                    raise ValueError("the header length is wrong")
-                header: dict[str, Any] = json.loads(self._range(url, 8, header_bytes))
-                for name, entry in header.items():
-                    row = rows.get(name)
-                    if row is None:
-                        continue
-                    tensor = manifest.tensors[row]
-                    begin, end = map(int, entry["data_offsets"])
-                    said = str(entry["dtype"]), tuple(map(int, entry["shape"])), end - begin
-                    if begin >= 0 and said == (tensor.dtype, tensor.shape, tensor.size_bytes):
-                        found[row] = _Place(url, 8 + header_bytes + begin)
+            for name, said, place in self._stored() if self._file else self._saved():
+                tensor = manifest.tensors[rows[name]] if name in rows else None
+                if tensor is not None and said == (tensor.dtype, tensor.shape, tensor.size_bytes):
+                    found[rows[name]] = place
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise RemoteProtocolError(f"{self.name} has other files than safetensors ({error})") from None
+            raise RemoteProtocolError(f"{self.name} has other files than those of a model ({error})") from None
         return found
+
+    def _stored(self) -> Iterator[_Found]:
+        """The tensors of a GGUF file. Raises `ValueError` where it is damaged."""
+        for part in part_names(self._file):
+            url = self._base + quote(part)
+            for one in parse_header(Path(part), _FrontBytes(self, url)).tensors:
+                yield one.name, (one.kind, one.shape, one.size_bytes), _Place(url, one.start)
+
+    def _saved(self) -> Iterator[_Found]:
+        """The tensors of safetensors files. Raises `ValueError` and the like where they are damaged."""
+        for file in self._files():
+            url = self._base + quote(file)
+            header_bytes = int.from_bytes(self.read_range(url, 0, 8).data, "little")
+            if not 2 <= header_bytes <= MAX_HEADER_BYTES:
+                raise ValueError("the header length is wrong")
+            header: dict[str, Any] = json.loads(self.read_range(url, 8, header_bytes).data)
+            header.pop("__metadata__", None)
+            for name, entry in header.items():
+                begin, end = map(int, entry["data_offsets"])
+                if begin < 0:
+                    raise ValueError(f"tensor {name} lies outside the file")
+                said = str(entry["dtype"]), tuple(map(int, entry["shape"])), end - begin
+                yield name, said, _Place(url, 8 + header_bytes + begin)
 
     def _files(self) -> list[str]:
         """The names of the files with weights. Raises `ValueError` and the like where the list is damaged."""
         listed = self._get(self._base + INDEX, MAX_INDEX_BYTES)
         if listed is None:
             return [WHOLE]
-        names = {str(name) for name in json.loads(listed)["weight_map"].values()}
+        names = {str(name) for name in json.loads(listed.data)["weight_map"].values()}
         if wrong := [name for name in names if not _FILE.fullmatch(name)]:
             raise ValueError(f"{wrong[0]!r} is no name of a file with weights")
         return sorted(names)
 
-    def _range(self, url: str, start: int, size_bytes: int) -> bytes:
+    def read_range(self, url: str, start: int, size_bytes: int) -> _Answer:
+        """So many bytes of a file from one on. Blocks."""
         if not size_bytes:
-            return b""
-        data = self._get(url, size_bytes, Range=f"bytes={start}-{start + size_bytes - 1}")
-        if data is None or len(data) != size_bytes:
+            return _Answer(b"", 0)
+        answer = self._get(url, size_bytes, Range=f"bytes={start}-{start + size_bytes - 1}")
+        if answer is None or len(answer.data) != size_bytes:
             raise RemoteProtocolError(f"{self.name} sent a range of another length")
-        return data
+        return answer
 
-    def _get(self, url: str, most_bytes: int, **headers: str) -> bytes | None:
-        """The bytes that an address has; None where there is nothing. Blocks."""
+    def _get(self, url: str, most_bytes: int, **headers: str) -> _Answer | None:
+        """What an address has; None where there is nothing. Blocks."""
         request = Request(url, headers=headers)
         if self._token:
             # Not for the machine that the hub sends us to.
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:
-                if headers and answer.status != 206:
+                told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+                if headers and (answer.status != 206 or told is None):
                     raise RemoteProtocolError(f"{self.name} sends no ranges")
                 data: bytes = answer.read(most_bytes + 1)
         except URLError as error:
@@ -145,4 +204,4 @@ class HubSource:
             raise PeerLost(self.name, str(error) or type(error).__name__) from None
         if len(data) > most_bytes:
             raise RemoteProtocolError(f"{self.name} sent more than was asked for")
-        return data
+        return _Answer(data, int(told[1]) if told else len(data))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,11 @@ from cosine_node.weights.fetching import SourcePlace, WeightsFetch
 from cosine_node.weights.hub_source import HubSource
 from cosine_node.weights.partial_folder import INDEX, PartialFolder
 from cosine_node.weights.service import WeightsService
+from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.manifest import PIECE_BYTES
+from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, write_model
 from tests.node.weights.test_fetching import Counting, some
 
@@ -58,12 +61,16 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
             if not file.is_file():
                 self.send_error(404)
                 return
-            data, status = file.read_bytes(), 200
+            whole = data = file.read_bytes()
+            status, told = 200, None
             if (asked := self.headers.get("Range")) and served.sends_ranges:
                 first, last = map(int, asked.removeprefix("bytes=").split("-"))
-                data, status = data[first : last + 1], 206
+                data, status = whole[first : last + 1], 206
+                told = f"bytes {first}-{first + len(data) - 1}/{len(whole)}"
                 served.asked.append(len(data))
             self.send_response(status)
+            if told:
+                self.send_header("Content-Range", told)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -193,6 +200,49 @@ def test_a_broken_list_is_an_error_of_the_hub(hub: Hub, listed: str) -> None:
         asyncio.run(hub.source().look(held(hub.folder).manifest))
 
 
+def gguf(hub: Hub, **how: Any) -> tuple[HubSource, HeldWeights]:
+    """A GGUF file of the repository, and what it holds."""
+    (hub.folder / "four-bits").mkdir()
+    file = write_sample(hub.folder / "four-bits" / "a.gguf", {"words": ["é"] * 50_000}, **how)
+    return hub.source(file=f"four-bits/{file.name}"), held(file)
+
+
+def test_of_a_gguf_file_the_header_and_the_wanted_tensors_come(hub: Hub, tmp_path: Path) -> None:
+    source, known = gguf(hub)
+    folder, rows = new_folder(known, tmp_path / "cache"), rows_of(known, "output_norm")
+    asyncio.run(fetch(source, folder, rows))
+    there = held(folder.path)
+    assert set(there.tensors) == {"output_norm.weight"}
+    assert there.content_digest == known.content_digest
+
+
+def test_a_gguf_file_may_be_in_parts(hub: Hub, tmp_path: Path) -> None:
+    source, known = gguf(hub, part_tensors=1)
+    folder = new_folder(known, tmp_path / "cache")
+    asyncio.run(fetch(source, folder, rows_of(known, "weight")))
+    assert held(folder.path).is_whole
+
+
+def test_a_long_header_is_read_on_and_no_tensor_beside_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, known = gguf(hub)
+    monkeypatch.setattr("cosine_node.weights.hub_source.RANGE_PIECES", 1)
+    asyncio.run(source.look(known.manifest))
+    first, *others = hub.asked
+    assert (first, set(others[:-1])) == (4, {PIECE_BYTES})
+    assert len(others) == -(-(hub.folder / "four-bits" / "a.gguf").stat().st_size // PIECE_BYTES)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-64], lambda data: b"else" + data[4:], lambda data: data[:99]]
+)
+def test_a_damaged_gguf_file_is_an_error_of_the_hub(hub: Hub, change: Callable[[bytes], bytes]) -> None:
+    source, known = gguf(hub)
+    file = hub.folder / "four-bits" / "a.gguf"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(RemoteProtocolError, match="other files than those of a model"):
+        asyncio.run(source.look(known.manifest))
+
+
 def test_a_server_without_ranges_is_not_read_from(hub: Hub) -> None:
     index(hub)
     hub.sends_ranges = False
@@ -206,7 +256,9 @@ def test_a_hub_that_does_not_answer_is_lost(hub: Hub) -> None:
         asyncio.run(source.look(held(hub.folder).manifest))
 
 
-@pytest.mark.parametrize("name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x"])
+@pytest.mark.parametrize(
+    "name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x", "hf:a/b", "hf:a/b/../c.gguf", "hf:a/b/c.bin"]
+)
 def test_other_names_are_none_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     assert HubSource.of(name) is None
@@ -216,5 +268,7 @@ def test_a_name_of_the_hub_is_its_repository_unless_it_is_not_to_be_asked(monkey
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     found = HubSource.of(REPOSITORY)
     assert found is not None and found.name.endswith(REPOSITORY)
+    found = HubSource.of(f"hf:{REPOSITORY}/Q4_K_M/model.gguf")
+    assert found is not None and found.name.endswith(f"{REPOSITORY}/Q4_K_M/model.gguf")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert HubSource.of(REPOSITORY) is None
