@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -143,16 +143,14 @@ def resident_bytes(node: Node) -> int:
 
 
 def main(file: str, *cuts: str) -> None:
-    """Print one object: for each cut whether texts are the same, and what its stages take."""
+    """Print an object a line: what the whole file takes, then of each cut whether texts are its, and its stages."""
     with tempfile.TemporaryDirectory() as name:
         swarm = GgufSwarm(Path(file), Path(name), command=COMMAND)
         try:
             swarm.start_whole()
             expected = swarm.texts("whole")
-            found: dict[str, object] = {
-                "file_bytes": Path(file).stat().st_size,
-                "whole_resident_bytes": resident_bytes(swarm.nodes["whole"]),
-            }
+            whole_bytes = resident_bytes(swarm.nodes["whole"])
+            _tell({"file_bytes": Path(file).stat().st_size, "whole_resident_bytes": whole_bytes})
             before = ["whole"]
             for cut in cuts:
                 stages = swarm.start_stages(cut.split(","))
@@ -160,16 +158,22 @@ def main(file: str, *cuts: str) -> None:
                 head = swarm.start_head()
                 same = sum(one == other for one, other in zip(swarm.texts(head), expected, strict=True))
                 sizes = [swarm.size(stage) for stage in stages]
-                found[cut] = {
+                found = {
+                    "cut": cut,
                     "same_texts": f"{same} of {len(expected)}",
                     "head_resident_bytes": resident_bytes(swarm.nodes[head]),
                     "stages": [{name: getattr(size, name) for name in NodeSize.__slots__} for size in sizes],
                 }
+                _tell(found)
                 swarm.close(head)
                 before = stages
-            sys.stdout.write(json.dumps(found, indent=1) + "\n")
         finally:
             close_all(list(swarm.nodes.values()))
+
+
+def _tell(found: Mapping[str, object]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
