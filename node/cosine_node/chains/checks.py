@@ -218,6 +218,7 @@ class ChainChecks:
                     return
                 other = await self._replayed(sequence, one, unlike=one.peer_ids)
                 found = contradiction(one, other, sampling=sequence.sampling, numerics=chain.numerics)
+                found = found or await self._examined(one, other)
                 examine = None
                 if found is None:
                     self._note_right(one, other)
@@ -234,6 +235,21 @@ class ChainChecks:
             LOG.info("a check came to nothing: %s", error)
         except Exception:
             LOG.exception("a check failed")
+
+    async def _examined(self, one: ChainTrace, other: ChainTrace) -> Contradiction | None:
+        """What exams say of the last stages, of which texts show choices alone."""
+        ours, theirs = one.stages[-1], other.stages[-1]
+        if self._examiner is None or ours.layers != theirs.layers or ours.peer_id == theirs.peer_id:
+            return None
+        if not await self._examiner.differ(ours.peer_id, theirs.peer_id):
+            return None
+        return Contradiction(
+            ones=(ours.peer_id,),
+            others=(theirs.peer_id,),
+            layers=ours.layers,
+            place=(one.positions, ours.layers.end),
+            is_exam=True,
+        )
 
     def _note_right(self, one: ChainTrace, other: ChainTrace) -> None:
         """Credit whoever computed what somebody else did too."""
@@ -290,10 +306,17 @@ class ChainChecks:
             except CosineError as error:
                 LOG.info("nobody decides: %s", error)
                 return ()
-            agree = [
-                agrees(each, third, found, sampling=sequence.sampling, numerics=numerics) for each in (one, other)
-            ]
-            if agree[0] != agree[1]:
+            agree: list[bool | None]
+            if found.is_exam and self._examiner is not None:
+                judge = third.peer_ids[-1]
+                apart = [await self._examiner.differ(judge, each) for each in (*found.ones, *found.others)]
+                agree = [None if each is None else not each for each in apart]
+            else:
+                agree = [
+                    agrees(each, third, found, sampling=sequence.sampling, numerics=numerics)
+                    for each in (one, other)
+                ]
+            if None not in agree and agree[0] != agree[1]:
                 return found.others if agree[0] else found.ones
             without |= set(third.between(found.layers.first, found.layers.end))
         return ()

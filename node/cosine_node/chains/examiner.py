@@ -55,21 +55,29 @@ class Examiner:
         self._file = file
         self._draw = draw
 
-    async def examine(self, suspect: str, fellow: str) -> bool:
-        """Ask two stages of the same layers; True if the suspect's answer was kept, since it is another one."""
+    async def differ(self, one: str, other: str) -> bool | None:
+        """Whether two stages of the same layers answer an exam differently; None where one gives no answer."""
+        told = await self._told(one, other)
+        return None if told is None else told[1]
+
+    async def examine(self, suspect: str, fellow: str) -> None:
+        """Ask a stage that was found wrong, and another one of its layers; keep the first answer if they differ."""
+        match await self._told(suspect, fellow):
+            case (answer, True):
+                self._file.add_exam(SignedExam.of(suspect, answer))
+                LOG.warning("stage %s signed what others of its layers do not compute: `audit` judges it", suspect)
+            case (_, False):
+                LOG.info("stage %s computes right when it is examined", suspect)
+
+    async def _told(self, one: str, other: str) -> tuple[Examined, bool] | None:
+        """The first one's answer to an exam, and whether the other one's is different."""
         seed = self._draw(PROBE_SEED_BYTES)
         try:
-            answer, other = [await self._asked(peer_id, seed) for peer_id in (suspect, fellow)]
-            is_wrong = exams_differ(open_exam(answer, stage=suspect), open_exam(other, stage=fellow))
+            first, second = [await self._asked(peer_id, seed) for peer_id in (one, other)]
+            return first, exams_differ(open_exam(first, stage=one), open_exam(second, stage=other))
         except (CosineError, TimeoutError) as error:
-            LOG.info("stage %s was not examined: %s", suspect, error or "no answer in time")
-            return False
-        if is_wrong:
-            self._file.add_exam(SignedExam.of(suspect, answer))
-            LOG.warning("stage %s signed what others of its layers do not compute: `audit` judges it", suspect)
-        else:
-            LOG.info("stage %s computes right when it is examined", suspect)
-        return is_wrong
+            LOG.info("stages %s and %s were not examined: %s", one, other, error or "no answer in time")
+            return None
 
     async def _asked(self, peer_id: str, seed: bytes) -> Examined:
         async with asyncio.timeout(EXAM_S):

@@ -26,6 +26,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
@@ -42,7 +44,9 @@ from cosine_node.stages.host import StageHost
 from cosine_node.stages.projections import read_projections
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.codec import encode
+from cosine_protocol.identity import Identity
 from cosine_protocol.limits import EXAM_TOKENS, PROBE_SEED_BYTES
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import PartTrace, Probe, Probed
@@ -54,6 +58,7 @@ from tests.node.engine.staged import ranges
 
 PARTS: Final = ranges(3, 6, 8)
 HOLDERS: Final = 3
+STAGES: Final = [Identity.from_seed(bytes([number]) * 32) for number in range(HOLDERS * len(PARTS))]
 TOKENS: Final = 48
 SLOTS: Final = 640
 LONG_LINES: Final = 9
@@ -121,39 +126,50 @@ async def honest(
     def host_of(number: int, model: StageModel) -> StageHost:
         return with_threads(model, threads[number // len(PARTS) % len(threads)])
 
-    async with head_of(models, seed=count, host_of=host_of) as head:
-        # Each text is checked, whatever the standing.
-        head.checks._chance = lambda: 0.0
-        for number, prompt in enumerate(prompts(count, lines=LONG_LINES)):
-            await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
-        aside = head.disputes.set_aside(head.now_s)
-        pairs = head.disputes.apart(head.now_s)
-        return (
-            f"{numerics}: {count} honest texts, {head.checks.checked} checks of {seen.positions} positions, "
-            f"{seen.differing} of {seen.choices} choices differ, widest gap {max(seen.gaps):.1e}, of medians "
-            f"{max(seen.medians):.1e}, {len(aside)} set aside, {len(pairs)} pairs apart"
-        )
+    with TemporaryDirectory() as scratch:
+        file = EvidenceFile(Path(scratch) / "evidence.json")
+        async with head_of(models, seed=count, host_of=host_of, identities=STAGES, file=file) as head:
+            # Each text is checked, whatever the standing.
+            head.checks._chance = lambda: 0.0
+            for number, prompt in enumerate(prompts(count, lines=LONG_LINES)):
+                await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
+            aside = head.disputes.set_aside(head.now_s)
+            pairs = head.disputes.apart(head.now_s)
+            return (
+                f"{numerics}: {count} honest texts, {head.checks.checked} checks of {seen.positions} positions, "
+                f"{seen.differing} of {seen.choices} choices differ, widest gap {max(seen.gaps):.1e}, of medians "
+                f"{max(seen.medians):.1e}, {len(aside)} set aside, {len(pairs)} pairs apart, {len(file.exams())} "
+                "exams kept"
+            )
 
 
 async def faulty(models: Sequence[StageModel], numerics: str, name: str, place: int, count: int, seen: Seen) -> str:
-    """How often a check finds a stage with a fault."""
+    """How often a check finds a stage with a fault, and what it signs convicts it."""
     host = FAULTS[name](zoo.location("target"), PARTS[place], TYPES[numerics], SLOTS)
-    liar = f"stage {place}"
-    found = named = suffer = 0
+    liar = STAGES[place].peer_id
+    found = named = suffer = signed = 0
     for number, prompt in enumerate(prompts(count)):
-        async with head_of(
-            models, seed=number, host_of=lambda each, model: host if each == place else StageHost(model)
-        ) as head:
-            head.checks._chance = lambda: 0.0
-            await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
-            aside = head.disputes.set_aside(head.now_s) | frozenset().union(*head.disputes.apart(head.now_s))
-            found += liar in aside
-            named += liar in head.rejected
-            suffer += len(aside - {liar})
+        with TemporaryDirectory() as scratch:
+            file = EvidenceFile(Path(scratch) / "evidence.json")
+            async with head_of(
+                models,
+                seed=number,
+                host_of=lambda each, model: host if each == place else StageHost(model),
+                identities=STAGES,
+                file=file,
+            ) as head:
+                head.checks._chance = lambda: 0.0
+                await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
+                aside = head.disputes.set_aside(head.now_s) | frozenset().union(*head.disputes.apart(head.now_s))
+                found += liar in aside
+                named += liar in head.rejected
+                suffer += len(aside - {liar})
+            signed += liar in {each.stage for each in file.exams()}
     gap = f"{np.median(seen.medians):.1e}" if seen.medians else "nothing"
     return (
-        f"{numerics} {name}, layers {PARTS[place]}: {count} texts, found in {found} and named in {named}, "
-        f"{seen.differing} of {seen.choices} tokens changed, median gap {gap}, {suffer} others suffer"
+        f"{numerics} {name}, layers {PARTS[place]}: {count} texts, found in {found}, named in {named}, convicted "
+        f"by what it signed in {signed}, {seen.differing} of {seen.choices} tokens changed, median gap {gap}, "
+        f"{suffer} others suffer"
     )
 
 
@@ -270,6 +286,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--exams", type=int, default=0)
     parser.add_argument("--only", default=",".join(FAULTS))
+    parser.add_argument("--places", default="0,1,2")
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--cost", action="store_true")
     options = parser.parse_args()
@@ -292,7 +309,7 @@ def main() -> None:
             with watched() as seen:
                 show(asyncio.run(honest(models, options.honest, numerics, threads, seen)))
         for name in names if options.faults else ():
-            for place in range(len(PARTS)):
+            for place in map(int, options.places.split(",")):
                 with watched() as seen:
                     show(asyncio.run(faulty(models, numerics, name, place, options.faults, seen)))
         right = asyncio.run(right_texts(models)) if options.liars else []

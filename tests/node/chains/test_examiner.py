@@ -28,6 +28,7 @@ from tests.protocol.samples import EXAM, OTHER, OWNER
 PARTS: Final = ranges(1, 3, 4)
 STAGES: Final = [Identity.from_seed(bytes([number]) * 32) for number in range(9)]
 OF_THE_MIDDLE: Final = 1
+OF_THE_LAST: Final = 2
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,40 @@ async def test_a_stage_that_computes_wrong_signs_what_convicts_it(
     assert exams_differ(exam, replace(exam, left=given(host, host.exam_room(), exam.seed)))
 
 
+@pytest.mark.parametrize("fault", ["noise 1e-03", "8-bit weights", "float16"])
+@in_loop
+async def test_a_last_stage_whose_choices_are_right_is_found_by_its_exam(
+    thrice: list[StageModel], folder: Path, file: EvidenceFile, fault: str
+) -> None:
+    faulty = FAULTS[fault](folder, PARTS[OF_THE_LAST], torch.float32, POOL_TOKENS)
+    async with head_of(
+        thrice,
+        host_of=lambda number, model: faulty if number == OF_THE_LAST else StageHost(model),
+        identities=STAGES,
+        file=file,
+    ) as head:
+        await head.checked()
+        assert head.rejected == {STAGES[OF_THE_LAST].peer_id} and not head.disputes.open(head.now_s)
+    assert [kept.stage for kept in file.exams()] == [STAGES[OF_THE_LAST].peer_id]
+
+
+@in_loop
+async def test_where_two_hold_the_last_layers_their_exams_set_both_aside(
+    thrice: list[StageModel], folder: Path, file: EvidenceFile
+) -> None:
+    faulty = FAULTS["8-bit weights"](folder, PARTS[OF_THE_LAST], torch.float32, POOL_TOKENS)
+    async with head_of(
+        thrice,
+        host_of=lambda number, model: faulty if number == OF_THE_LAST else StageHost(model),
+        identities=STAGES,
+        file=file,
+        holders=range(6),
+    ) as head:
+        await head.checked()
+        both = {STAGES[OF_THE_LAST].peer_id, STAGES[OF_THE_LAST + len(PARTS)].peer_id}
+        assert not head.rejected and head.disputes.set_aside(head.now_s) == both
+
+
 @in_loop
 async def test_of_a_liar_that_computes_right_when_it_is_examined_nothing_is_kept(
     thrice: list[StageModel], file: EvidenceFile
@@ -75,7 +110,7 @@ async def test_of_a_liar_that_computes_right_when_it_is_examined_nothing_is_kept
 
 
 @in_loop
-async def test_nobody_is_examined_who_was_found_right(thrice: list[StageModel], file: EvidenceFile) -> None:
+async def test_of_stages_that_compute_right_nothing_is_kept(thrice: list[StageModel], file: EvidenceFile) -> None:
     async with head_of(thrice, identities=STAGES, file=file) as head:
         for number in range(4):
             await head.checked(tuple(range(3 + number, 20 + number)))
