@@ -96,6 +96,7 @@ class WeightsFetch:
         self._found: dict[int, list[bytes]] = {}
         self._digests: dict[int, list[bytes]] = {}
         self._asking: dict[int, asyncio.Lock] = {}
+        self._writing = {row: asyncio.Lock() for row in self._rows}
         self._open: dict[str, Source] = {}
         self._banned: set[str] = set()
         self._resting = Remembered[str, float](1024)
@@ -229,26 +230,44 @@ class WeightsFetch:
         read: list[bytes] = []
         for first in range(run.first, run.first + run.count, source.most_pieces):
             pieces = range(first, min(first + source.most_pieces, run.first + run.count))
-            found = self._found[run.row]
-            if digests is not None and found and all(found[piece] == digests[piece] for piece in pieces):
-                await self._count(run.row, pieces)
-                continue
+            async with self._writing[run.row]:
+                found = self._found[run.row]
+                if digests is not None and found and all(found[piece] == digests[piece] for piece in pieces):
+                    await self._count(run.row, pieces)
+                    continue
             data = await source.read(self._manifest, run.row, first, len(pieces))
             cut = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
             read += [hashlib.sha256(piece).digest() for piece in cut]
-            if digests is not None and read[-len(pieces) :] != [digests[piece] for piece in pieces]:
+            is_wrong = digests is not None and read[-len(pieces) :] != [digests[piece] for piece in pieces]
+            if is_wrong or len(cut) != len(pieces):
                 raise RemoteProtocolError(f"{source.name} sent other bytes of {tensor.name}")
-            if digests is None and run.count == 1:
+            is_late = digests is None and run.count > 1
+            if digests is None and not is_late:
                 self._prove(source, run.row, read)
-            try:
-                await asyncio.to_thread(self._folder.write, run.row, first, data)
-            except OSError as error:
-                raise self._unwritable(error) from None
-            if digests is not None:
-                await self._count(run.row, pieces)
-        if digests is None:
+            async with self._writing[run.row]:
+                for piece, part in zip(pieces, cut, strict=True):
+                    # What is proved later, or not at all, never takes the place of what is.
+                    if self._board.lacks(run.row, piece):
+                        await self._write(run.row, piece, part)
+                if not is_late:
+                    await self._count(run.row, pieces)
+        if digests is None and run.count > 1:
             self._prove(source, run.row, read)
-            await self._count(run.row, run.pieces)
+            async with self._writing[run.row]:
+                await self._count(run.row, run.pieces)
+
+    async def _write(self, row: int, piece: int, data: bytes) -> None:
+        """Put a piece down, to the end though this task is cancelled: its thread would go on beside others."""
+        if self._found[row]:
+            self._found[row][piece] = b""
+        writing = asyncio.ensure_future(asyncio.to_thread(self._folder.write, row, piece, data))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            raise
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def _prove(self, source: Source, row: int, digests: list[bytes]) -> None:
         tensor = self._manifest.tensors[row]

@@ -80,6 +80,10 @@ class PieceBoard:
                 return flying.run
         return None
 
+    def lacks(self, row: int, piece: int) -> bool:
+        """True for a piece that is not there yet, though somebody may fetch it."""
+        return (row, piece) in self._under_way or piece in self._lacking.get(row, ())
+
     def note_done(self, row: int, piece: int) -> bool:
         """A piece is there; False where it was before."""
         if self._under_way.pop((row, piece), None) is None:

@@ -1,22 +1,27 @@
 """Weights are fetched from several sources, piece by piece: what is wrong is found, what is there is kept."""
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cosine_node.weights import fetching
+from cosine_node.weights.fetching import Source, SourcePlace, WeightsFetch
 from cosine_node.weights.partial_folder import PartialFolder
+from cosine_node.weights.pieces import PieceBoard
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import UsageError
-from cosine_protocol.manifest import PIECE_BYTES
+from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.weight_messages import WeightKind
 from tests.full_disk import full_disk
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, tensors, write_model
@@ -61,6 +66,14 @@ def some(known: HeldWeights, *parts: str) -> HeldWeights:
     )
 
 
+def is_right(found: HeldWeights) -> bool:
+    """True if the tensors in files are those of the model."""
+    return all(
+        placed.file.read_bytes()[placed.tensor.start :][: placed.tensor.size_bytes] == tensors()[name][2]
+        for name, placed in found.tensors.items()
+    )
+
+
 def test_the_wanted_tensors_come_and_no_others(known: HeldWeights, folder: PartialFolder) -> None:
     async def play() -> None:
         nodes = Nodes(known)
@@ -72,8 +85,7 @@ def test_the_wanted_tensors_come_and_no_others(known: HeldWeights, folder: Parti
     found = held(folder.path)
     wanted = {"model.layers.1.up.weight", "model.layers.1.norm.weight", "model.norm.weight"}
     assert (set(found.tensors), found.content_digest) == (wanted, known.content_digest)
-    for name, placed in found.tensors.items():
-        assert placed.file.read_bytes()[placed.tensor.start :][: placed.tensor.size_bytes] == tensors()[name][2]
+    assert is_right(found)
     stored = sum(file.stat().st_size for file in folder.path.iterdir())
     assert stored < 1.15 * sum(len(tensors()[name][2]) for name in wanted)
 
@@ -99,6 +111,85 @@ def test_two_sources_share_the_work(known: HeldWeights, folder: PartialFolder) -
     assert {piece for service in services for piece in service.sent} == {
         (row, piece) for row, tensor in enumerate(known.manifest.tensors) for piece in range(tensor.pieces)
     }
+
+
+@dataclass(slots=True)
+class Scripted:
+    """A source of some tensors by row; `wait` is awaited before a read. It may be one that cannot tell digests."""
+
+    name: str
+    held: dict[int, bytes]
+    wait: Callable[[int, int], Awaitable[object]]
+    tells_digests: bool = True
+    readers: int = 1
+    most_pieces: int = 1
+    run_pieces: int = 1024
+
+    async def look(self, manifest: Manifest) -> None:
+        return
+
+    def holds(self, row: int) -> bool:
+        return row in self.held
+
+    def note_lacks(self, row: int) -> None:
+        raise AssertionError(row)
+
+    async def digests(self, manifest: Manifest, row: int) -> list[bytes] | None:
+        data = self.held[row]
+        pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+        return [hashlib.sha256(piece).digest() for piece in pieces] if self.tells_digests else None
+
+    async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes:
+        await self.wait(row, first_piece)
+        return self.held[row][first_piece * PIECE_BYTES : (first_piece + count) * PIECE_BYTES]
+
+
+def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
+    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    [row] = rows_of(known, "layers.0.up")
+    right = {at: tensors()[tensor.name][2] for at, tensor in enumerate(known.manifest.tensors)}
+    last = known.manifest.tensors[row].pieces - 1
+    others = {at: data for at, data in right.items() if at != row}
+    begun, brought, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Board(PieceBoard):
+        def note_done(self, at: int, piece: int) -> bool:
+            is_fresh = super().note_done(at, piece)
+            if row not in self.lacking_rows:
+                brought.set()
+            return is_fresh
+
+    async def be_late(at: int, piece: int) -> None:
+        """The sooner source brings all pieces while this one reads its last."""
+        if piece == last:
+            begun.set()
+            await brought.wait()
+
+    async def be_ready(at: int, piece: int) -> None:
+        """The rest comes, and the fetch ends, when the source of the whole has gone."""
+        if at != row:
+            await left.wait()
+
+    @asynccontextmanager
+    async def opened(source: Source) -> AsyncIterator[Source]:
+        try:
+            yield source
+        finally:
+            left.set()
+
+    async def find() -> list[SourcePlace]:
+        whole = Scripted("whole", {row: bytes(len(right[row]))}, be_late, tells_digests=False)
+        later = [Scripted("sooner", {row: right[row]}, be_ready), Scripted("rest", others, be_ready)]
+        sources = [whole, *(later if begun.is_set() else ())]
+        return [SourcePlace(source.name, partial(opened, source)) for source in sources]
+
+    for name, value in {"LOOK_S": 0.01, "IDLE_S": 0.01, "PieceBoard": Board}.items():
+        monkeypatch.setattr(fetching, name, value)
+    fetch = WeightsFetch(folder, right.keys(), what="all", tell=lambda progress: None)
+    asyncio.run(fetch.run(find))
+    assert "whole sent other bytes of model.layers.0.up.weight" in caplog.text
+    assert is_right(held(folder.path))
 
 
 def test_each_source_is_asked_for_what_it_holds(known: HeldWeights, folder: PartialFolder) -> None:
