@@ -153,7 +153,8 @@ def audit(
         }
         sys.stdout.write(json.dumps(written) + "\n")
     else:
-        show(sys.stdout, "".join(f"{piece.sentence()}\n" for piece in (*checked, *checked_exams)))
+        sentences = [piece.sentence() for piece in checked] + [exam.sentence() for exam in checked_exams]
+        show(sys.stdout, "".join(f"{sentence}\n" for sentence in sentences))
     # Evidence is checked for whether it holds, a text for whether it is the target's.
     fine = {AuditState.PASSED} if not offline else set(AuditState)
     if any(piece.problem or piece.state not in fine for piece in checked) or any(
