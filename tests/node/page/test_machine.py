@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from cosine_node.chains.fit import fit_of
 from cosine_node.chains.planning import ModelNeeds
+from cosine_node.doctor.processes import ProbeFailed
 from cosine_node.page import machine
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.target_sizes import target_sizes
@@ -80,12 +81,16 @@ def test_a_gateway_without_pytorch_knows_no_sizes(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.thorough
 def test_the_sizes_of_a_target_are_found_beside_the_gateway() -> None:
-    async def ask() -> tuple[ModelNeeds | None, ModelNeeds | None]:
-        return await target_sizes("zoo:target", "float32"), await target_sizes("/nowhere/at/all", "auto")
-
-    needs, nothing = asyncio.run(ask())
+    needs = asyncio.run(target_sizes("zoo:target", "float32"))
     assert needs is not None and needs.sizes.layers == 8 and needs.pool_tokens == 8192
-    assert nothing is None
+
+
+def test_a_target_whose_sizes_nobody_can_tell_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask_child(*_: object) -> dict[str, Any]:
+        raise ProbeFailed("There is no folder '/nowhere/at/all' to load a model from.")
+
+    monkeypatch.setattr("cosine_node.page.target_sizes.ask_child", ask_child)
+    assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
 
 
 @pytest.mark.parametrize(
