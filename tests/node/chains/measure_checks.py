@@ -206,12 +206,12 @@ class CountedProbes:
 
     def __init__(self, chain: RemoteChain) -> None:
         self._probe = chain.probe
-        self.count = self.sent_bytes = 0
+        self.tokens = self.sent_bytes = 0
         chain.probe = self.probe  # type: ignore[method-assign]  # the same, counted
 
     async def probe(self, probe: Probe) -> list[tuple[PartTrace, ...] | None]:
         told = await self._probe(probe)
-        self.count += 1
+        self.tokens += sum(part.tokens for part in probe.parts)
         self.sent_bytes += sum(len(encode(probe)) + len(encode(Probed(each))) for each in told if each)
         return told
 
@@ -252,7 +252,7 @@ async def cost(models: Sequence[StageModel], numerics: str) -> str:
     """The time of texts with probes over that without, by turns, and what probes send; none is checked."""
     asked = prompts(4)
     times_s = {True: 0.0, False: 0.0}
-    sent_bytes = fed_tokens = 0
+    sent_bytes = probed_tokens = 0
     for number, prompt in enumerate(asked * 6):
         is_witnessed = bool(number // len(asked) % 2)
         async with head_of(models) as head:
@@ -267,14 +267,13 @@ async def cost(models: Sequence[StageModel], numerics: str) -> str:
             await head.write(prompt, tokens=TOKENS)
             await head.checks.idle()
             times_s[is_witnessed] += time.process_time() - began_s
-            if head.engine.witness is not None:
-                fed_tokens += head.engine.witness.fed_tokens
-                sent_bytes += counted.sent_bytes
+            probed_tokens += counted.tokens
+            sent_bytes += counted.sent_bytes
     passes = 3 * len(asked) * TOKENS
     return (
         f"{numerics}: with probes a text takes {times_s[True] / times_s[False]:.3f} times the processor time, "
         f"{1e3 * times_s[False] / passes:.2f} ms a pass without; {len(PARTS)} stages and their head send "
-        f"{sent_bytes / fed_tokens:.0f} bytes a token in probes"
+        f"{sent_bytes / probed_tokens:.0f} bytes a token in probes"
     )
 
 
