@@ -53,7 +53,8 @@ def measured(swarm: GgufSwarm, name: str) -> dict[str, object]:
     for told in events(node):
         if told["event"] == "took":
             took[told["stage"]] += told["seconds"]
-    said = {key: node.ready[key] for key in ("layers", "weights_bytes", "pool_tokens") if key in node.ready}
+    keys = ("layers", "weights_bytes", "pool_tokens")
+    said: dict[str, object] = {key: node.ready[key] for key in keys if key in node.ready}
     return {**said, "took_s": dict(took), **memory_of(node)}
 
 
