@@ -23,7 +23,7 @@ from cosine_node.engine.torch.load_self_test import (
     check_exactness,
     error_of,
     find_way,
-    rounding_errors,
+    roundings,
     short_windows,
     token_bytes_of,
 )
@@ -275,9 +275,9 @@ def test_every_fault_is_refused(
 def test_a_text_that_rounds_further_than_others_is_no_fault() -> None:
     model = uneven()
     with short_windows(model), torch.inference_mode():
-        rounding = rounding_errors(model, TEXTS, cached_logits(model, TEXTS))
-    usual = np.median([error for errors in rounding.values() for error in errors])
-    assert all(min(rounding[(*TEXTS.short, sibling)]) > 25 * usual for sibling in TEXTS.siblings)
+        rounding = roundings(model, TEXTS, cached_logits(model, TEXTS))
+    usual = np.median([error for of_text in rounding.values() for error in of_text.of_ways])
+    assert all(min(rounding[(*TEXTS.short, sibling)].of_ways) > 25 * usual for sibling in TEXTS.siblings)
     check_exactness(model)
 
 
@@ -348,7 +348,7 @@ def test_windows_are_short_during_the_self_test_only() -> None:
         assert not has_window
 
 
-def test_a_self_test_is_21_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_self_test_is_24_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model, passes = tiny_llama(), list[int]()
     logits, forward = PackedModel.logits, model.forward
 
@@ -363,7 +363,7 @@ def test_a_self_test_is_21_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PackedModel, "logits", packed)
     monkeypatch.setattr(model, "forward", own)
     check_exactness(model)
-    assert (len(passes), sum(passes)) == (21, 318)
+    assert (len(passes), sum(passes)) == (24, 412)
 
 
 def test_a_model_of_a_part_of_its_files_configuration_is_tried() -> None:
@@ -452,12 +452,13 @@ def test_rounding_moves_every_text_of_a_sound_model_a_little_each_time() -> None
     model = tiny_llama()
     with torch.inference_mode():
         expected = cached_logits(model, TEXTS)
-        found, again = (rounding_errors(model, TEXTS, expected) for _ in range(2))
+        found, again = (roundings(model, TEXTS, expected) for _ in range(2))
     assert found == again
     assert found.keys() == expected.keys()
-    for errors in found.values():
-        assert len(set(errors)) >= ROUNDINGS
-        assert 0 < min(errors) <= max(errors) < 1e-5
+    for of_text in found.values():
+        for errors in (of_text.of_ways, of_text.of_copies):
+            assert len(set(errors)) >= ROUNDINGS
+            assert 0 < min(errors) <= max(errors) < 1e-5
 
 
 MAKES = ARCHITECTURES | {f"{name}-window": make for name, make in WINDOWED.items()}
