@@ -31,12 +31,11 @@ class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
     `verifiers` gives by peer id the seconds that each announces for a pass, and `stages` how many peers compute it
-    where the model is in parts. Where they were found in an earlier
-    run, `find_more` waits for a look-up under way and gives all that it finds for the request; they are added.
-    `trials` are what was measured of numbers of drafters, if any are compared. `has_other_offers` is true if, until
-    something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
-    once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
-    requests of the same `cache_scope`.
+    where the model is in parts. Where they were found in an earlier run, `find_more` waits for a look-up under way
+    and gives all that it finds for the request; they are added. `trials` are what was measured of numbers of
+    drafters, if any are compared. `has_other_offers` is true if, until something is committed, others could serve
+    the request in another form. `more_numbers` are for verifiers asked once more, which may not have ended the
+    request of the first number yet. Cached prefixes are shared only with requests of the same `cache_scope`.
 
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from

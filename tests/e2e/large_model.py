@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from cosine_node import zoo
 from cosine_node.gguf.file import GgufFile
 from cosine_node.zoo.family import SMOL_TARGET
+from tests.node.engine.gguf_architectures import add_metadata
 
 SEED: Final = 7
 BLOCK_WEIGHTS: Final = 256
@@ -94,7 +95,7 @@ def write_large_model(out: Path, shape: Shape, *, vocabulary: Path, seed: int = 
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
-    _add_tokenizer(writer, known)
+    add_metadata(writer, {key: value for key, value in known.metadata.items() if key.startswith("tokenizer.")})
     matrices = list(shape.matrices(known.vocab_tokens))
     norms = list(shape.norms())
     for name, rows, columns in matrices:
@@ -122,20 +123,6 @@ def random_blocks(draw: np.random.Generator, blocks: int) -> npt.NDArray[np.uint
     found[:, 8:12] = found[:, 4:8]
     found[:, 12:16] = (found[:, 12:16] & 15) * 17
     return found
-
-
-def _add_tokenizer(writer: GGUFWriter, known: GgufFile) -> None:
-    for key, value in known.metadata.items():
-        if not key.startswith("tokenizer."):
-            continue
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_string(key, value)
 
 
 def main(out: str, layers: str = str(MISTRAL_SMALL.layers)) -> None:

@@ -75,8 +75,23 @@ def write_file(
     tensors: Mapping[str, npt.NDArray[np.float32]],
     matrices: str = "F32",
 ) -> Path:
-    """Write a file in float32 but for matrices of whole blocks, its metadata in the types that converters use."""
+    """Write a file in float32 but for matrices of whole blocks."""
     writer = GGUFWriter(str(file), architecture)
+    add_metadata(writer, metadata)
+    for name, values in tensors.items():
+        kind = GGMLQuantizationType[matrices]
+        if values.ndim < 2 or values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+            kind = GGMLQuantizationType.F32
+        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    """Add values in the types that converters use."""
     for key, value in metadata.items():
         if isinstance(value, bool):
             writer.add_bool(key, value)
@@ -88,16 +103,6 @@ def write_file(
             writer.add_string(key, value)
         else:
             writer.add_array(key, value)
-    for name, values in tensors.items():
-        kind = GGMLQuantizationType[matrices]
-        if values.ndim < 2 or values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
-            kind = GGMLQuantizationType.F32
-        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
 
 
 def random_values(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
