@@ -183,7 +183,7 @@ class EvidenceFile:
             "exams": [asdict(each) for each in exams[-MAX_PIECES:]],
         }
         while len(json.dumps(written)) > MAX_FILE_BYTES:
-            written["evidence"].pop(0)
+            (written["evidence"] or written["exams"]).pop(0)
         self._file.write(written)
 
     def convicted(self) -> frozenset[str]:

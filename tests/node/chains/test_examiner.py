@@ -13,6 +13,7 @@ from cosine_node.chains.examiner import exams_differ
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.exams import given
 from cosine_node.stages.host import StageHost
+from cosine_p2p.trust import evidence
 from cosine_p2p.trust.evidence import EvidenceFile, SignedExam
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import Identity
@@ -162,3 +163,13 @@ def test_evidence_against_stages_lies_beside_that_against_verifiers_once_for_eac
     assert other.open() == EXAM
     with pytest.raises(RemoteProtocolError):
         replace(other, stage=OWNER.peer_id).open()
+
+
+def test_evidence_that_fills_its_file_gives_way_to_what_is_new(
+    file: EvidenceFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (SignedExam.of(who.peer_id, sign_exam(who, EXAM)) for who in (OTHER, OWNER))
+    file.add_exam(old)
+    monkeypatch.setattr(evidence, "MAX_FILE_BYTES", file.path.stat().st_size + 100)
+    file.add_exam(new)
+    assert file.exams() == (new,)
