@@ -3,7 +3,7 @@
 Verifiers that some tests kill are started once, too, and only where one of these tests runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import Node, close_all, open_nodes
 
 TARGET: Final = "zoo:target"
 DRAFTERS: Final = ("code", "math", "general")
@@ -32,6 +32,15 @@ class Swarm:
     @property
     def peers(self) -> tuple[str, str]:
         return "--initial-peers", self.boot.maddr
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside a test that failed stands what its nodes did last: such a failure may not come again."""
+    report = yield
+    if report.failed:
+        report.sections += [("a node", node.told()) for node in open_nodes()]
+    return report
 
 
 @pytest.fixture(scope="package", autouse=True)

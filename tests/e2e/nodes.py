@@ -18,6 +18,8 @@ from tests.e2e.prepared_process import PreparedProcess
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
 READY_TIMEOUT_S: Final = 240.0
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
+TOLD_LINES: Final = 6
+"""Of the log of each node beside a test that failed: what it did last."""
 
 
 @dataclass(slots=True)
@@ -50,12 +52,14 @@ class Node:
         given = (*arguments, *listening, "--log-format", "json")
         node = cls(name, _started(command, given, log, os.environ | environment), log)
         threading.Thread(target=node._read, name=f"events of {name}", daemon=True).start()
+        _open.append(node)
         return node
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.put(json.loads(line))
+        with self.process.stdout as stdout:
+            for line in stdout:
+                self.events.put(json.loads(line))
         self.events.put(None)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> "Node":
@@ -79,6 +83,13 @@ class Node:
     @property
     def maddr(self) -> str:
         return str(self.ready["maddrs"][0])
+
+    def told(self) -> str:
+        """What is known of it where a test failed."""
+        code = self.process.poll()
+        state = "runs" if code is None else f"ended with {code}"
+        said = self.log.read_text().splitlines()[-TOLD_LINES:] if self.log.exists() else []
+        return "\n".join([f"{self.name} ({self.ready.get('peer_id', 'not ready')}) {state}", *said])
 
     def kill(self) -> None:
         """As `kill -9`."""
@@ -106,8 +117,19 @@ def _started(
         )
 
 
+_open: list[Node] = []
+
+
+def open_nodes() -> tuple[Node, ...]:
+    """Those that were started and not closed, also where they have ended since."""
+    return tuple(_open)
+
+
 def close_all(nodes: Sequence[Node]) -> None:
     """End the processes, at a time, whatever state they are in."""
+    for node in nodes:
+        if node in _open:
+            _open.remove(node)
     running = [node for node in nodes if node.process.poll() is None]
     for node in running:
         node.process.terminate()
