@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.e2e.nodes import Node, close_all
 
 NETWORK: Final = "parts"
@@ -50,10 +52,15 @@ class StageSwarm:
 
 @contextmanager
 def stage_swarm(folder: Path, *, model: str = "zoo:target") -> Iterator[StageSwarm]:
-    boot = Node.start("boot", ("bootstrap", "--network", NETWORK), folder)
-    swarm = StageSwarm(folder, boot, model=model)
-    try:
-        boot.wait_ready()
-        yield swarm
-    finally:
-        close_all([boot, *swarm.nodes.values()])
+    """A swarm with a home of its own: what other swarms found of peers, and where they were, is true of these
+    identities, which a later node would take."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+            patch.setenv(name, str(folder / "home" / name.lower()))
+        boot = Node.start("boot", ("bootstrap", "--network", NETWORK), folder)
+        swarm = StageSwarm(folder, boot, model=model)
+        try:
+            boot.wait_ready()
+            yield swarm
+        finally:
+            close_all([boot, *swarm.nodes.values()])

@@ -32,7 +32,8 @@ def test_texts_of_a_swarm_are_those_of_the_reference(
     form = next(form for form in forms(tmp_path, [model]) if chosen(form))
     outcome = compare(form)
     assert outcome.different == outcome.other_prompts == 0
-    assert outcome.texts and outcome.drafted > outcome.tokens / 4
+    # The drafter has learned the right texts, and knows nothing of what follows where rounding has left one.
+    assert outcome.texts and outcome.drafted > outcome.tokens / 4 * (1 - outcome.near_ties / outcome.texts)
     assert form.is_float32 is False or outcome.near_ties == 0
     # Requests lost their pages and were computed again.
     assert outcome.preempted
