@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.nodes import Node, close_all, open_nodes
+from tests.e2e.nodes import Node, close_all, open_nodes, own_home
 
 TARGET: Final = "zoo:target"
 DRAFTERS: Final = ("code", "math", "general")
@@ -47,9 +47,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nothing is read from or left in the user's own folders, by children or by clients in this process."""
     home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
-            patch.setenv(name, str(home / name.lower()))
+    with own_home(home), pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield home
 

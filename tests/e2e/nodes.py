@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from tests.e2e.prepared_process import PreparedProcess
 
@@ -138,6 +141,19 @@ def close_all(nodes: Sequence[Node]) -> None:
             node.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             node.kill()
+
+
+@contextmanager
+def own_home(home: Path) -> Iterator[None]:
+    """Let nodes and clients begin with nothing, and leave nothing in the user's own folders or another swarm's.
+
+    Nodes take default identities in the order they start in: what one swarm has found of an identity, or where it
+    was, would be believed of the node that has it in the next.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+            patch.setenv(name, str(home / name.lower()))
+        yield
 
 
 def free_port() -> int:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import Node, close_all, own_home
 
 NETWORK: Final = "parts"
 PLACE: Final = ("--network", NETWORK, "--threads", "1", "--initial-peers")
@@ -52,11 +50,7 @@ class StageSwarm:
 
 @contextmanager
 def stage_swarm(folder: Path, *, model: str = "zoo:target") -> Iterator[StageSwarm]:
-    """A swarm with a home of its own: what other swarms found of peers, and where they were, is true of these
-    identities, which a later node would take."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
-            patch.setenv(name, str(folder / "home" / name.lower()))
+    with own_home(folder / "home"):
         boot = Node.start("boot", ("bootstrap", "--network", NETWORK), folder)
         swarm = StageSwarm(folder, boot, model=model)
         try:

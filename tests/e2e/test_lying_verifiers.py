@@ -15,7 +15,7 @@ from cosine_p2p.session.run import Run
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import EvidenceFile
 from tests.e2e.lying_verifier import LIE_AT, SILENT_AFTER
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import Node, close_all, own_home
 from tests.e2e.reference import encoded, greedy
 from tests.thoroughness import soak_rest
 
@@ -33,19 +33,20 @@ LIES: Final[dict[str, dict[str, Any]]] = {"token": {}, "bits": {}, "seed": {"tem
 
 
 @pytest.fixture(scope="module")
-def boot(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def boot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A bootstrap node, with two honest verifiers that are slower than a liar."""
     folder = tmp_path_factory.mktemp("honest")
-    nodes = [Node.start("boot", ("bootstrap", "--network", NETWORK), folder)]
-    try:
-        nodes[0].wait_ready()
-        for name in ("first", "second"):
-            nodes.append(Node.start(name, (*joined(nodes[0]), "--emulate", SLOWER), folder))
-        for node in nodes[1:]:
-            node.wait_ready()
-        yield nodes[0]
-    finally:
-        close_all(nodes)
+    with own_home(folder / "home"):
+        nodes = [Node.start("boot", ("bootstrap", "--network", NETWORK), folder)]
+        try:
+            nodes[0].wait_ready()
+            for name in ("first", "second"):
+                nodes.append(Node.start(name, (*joined(nodes[0]), "--emulate", SLOWER), folder))
+            for node in nodes[1:]:
+                node.wait_ready()
+            yield nodes[0]
+        finally:
+            close_all(nodes)
 
 
 def joined(boot: Node) -> tuple[str, ...]:
