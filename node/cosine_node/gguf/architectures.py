@@ -7,7 +7,7 @@ Where weights lie otherwise its converter moved them (convert_hf_to_gguf.py).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,23 @@ from cosine_protocol.errors import UsageError
 
 Floats = npt.NDArray[np.float32]
 Settings = Callable[[GgufFile], dict[str, Any]]
-Numbers = TypeVar("Numbers", bound=npt.NDArray[Any])
 Layout = Callable[[Sequence[Floats], GgufFile], Floats]
 """Makes a weight of transformers of the tensors that a file has for it, mostly one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """A `Layout` that puts whole rows elsewhere, and may put those of bytes there as well as those of numbers."""
+    """A `Layout` that puts whole rows elsewhere, and may put those of bytes there as well as those of numbers.
+
+    Where it `turns_experts` transformers has the numbers of each expert turned. Bytes stay rows of a file.
+    """
 
     lay: Callable[[Sequence[Any], GgufFile], Any]
+    turns_experts: bool = False
 
-    def __call__(self, tensors: Sequence[Numbers], model: GgufFile) -> Numbers:
-        found: Numbers = self.lay(tensors, model)
-        return found
+    def __call__(self, tensors: Sequence[Floats], model: GgufFile) -> Floats:
+        found: Floats = self.lay(tensors, model)
+        return np.ascontiguousarray(found.swapaxes(1, 2)) if self.turns_experts else found
 
 
 GELU: Final = "gelu_pytorch_tanh"
@@ -673,7 +676,12 @@ def _with_axis(axis: int) -> Layout:
     return lambda tensors, _: np.expand_dims(tensors[0], axis)
 
 
-def _joined(tensors: Sequence[Floats], _: GgufFile) -> Floats:
+def _alone(tensors: Sequence[Any], _: GgufFile) -> Any:
+    return tensors[0]
+
+
+@RowLayout
+def _joined(tensors: Sequence[Any], _: GgufFile) -> Any:
     """The gates of all experts before what they open."""
     return np.concatenate(tensors, axis=1)
 
@@ -691,14 +699,9 @@ def _above(tensors: Sequence[Floats], _: GgufFile) -> Floats:
     return np.concatenate(tensors)
 
 
-def _in_turn(tensors: Sequence[Floats], _: GgufFile) -> Floats:
-    """Gates and what they open in turn, along the last axis of transformers' matrices."""
-    gate, up = (tensor.swapaxes(1, 2) if tensor.ndim == 3 else tensor for tensor in tensors)
-    return np.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], 2 * gate.shape[-1])
-
-
-def _experts_turned(tensors: Sequence[Floats], _: GgufFile) -> Floats:
-    return np.ascontiguousarray(tensors[0].swapaxes(1, 2))
+def _in_turn(tensors: Sequence[Any], _: GgufFile) -> Any:
+    """The rows of gates and what they open in turn."""
+    return np.stack(tensors, axis=2).reshape(len(tensors[0]), -1, *tensors[0].shape[2:])
 
 
 def _grouped_inputs(tensors: Sequence[Floats], model: GgufFile) -> Floats:
@@ -802,9 +805,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         "GptOssForCausalLM",
         _gpt_oss,
         {
-            "ffn_gate_exps.weight": _in_turn,
+            "ffn_gate_exps.weight": RowLayout(_in_turn, turns_experts=True),
             "ffn_gate_exps.bias": _in_turn,
-            "ffn_down_exps.weight": _experts_turned,
+            "ffn_down_exps.weight": RowLayout(_alone, turns_experts=True),
         },
     ),
     "falcon": Architecture("falcon", "FalconForCausalLM", _falcon, dict.fromkeys(QKV, _groups_in_turn)),

@@ -111,18 +111,19 @@ def _refusal(model: GgufFile, reason: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """A matrix of transformers that is whole rows of tensors in a file, all of one kind."""
+    """A matrix of transformers, or of each expert, that is whole rows of tensors in a file, all of one kind."""
 
     kind: str
+    experts: int | None
     rows: int
     columns: int
     tensors: tuple[str, ...]
     layout: RowLayout | None
 
     def read(self, model: GgufFile) -> npt.NDArray[np.uint8]:
-        """Its bytes [rows, bytes of a row], in the order of transformers."""
+        """Its bytes [rows, bytes of a row], of experts [experts, ...], in the order of transformers."""
         found = [model.stored_rows(tensor) for tensor in self.tensors]
-        return np.asarray(found[0] if self.layout is None else self.layout(found, model))
+        return np.asarray(found[0] if self.layout is None else self.layout.lay(found, model))
 
 
 def stored_matrices(model: GgufFile, names: Iterable[str]) -> dict[str, StoredMatrix]:
@@ -134,9 +135,14 @@ def stored_matrices(model: GgufFile, names: Iterable[str]) -> dict[str, StoredMa
         layout = architecture.layouts.get(_place(tensors))
         if not isinstance(layout, RowLayout | None) or (layout is None and len(tensors) > 1):
             continue
-        kind, columns = stored[0].kind, stored[0].shape[0]
-        if all((one.kind, one.shape[0], len(one.shape)) == (kind, columns, 2) for one in stored):
-            found[name] = StoredMatrix(kind, sum(one.shape[1] for one in stored), columns, tensors, layout)
+        kind, shape = stored[0].kind, stored[0].shape
+        # The contiguous dimension comes first, and that of experts last.
+        if 2 <= len(shape) <= 3 and all(
+            (one.kind, one.shape[0], one.shape[2:]) == (kind, shape[0], shape[2:]) for one in stored
+        ):
+            experts = shape[2] if len(shape) == 3 else None
+            rows = sum(one.shape[1] for one in stored)
+            found[name] = StoredMatrix(kind, experts, rows, shape[0], tensors, layout)
     return found
 
 

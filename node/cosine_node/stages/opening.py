@@ -10,7 +10,8 @@ from typing import Any, Final
 import torch
 
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.matrix import BlockMatrix, replace_weights
+from cosine_node.engine.blocks.matrix import BlockMatrix
+from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.loading_stage import MEASURING, TESTING, reach

@@ -24,7 +24,8 @@ QUARTER: Final = WIDTH // HEADS
 FEED: Final = 96
 EXPERTS: Final = 5
 USED: Final = 2
-EXPERT_FEED: Final = 40
+EXPERT_FEED: Final = 32
+"""Whole blocks of most kinds."""
 CONTEXT: Final = 256
 WINDOW: Final = 8
 """Shorter than all texts."""

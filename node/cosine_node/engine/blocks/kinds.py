@@ -102,6 +102,16 @@ def _iq4_nl(planes: Planes) -> Tensor:
     return values[_fours(planes[None, 2:]).int()].mul_(_floats(planes[:2]))
 
 
+def _mxfp4(planes: Planes) -> Tensor:
+    # The exponent of a power of two; its two smallest are denormal.
+    exponents = planes[0].int()
+    bits = torch.where(exponents < 2, 0x00200000 << exponents, exponents - 1 << 23)
+    values = torch.tensor(MXFP4_VALUES, device=planes.device)
+    return values[_fours(planes[None, 1:]).int()].mul_(bits.view(torch.float32))
+
+
+MXFP4_VALUES: Final = tuple(map(float, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)))
+"""What the sixteen numbers of MXFP4 stand for, doubled, from ggml."""
 IQ4_VALUES: Final = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
 """What the sixteen numbers of IQ4_NL stand for, from ggml."""
 KINDS: Final[Mapping[str, Callable[[Planes], Tensor]]] = {
@@ -114,6 +124,7 @@ KINDS: Final[Mapping[str, Callable[[Planes], Tensor]]] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
+    "MXFP4": _mxfp4,
     "F16": _floats,
     "BF16": lambda planes: _floats(planes, torch.bfloat16),
 }

@@ -1,8 +1,7 @@
 """A matrix in ggml's blocks, which is multiplied by and looked up in without ever being numbers as a whole."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,8 @@ CARD_WEIGHTS: Final = 1 << 24
 class BlockLayout:
     """How a matrix [rows, columns] lies: in tiles of some rows, each with its blocks turned, as `kinds` takes them.
 
-    The last tile is filled up with rows of nothing, fewer than there are tiles.
+    The last tile is filled up with rows of nothing, fewer than there are tiles. Each of so many `experts` has such
+    a matrix.
     """
 
     kind: str
@@ -32,6 +32,7 @@ class BlockLayout:
     columns: int
     tile_weights: int = TILE_WEIGHTS
     """At most so many more than a row are in a tile."""
+    experts: int | None = None
 
     @property
     def block_weights(self) -> int:
@@ -47,44 +48,59 @@ class BlockLayout:
     @property
     def size_bytes(self) -> int:
         tiles, block_bytes, blocks, rows = self.shape
-        return tiles * block_bytes * blocks * rows
+        return tiles * block_bytes * blocks * rows * (self.experts or 1)
 
     def laid(self, rows: Tensor) -> Tensor:
-        """The bytes of rows as a file has them, [rows, bytes of a row], in `shape`."""
+        """The bytes of rows as a file has them, [rows, bytes of a row], in `shape`.
+
+        Those of experts are [experts, rows, bytes of a row], and come out as one such shape after the other.
+        """
         _, block_bytes, blocks, tile_rows = self.shape
-        laid = torch.zeros(self.shape, dtype=torch.uint8)
-        for tile, part in zip(laid, torch.split(rows, tile_rows), strict=True):
-            tile[..., : len(part)] = part.view(-1, blocks, block_bytes).permute(2, 1, 0)
-        return laid
+        matrices = rows.view(-1, self.rows, rows.shape[-1])
+        laid = torch.zeros((len(matrices), *self.shape), dtype=torch.uint8)
+        for matrix, own in zip(laid, matrices, strict=True):
+            for tile, part in zip(matrix, torch.split(own, tile_rows), strict=True):
+                tile[..., : len(part)] = part.view(-1, blocks, block_bytes).permute(2, 1, 0)
+        return laid[0] if self.experts is None else laid
+
+    def times(self, planes: Tensor, vectors: Tensor) -> Tensor:
+        """Vectors [..., columns] to their products with all rows of one matrix, whose bytes lie so.
+
+        They are [..., rows], in the dtype of the vectors.
+        """
+        _, _, blocks, tile_rows = self.shape
+        # In a tile the first weights of all blocks of a row come before the second ones.
+        turned = vectors.reshape(-1, blocks, self.block_weights).transpose(1, 2).reshape(-1, self.columns)
+        most_weights = CPU_WEIGHTS if planes.device.type == "cpu" else CARD_WEIGHTS
+        at_once = max(1, most_weights // (tile_rows * self.columns))
+        found = []
+        for part in torch.split(planes, at_once):
+            weights = dequantise(self.kind, part.transpose(0, 1).flatten(1))
+            matrices = weights.view(self.block_weights, len(part), blocks, tile_rows).transpose(0, 1)
+            matrices = matrices.reshape(len(part), self.columns, tile_rows).to(vectors.dtype)
+            found += [turned @ matrix for matrix in matrices]
+        whole = torch.cat(found, 1) if len(found) > 1 else found[0]
+        return whole[:, : self.rows].reshape(*vectors.shape[:-1], self.rows)
 
 
 class BlockMatrix(nn.Module):
-    """Bytes of a matrix [rows, columns], as `BlockLayout` has them."""
+    """Bytes of a matrix [rows, columns], or of one for each expert, as `BlockLayout` has them."""
 
     planes: Tensor
 
     def __init__(self, layout: BlockLayout) -> None:
         super().__init__()
         self.layout = layout
-        self.register_buffer("planes", torch.empty(layout.shape, dtype=torch.uint8))
+        shape = layout.shape if layout.experts is None else (layout.experts, *layout.shape)
+        self.register_buffer("planes", torch.empty(shape, dtype=torch.uint8))
 
     def times(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., columns] to their products with all rows, [..., rows], in the dtype of the vectors."""
-        layout = self.layout
-        tiles, _, blocks, tile_rows = layout.shape
-        # In a tile the first weights of all blocks of a row come before the second ones.
-        turned = vectors.reshape(-1, blocks, layout.block_weights).transpose(1, 2).reshape(-1, layout.columns)
-        most_weights = CPU_WEIGHTS if self.planes.device.type == "cpu" else CARD_WEIGHTS
-        at_once = max(1, most_weights // (tile_rows * layout.columns))
-        found = []
-        for first in range(0, tiles, at_once):
-            planes = self.planes[first : first + at_once]
-            weights = dequantise(layout.kind, planes.transpose(0, 1).flatten(1))
-            matrices = weights.view(layout.block_weights, len(planes), blocks, tile_rows).transpose(0, 1)
-            matrices = matrices.reshape(len(planes), layout.columns, tile_rows).to(vectors.dtype)
-            found += [turned @ matrix for matrix in matrices]
-        whole = torch.cat(found, 1) if len(found) > 1 else found[0]
-        return whole[:, : layout.rows].reshape(*vectors.shape[:-1], layout.rows)
+        """As `BlockLayout.times`."""
+        return self.layout.times(self.planes, vectors)
+
+    def times_expert(self, expert: int, vectors: Tensor) -> Tensor:
+        """As `BlockLayout.times`, with the matrix of an expert."""
+        return self.layout.times(self.planes[expert], vectors)
 
     def rows_of(self, numbers: Tensor) -> Tensor:
         """The rows of these numbers [...] in float32, [..., columns]."""
@@ -149,42 +165,3 @@ class BlockEmbedding(nn.Embedding):
 
     def forward(self, numbers: Tensor) -> Tensor:
         return self.matrix.rows_of(numbers).to(self._like.dtype)
-
-
-def block_class(model_class: Any, layouts: Mapping[str, BlockLayout]) -> Any:
-    """The class of causal LMs that have these weights in blocks, by the weights' names in `model_class`.
-
-    An output layer that is the embedding shares its matrix. Without any it is `model_class`.
-    """
-    if not layouts:
-        return model_class
-
-    def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        model_class.__init__(self, *args, **kwargs)
-        replace_weights(self, layouts)
-
-    members = {"__init__": build, "__module__": model_class.__module__}
-    # transformers looks up what a class can do by its name and its module.
-    return type(model_class.__name__, (model_class,), members)
-
-
-def replace_weights(model: Any, layouts: Mapping[str, BlockLayout]) -> None:
-    """Let modules of a model have their weights in blocks."""
-    for name, layout in layouts.items():
-        module = model.get_submodule(name.removesuffix(".weight"))
-        matrix = BlockMatrix(layout)
-        sharing = [target for target, source in model.all_tied_weights_keys.items() if source == name]
-        if isinstance(module, nn.Embedding):
-            BlockEmbedding.stand_in(module, matrix)
-        else:
-            assert isinstance(module, nn.Linear)
-            _put(model, name, BlockLinear(matrix, module.bias))
-        for target in sharing:
-            bias = model.get_submodule(target.removesuffix(".weight")).bias
-            _put(model, target, BlockLinear(matrix, bias, is_shared=True))
-            del model.all_tied_weights_keys[target]
-
-
-def _put(model: Any, name: str, module: nn.Module) -> None:
-    parent, _, last = name.removesuffix(".weight").rpartition(".")
-    setattr(model.get_submodule(parent), last, module)

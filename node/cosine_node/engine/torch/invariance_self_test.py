@@ -5,7 +5,7 @@ and attention, are measured first. Then come the passes of the self-test at load
 differ while serving, and the whole model as it will serve.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.blocks.matrix import BlockLinear
+from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
@@ -54,12 +54,8 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
         elif isinstance(module, Conv1D):
             found.setdefault((Conv1D, *module.weight.shape), RowKernel(module.weight.shape[0], module))
         elif _has_experts(module):
-            for weight in module.parameters(recurse=False):
-                if weight.ndim == 3:
-                    matrix = weight[0] if module.is_transposed else weight[0].t()
-                    found.setdefault(
-                        (nn.Parameter, *matrix.shape), RowKernel(matrix.shape[0], partial(_times, matrix))
-                    )
+            for kind, kernel in _expert_kernels(module):
+                found.setdefault(kind, kernel)
         elif not isinstance(module, nn.Embedding):
             # The router of a mixture of experts.
             for weight in module.parameters(recurse=False):
@@ -75,6 +71,19 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
 def _has_experts(module: nn.Module) -> bool:
     """True for the weights of all experts of a layer together."""
     return hasattr(module, "is_transposed")
+
+
+def _expert_kernels(experts: nn.Module) -> Iterator[tuple[tuple[object, ...], RowKernel]]:
+    """The products of an expert with its weights, each with its kind and shape."""
+    for child in experts.children():
+        if isinstance(child, BlockMatrix):
+            layout = child.layout
+            product = partial(child.times_expert, 0)
+            yield (BlockMatrix, layout.rows, layout.columns), RowKernel(layout.columns, product)
+    for weight in experts.parameters(recurse=False):
+        if weight.ndim == 3:
+            matrix = weight[0] if experts.is_transposed else weight[0].t()
+            yield (nn.Parameter, *matrix.shape), RowKernel(matrix.shape[0], partial(_times, matrix))
 
 
 def _times(matrix: Tensor, rows: Tensor) -> Tensor:

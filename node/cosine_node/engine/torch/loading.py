@@ -18,7 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
-from cosine_node.engine.blocks.matrix import SIZES, BlockLayout, block_class
+from cosine_node.engine.blocks.experts import are_experts
+from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
+from cosine_node.engine.blocks.model import block_class, planes_name
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
@@ -293,7 +295,7 @@ def load_gguf_model(
     }
     for name, stored in stored_matrices(file, layouts).items():
         rows = torch.from_numpy(np.array(stored.read(file)))
-        weights[f"{name.removesuffix('weight')}matrix.planes"] = layouts[name].laid(rows)
+        weights[planes_name(name)] = layouts[name].laid(rows)
     model, loaded = block_class(model_class, layouts).from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, **options
     )
@@ -314,16 +316,18 @@ def load_gguf_model(
 def block_layouts(file: GgufFile, model: Any, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
     """How those weights of a model, or of a part of one, lie that stay as the file has them, by their names.
 
-    They are those of linear layers and of the embedding whose blocks take less than numbers of the dtype.
+    They are those of linear layers, experts and the embedding whose blocks take less than numbers of the dtype.
     """
     embedding = model.get_input_embeddings()
     found = {}
     for name, stored in stored_matrices(file, model.state_dict()).items():
         module = model.get_submodule(name.rpartition(".")[0])
+        is_embedding = module is embedding and isinstance(module, torch.nn.Embedding)
         is_linear = type(module) is torch.nn.Linear and not name.endswith(READ_APART)
-        if stored.kind in SIZES and (is_linear or (module is embedding and isinstance(module, torch.nn.Embedding))):
-            layout = BlockLayout(stored.kind, stored.rows, stored.columns)
-            if layout.size_bytes < stored.rows * stored.columns * dtype.itemsize:
+        is_known = are_experts(module) if stored.experts is not None else is_linear or is_embedding
+        if stored.kind in SIZES and is_known:
+            layout = BlockLayout(stored.kind, stored.rows, stored.columns, experts=stored.experts)
+            if layout.size_bytes < stored.rows * stored.columns * (stored.experts or 1) * dtype.itemsize:
                 found[name] = layout
     return found
 

@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
+from cosine_node.engine.blocks.experts import experts_in_blocks
+from cosine_node.engine.blocks.matrix import BlockMatrix
+
 MOST_ROWS: Final = 512
 """The most rows that are tried out, and so the most that are computed at once."""
 TRIED_ROWS: Final = (
@@ -155,7 +158,9 @@ def tile_experts(model: Any, tiles: RowTiles) -> None:
         pairs = hidden.repeat_interleave(chosen, 0)
         padded = torch.cat([pairs, pairs[:1].expand(len(padding), -1)])
         expert_of_pair = torch.cat([expert_of.flatten(), padding.to(expert_of.dtype)])[:, None]
-        output = grouped_mm_experts_forward(experts, padded, expert_of_pair, torch.ones_like(padded[:, :1]))
+        are_in_blocks = any(isinstance(weights, BlockMatrix) for weights in experts.children())
+        compute = experts_in_blocks if are_in_blocks else grouped_mm_experts_forward
+        output = compute(experts, padded, expert_of_pair, torch.ones_like(padded[:, :1]))
         by_token = output[: len(pairs)].view(tokens, chosen, -1)
         weighted: Tensor = (by_token * weight_of[..., None]).sum(1)
         return weighted.to(hidden.dtype)

@@ -78,8 +78,23 @@ def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
     assert not any(weight.ndim > 1 for weight in model.parameters())
 
 
-def test_passes_may_be_deterministic(tmp_path: Path) -> None:
-    folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
+@pytest.mark.parametrize("name", ["qwen3moe", "deepseek3", "gemma4-mixed", "granitehybrid-mixed", "gpt-oss"])
+def test_experts_take_no_more_than_in_the_file(name: str, tmp_path: Path) -> None:
+    file, folder = file_of(name, tmp_path)
+    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, keeps_blocks=True)
+    stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name and len(tensor.shape) == 3]
+    held = [
+        matrix.planes.nbytes
+        for matrix in model.modules()
+        if isinstance(matrix, BlockMatrix) and matrix.layout.experts is not None
+    ]
+    assert {tensor.kind for tensor in stored} == {"Q8_0"}
+    assert sum(held) == sum(tensor.size_bytes for tensor in stored)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "gpt-oss"])
+def test_passes_may_be_deterministic(name: str, tmp_path: Path) -> None:
+    _, folder = file_of(name, tmp_path)
     engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, is_deterministic=True)
     assert held_bytes(engine.model) > 0
 

@@ -46,6 +46,23 @@ def test_its_products_are_those_of_its_numbers(kind: str, shape: tuple[int, ...]
     assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
+@TILES
+def test_each_expert_has_a_matrix_of_its_own(tile_weights: int) -> None:
+    weights, size_bytes = SIZES["Q4_K"]
+    shape = (3, ROWS, COLUMNS // weights * size_bytes)
+    stored = np.random.default_rng(3).integers(0, 60, shape, dtype=np.uint8)
+    layout = BlockLayout("Q4_K", ROWS, COLUMNS, tile_weights, experts=3)
+    experts = BlockMatrix(layout)
+    experts.planes = layout.laid(torch.from_numpy(stored))
+    assert experts.planes.nbytes == layout.size_bytes
+    vectors = torch.randn((2, COLUMNS), generator=torch.Generator().manual_seed(0))
+    for expert, rows in enumerate(stored):
+        numbers = torch.from_numpy(dequantize(rows, GGMLQuantizationType.Q4_K))
+        expected = vectors @ numbers.T
+        found = experts.times_expert(expert, vectors)
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
 def test_several_tiles_at_once_as_on_a_card_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, _ = matrix_of("Q4_K")
     vectors = torch.randn((2, COLUMNS), generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,52 @@
+"""Mixtures of experts whose weights are in blocks, as a way in which transformers lets them be computed."""
+
+from typing import Any, Final
+
+from torch import Tensor, nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from cosine_node.engine.blocks.matrix import BlockMatrix
+
+NAME: Final = "cosine_blocks"
+"""What transformers calls it."""
+
+
+def compute_in_blocks(model: Any) -> None:
+    """Let all experts of a model be computed by `experts_in_blocks`."""
+    ALL_EXPERTS_FUNCTIONS.register(NAME, experts_in_blocks)
+    model.set_experts_implementation(NAME)
+
+
+def are_experts(module: nn.Module) -> bool:
+    """True for the experts of a layer whose computation is that of `experts_in_blocks`."""
+    return hasattr(module, "is_transposed") and bool(module.has_gate) and not module.has_post_expert_norm
+
+
+def experts_in_blocks(
+    experts: Any, hidden: Tensor, expert_of: Tensor, weight_of: Tensor, *_: object, **__: object
+) -> Tensor:
+    """Experts, some of whose weights are in blocks: [tokens, hidden] to the same.
+
+    The experts of each token and their weights are [tokens, experts].
+    """
+    chosen = expert_of.shape[1]
+    # Each pair of a token and an expert.
+    asked = expert_of.flatten()
+    found = hidden.new_empty(len(asked), hidden.shape[1])
+    for expert in sorted(set(asked.tolist())):
+        pairs = (asked == expert).nonzero()[:, 0]
+        opened = experts._apply_gate(_project(experts, "gate_up_proj", expert, hidden[pairs // chosen]))
+        found[pairs] = _project(experts, "down_proj", expert, opened)
+    weighted: Tensor = (found.view(*expert_of.shape, -1) * weight_of[..., None]).sum(1)
+    return weighted.to(hidden.dtype)
+
+
+def _project(experts: Any, name: str, expert: int, vectors: Tensor) -> Tensor:
+    """The product of vectors [..., columns] with an expert's weights of this name, [..., rows]."""
+    weights = getattr(experts, name)
+    if isinstance(weights, BlockMatrix):
+        # Its rows are what comes out, however the layer has its numbers.
+        found = weights.times_expert(expert, vectors)
+    else:
+        found = vectors @ (weights[expert] if experts.is_transposed else weights[expert].T)
+    return found + getattr(experts, f"{name}_bias")[expert] if experts.has_bias else found
