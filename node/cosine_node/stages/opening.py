@@ -26,6 +26,7 @@ from cosine_node.engine.torch.loading import (
     resolve_dtype,
 )
 from cosine_node.engine.torch.partial_model import decoder_layers
+from cosine_node.engine.torch.pass_model import lacks_memory
 from cosine_node.engine.torch.support import context_tokens, model_class_of, numerics_of, refuse_by_config
 from cosine_node.engine.torch.threads import limit_threads
 from cosine_node.gguf.file import GgufFile
@@ -191,9 +192,8 @@ class StageDraft:
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total
             stage = StageModel(model, part, slots=self._pool_tokens(part, token_bytes), way=way)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            # What PyTorch says of a CPU's memory is of no kind of its own.
-            if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
                 raise
             raise UsageError(
                 f"Layers {part} and their KV cache do not fit into the memory of {self._device}; hold fewer, or "

@@ -76,6 +76,7 @@ NETWORK_SHARE: Final = 0.75
 """Heads of one address range that work have so much of the pool together, and of the chains: not all of either."""
 MAX_PEER_CHAINS: Final = 4
 """A head has one, and for a moment the one before."""
+NO_MEMORY: Final = "no memory is left for a pass"
 RETRY_AFTER_S: Final = 0.5
 """A chain that was lost gives its slots back once the pass under way has ended."""
 MAX_HELD_S: Final = 3600.0
@@ -179,6 +180,8 @@ async def read(channel: Channel, chain: ServedChain, answer: Callable[[Probe], A
             chain.inbox.put(message, now_s=asyncio.get_running_loop().time())
         except BadActivations as error:
             raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
+        except MemoryError:
+            raise PeerError(ErrorCode.OUT_OF_MEMORY, NO_MEMORY) from None
 
 
 async def hear(head: Channel, answer: Callable[[Probe], Awaitable[None]]) -> None:
@@ -471,8 +474,8 @@ class StageService:
                 raise
             except BadActivations as error:
                 raise PeerError(ErrorCode.BAD_ACTIVATIONS, str(error)) from None
-            except OutOfMemory as error:
-                raise PeerError(ErrorCode.OUT_OF_MEMORY, str(error)) from None
+            except (OutOfMemory, MemoryError):
+                raise PeerError(ErrorCode.OUT_OF_MEMORY, NO_MEMORY) from None
             except (LocalProtocolError, OutOfPages) as error:
                 raise PeerError(ErrorCode.OUT_OF_STEP, str(error)) from None
             except PeerLost as lost:

@@ -16,7 +16,8 @@ from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import PROBES_A_TOKEN
+from cosine_node.stages.host import HostedChain
+from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
 from cosine_node.stages.projections import project
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
@@ -148,6 +149,24 @@ def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
         error = await error_from(head)
         assert (error.number, error.code) == (0, code)
         assert error.message.startswith("layers 2:4: ") and sentence in error.message
+
+    play(halves, scene)
+
+
+@pytest.mark.parametrize("place", ["what comes in", "a pass"])
+def test_a_stage_without_memory_says_so_itself(
+    halves: list[StageModel], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        monkeypatch.setattr(*{"what comes in": (StageInbox, "put"), "a pass": (HostedChain, "run")}[place], fail)
+        for message in (OPEN, *fed(Row.chain(0, (3,)))):
+            before.post(message)
+        error = await error_from(head)
+        assert error.code == ErrorCode.OUT_OF_MEMORY
+        assert error.message == "layers 2:4: no memory is left for a pass"
 
     play(halves, scene)
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,17 @@ from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """True for what PyTorch and Python raise where memory is short."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # What PyTorch says of a CPU's memory is of no kind of its own.
+    return type(error) is RuntimeError and any(words in str(error) for words in NO_MEMORY)
+
+
+NO_MEMORY: Final = ("can't allocate memory", "not enough memory")
 
 
 class PassModel(ABC):
@@ -64,5 +75,7 @@ class PassModel(ABC):
         try:
             with torch.inference_mode():
                 yield
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
             raise OutOfMemory("The device has no memory left for a pass.") from error

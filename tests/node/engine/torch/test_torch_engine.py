@@ -68,18 +68,29 @@ def test_sixteen_bit_weights_run() -> None:
     assert len(engine.forward([Row.chain(sequence, [3, 4, 5])])[0].choices) == 3
 
 
-@pytest.mark.parametrize("error", [PassAbandoned, OutOfMemory])
-def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to"
+        ),
+    ],
+    ids=["abandoned", "of a card", "of Python", "of PyTorch"],
+)
+def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(error: Exception | None) -> None:
     engine = TorchEngine(tiny_llama(), pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
 
     def fail(*_: object) -> None:
-        if error is OutOfMemory:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        if error is not None:
+            raise error
         engine.abandon()
 
     hook = engine._passes.model.model.rotary_emb.register_forward_hook(fail)
-    with pytest.raises(error):
+    with pytest.raises(PassAbandoned if error is None else OutOfMemory):
         engine.forward([Row.chain(sequence, [1, 2, 3, 4])])
     assert (engine.live_tokens, engine.free_tokens) == (0, 512)
     hook.remove()
