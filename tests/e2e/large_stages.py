@@ -7,6 +7,7 @@ has fetched. Where they hold all layers there is a head, and a text; `0:1,11:22`
 
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -65,7 +66,10 @@ def events(node: Node) -> list[dict[str, Any]]:
 
 
 def memory_of(node: Node) -> dict[str, int]:
-    """The most memory that a process and its children ever had, pages of files included, and what it has now."""
+    """The most memory that a process and its children ever had, pages of files included, and what it has now.
+
+    What it is `allowed` counts whether it was written to or not: that is what is limited.
+    """
     pid = node.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return {
@@ -73,6 +77,7 @@ def memory_of(node: Node) -> dict[str, int]:
         "children_peak_bytes": sum(_status_bytes(child, "VmHWM") for child in children),
         "now_bytes": _status_bytes(str(pid), "RssAnon"),
         "now_of_files_bytes": _status_bytes(str(pid), "RssFile"),
+        "allowed_bytes": _status_bytes(str(pid), "VmData"),
     }
 
 
@@ -117,6 +122,8 @@ def measure(swarm: GgufSwarm, cut: Sequence[str]) -> None:
 
 def main(file: str, cut: str, limit: str) -> None:
     """Measure a file over stages of these layers, none of which may have more memory than the limit."""
+    # Its nodes end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     limit_bytes, _ = parse_memory(limit, option="the limit")
     with tempfile.TemporaryDirectory() as name:
         swarm = GgufSwarm(Path(file), Path(name), limit_bytes=limit_bytes, command=COMMAND)
