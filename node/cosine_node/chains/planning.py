@@ -1,10 +1,11 @@
 """Which machines should hold which layers of a model, and how fast passes over them would be. Pure.
 
-Theory of operation: a pass of few tokens reads every weight once, so a machine needs as long for its layers as its
-memory needs to give them. Then the activations travel on: the way of a pass is half a round trip for each machine
-that takes part. So a machine that joins brings memory and, where it reads fast, time; and it costs its part of the
-way. `make_plan` finds the layers of each machine, none for some, with which a pass takes least, among all ways to
-share them out that fit (a dynamic program over machines and layers: both sums grow machine by machine).
+Theory of operation: a pass of few tokens reads every weight once, of a mixture those of the experts that some token
+is sent to, so a machine needs as long for its layers as its memory needs to give them. Then the activations travel
+on: the way of a pass is half a round trip for each machine that takes part. So a machine that joins brings memory
+and, where it reads fast, time; and it costs its part of the way. `make_plan` finds the layers of each machine, none
+for some, with which a pass of one token takes least, among all ways to share them out that fit (a dynamic program
+over machines and layers: both sums grow machine by machine).
 
 Machines come in the order in which they were named, but for the two that hold embedding and output layer, which
 are chosen by where these fit and are read fastest. Layers count as large as the largest of them where they must
@@ -49,10 +50,11 @@ class ModelNeeds:
     activation_bytes: int
     pool_tokens: int
 
-    def read_bytes(self, count: int, *, is_last: bool) -> float:
-        """What a pass of one token reads of a part with so many layers; of the embedding it reads a row."""
+    def read_bytes(self, count: int, *, is_last: bool, tokens: int = 1) -> float:
+        """What a pass of so many tokens reads of a part with so many layers; of the embedding it reads rows."""
         sizes = self.sizes
-        return count * sum(sizes.layers_bytes) / sizes.layers + sizes.common_bytes + is_last * sizes.output_bytes
+        layers_bytes = count * sizes.read_layers_bytes(tokens) / sizes.layers
+        return layers_bytes + sizes.common_bytes + is_last * sizes.output_bytes
 
     def bytes_of(self, part: LayerRange) -> int:
         """What a part takes with its cache."""
@@ -66,13 +68,17 @@ def drafted_tokens(acceptance_rate: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
-    """A machine with its layers, the memory that these and the pool take, and the time of a pass of one token."""
+    """A machine with its layers, and the memory that these and the pool take.
+
+    `pass_s` is the time of a pass of one token, `draft_pass_s` of one with a path of drafts.
+    """
 
     machine: Machine
     layers: LayerRange
     weights_bytes: int
     pool_bytes: int
     pass_s: float
+    draft_pass_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +95,17 @@ class Plan:
 
     @property
     def traversal_s(self) -> float:
-        """The time of a pass through all stages and back to the head."""
+        """The time of a pass of one token through all stages and back to the head."""
         return self.way_s + sum(stage.pass_s for stage in self.stages)
 
-    def tokens_per_s(self, *, acceptance_rate: float = 0.0) -> float:
-        """The speed of one text where each drafted token comes true with this chance, one pass after the other."""
-        return drafted_tokens(acceptance_rate) / self.traversal_s
+    @property
+    def tokens_per_s(self) -> float:
+        """The speed of one text, one pass after the other."""
+        return 1.0 / self.traversal_s
+
+    def drafted_tokens_per_s(self, acceptance_rate: float) -> float:
+        """The same where passes have drafts, each of which comes true with this chance."""
+        return drafted_tokens(acceptance_rate) / (self.way_s + sum(stage.draft_pass_s for stage in self.stages))
 
     def prompt_s(self, tokens: int) -> float:
         """The time that a prompt's activations take over the slowest uplink between two stages."""
@@ -176,7 +187,9 @@ def _stages(machines: Sequence[Machine], needs: ModelNeeds, share: _Share) -> li
                 layers=part,
                 weights_bytes=needs.sizes.of(part),
                 pool_bytes=needs.layer_token_bytes * needs.pool_tokens * count,
-                pass_s=_seconds(machine, needs, count, is_last=is_last) - machine.rtt_s / 2,
+                pass_s=needs.read_bytes(count, is_last=is_last) / machine.read_bytes_per_s,
+                draft_pass_s=needs.read_bytes(count, is_last=is_last, tokens=1 + DRAFT_TOKENS)
+                / machine.read_bytes_per_s,
             )
         )
     return stages

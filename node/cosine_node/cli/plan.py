@@ -178,8 +178,8 @@ def as_object(made: Plan, *, acceptance_rate: float, prompt_tokens: int) -> dict
         ],
         "way_s": made.way_s,
         "traversal_s": made.traversal_s,
-        "tokens_per_s": made.tokens_per_s(),
-        "drafted_tokens_per_s": made.tokens_per_s(acceptance_rate=acceptance_rate),
+        "tokens_per_s": made.tokens_per_s,
+        "drafted_tokens_per_s": made.drafted_tokens_per_s(acceptance_rate),
         "prompt_s": made.prompt_s(prompt_tokens),
     }
 
@@ -204,10 +204,10 @@ def _lines(made: Plan, model: str, seen: SeenSwarm, *, acceptance_rate: float, p
         rows = [(name, layers, *rest) for name, layers, _, *rest in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    drafted = made.tokens_per_s(acceptance_rate=acceptance_rate)
+    drafted = made.drafted_tokens_per_s(acceptance_rate)
     expected = (
         f"A pass takes {1e3 * made.traversal_s:.0f} ms, {1e3 * made.way_s:.0f} of them on its way: "
-        f"{made.tokens_per_s():.1f} tokens/s, {drafted:.1f} where {acceptance_rate:.0%} of the drafts come true."
+        f"{made.tokens_per_s:.1f} tokens/s, {drafted:.1f} where {acceptance_rate:.0%} of the drafts come true."
     )
     prompt = (
         f"A prompt of {prompt_tokens:,} tokens takes {made.prompt_s(prompt_tokens):.1f} s over the slowest uplink."

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
@@ -61,9 +62,23 @@ def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None)
     ends = [_bytes_of(end, dtype) for end in (embedding, embedding if is_tied else output)]
     whole = _bytes_of(model, dtype)
     common = whole - sum(layers) - ends[0] - (0 if is_tied else ends[1])
+    experts = [module for module in model.modules() if is_mixture(module)]
     return PartSizes(
-        layers_bytes=layers, embedding_bytes=ends[0], output_bytes=ends[1], common_bytes=max(0, common)
+        layers_bytes=layers,
+        embedding_bytes=ends[0],
+        output_bytes=ends[1],
+        common_bytes=max(0, common),
+        experts_bytes=sum(_bytes_of(module, dtype) for module in experts),
+        expert_share=_expert_share(config, experts[0].num_experts) if experts else 1.0,
     )
+
+
+def _expert_share(config: Any, experts: int) -> float:
+    """The share of its experts that a mixture sends a token to, by whatever name its configuration says it."""
+    text = config.get_text_config()
+    names = ("num_experts_per_tok", "top_k_experts", "moe_topk", "moe_k")
+    chosen = next((found for name in names if isinstance(found := getattr(text, name, None), int)), experts)
+    return min(1.0, chosen / experts)
 
 
 def _bytes_of(module: torch.nn.Module | None, dtype: torch.dtype) -> int:

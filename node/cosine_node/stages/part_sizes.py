@@ -9,13 +9,16 @@ from cosine_protocol.stage_messages import LayerRange
 class PartSizes:
     """Bytes of the weights of a model: of each layer, the embedding, the output layer, and what every part has.
 
-    They are known before any weight is read.
+    They are known before any weight is read. Of the layers' bytes `experts_bytes` are those of experts, and each
+    token is sent to the share `expert_share` of these.
     """
 
     layers_bytes: tuple[int, ...]
     embedding_bytes: int
     output_bytes: int
     common_bytes: int
+    experts_bytes: int = 0
+    expert_share: float = 1.0
 
     @property
     def layers(self) -> int:
@@ -25,6 +28,11 @@ class PartSizes:
         """Bytes of a part's weights."""
         ends = self.embedding_bytes * part.is_first + self.output_bytes * part.is_last
         return self.common_bytes + ends + sum(self.layers_bytes[part.first : part.end])
+
+    def read_layers_bytes(self, tokens: int) -> float:
+        """Bytes of the layers' weights that a pass of so many tokens reads, each sent to experts at random."""
+        read_share: float = 1.0 - (1.0 - self.expert_share) ** tokens
+        return sum(self.layers_bytes) - (1.0 - read_share) * self.experts_bytes
 
 
 def size_text(size_bytes: float) -> str:

@@ -1,6 +1,7 @@
 """Plans of a model over machines: what fits, what is soonest, and what is told where nothing fits."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,8 +58,20 @@ def test_a_cache_takes_room_and_the_slowest_uplink_but_the_last_decides_about_pr
 
 def test_drafts_make_a_pass_worth_more_tokens() -> None:
     plan = make_plan([machine("one", 10, rtt_s=0.0)], NEEDS)
-    assert plan.tokens_per_s() == pytest.approx(1 / 9)
-    assert plan.tokens_per_s(acceptance_rate=0.5) == pytest.approx((2 - 2**-8) / 9)
+    assert plan.tokens_per_s == pytest.approx(1 / 9)
+    assert plan.drafted_tokens_per_s(0.5) == pytest.approx((2 - 2**-8) / 9)
+
+
+def test_of_a_mixture_a_pass_reads_the_experts_that_its_tokens_are_sent_to() -> None:
+    # An eighth of the experts, which are seven eighths of a layer.
+    sizes = replace(SIZES, experts_bytes=7 * GIB, expert_share=0.125)
+    plan = make_plan([machine("one", 10, rtt_s=0.0)], replace(NEEDS, sizes=sizes))
+    assert plan.traversal_s == pytest.approx(1 + 7 / 8 + 1)
+    # Nine tokens are sent to more of them.
+    read_s = 1 + 7 * (1 - 0.875**9) + 1
+    assert plan.drafted_tokens_per_s(0.5) == pytest.approx((2 - 2**-8) / read_s)
+    # All must be there.
+    assert plan.stages[0].weights_bytes == 10 * GIB
 
 
 def test_what_does_not_fit_is_told_with_what_it_takes() -> None:

@@ -18,7 +18,7 @@ from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.gguf_architectures import TINY
+from tests.node.engine.gguf_architectures import EXPERTS, TINY, USED
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import in_step, ranges
 from tests.thoroughness import soak_rest
@@ -103,6 +103,17 @@ def test_a_matrix_in_parts_takes_no_more_than_in_the_file(tmp_path: Path) -> Non
         stored = [tensor for name, tensor in file.tensors.items() if name.startswith(f"blk.{number}.")]
         assert layer_bytes == sum(tensor.size_bytes for tensor in stored)
     assert all(one == other for one, other in pairwise(sizes.layers_bytes))
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "gemma4-mixed", "deepseek3"])
+def test_of_a_mixture_it_is_known_what_a_token_reads(name: str, tmp_path: Path) -> None:
+    folder = folder_of(name, tmp_path)
+    file = GgufFile.in_folder(folder)
+    assert file is not None
+    sizes = part_sizes(read_config(str(folder)), dtype=torch.float32, file=file)
+    stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name and "scale" not in tensor.name]
+    assert sizes.experts_bytes == sum(tensor.size_bytes for tensor in stored)
+    assert sizes.expert_share == USED / EXPERTS
 
 
 def test_a_stage_announces_the_numerics_of_the_file(tmp_path: Path) -> None:

@@ -17,9 +17,14 @@ def compute_in_blocks(model: Any) -> None:
     model.set_experts_implementation(NAME)
 
 
-def are_experts(module: nn.Module) -> bool:
-    """True for the experts of a layer whose computation is that of `experts_in_blocks`."""
-    return hasattr(module, "is_transposed") and bool(module.has_gate) and not module.has_post_expert_norm
+def is_mixture(module: nn.Module) -> bool:
+    """True for the experts of a layer, all of them together."""
+    return hasattr(module, "is_transposed")
+
+
+def are_computed_here(module: nn.Module) -> bool:
+    """True for experts whose computation is that of `experts_in_blocks`."""
+    return is_mixture(module) and bool(module.has_gate) and not module.has_post_expert_norm
 
 
 def experts_in_blocks(

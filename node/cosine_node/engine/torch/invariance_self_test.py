@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
@@ -53,7 +54,7 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
             found.setdefault((type(module), *shape), RowKernel(module.in_features, module))
         elif isinstance(module, Conv1D):
             found.setdefault((Conv1D, *module.weight.shape), RowKernel(module.weight.shape[0], module))
-        elif _has_experts(module):
+        elif is_mixture(module):
             for kind, kernel in _expert_kernels(module):
                 found.setdefault(kind, kernel)
         elif not isinstance(module, nn.Embedding):
@@ -66,11 +67,6 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
     # The layers that keep latents are alike.
     latents = next(filter(None, map(latent_attention_of, model.modules())), None)
     return [*found.values(), *(latents.kernels() if latents is not None else ())]
-
-
-def _has_experts(module: nn.Module) -> bool:
-    """True for the weights of all experts of a layer together."""
-    return hasattr(module, "is_transposed")
 
 
 def _expert_kernels(experts: nn.Module) -> Iterator[tuple[tuple[object, ...], RowKernel]]:
@@ -205,7 +201,7 @@ def _measured_tiles(model: Any) -> RowTileSet:
     dtype, device, shapes = model.dtype, packed.device, packed.store.shapes
     kernels = product_kernels(model) if packed.flat is None else packed.flat.kernels()
     # Each expert is given its rows in one tile: large ones would be filled with padding.
-    most_rows = 2 * FIXED_ROWS if any(map(_has_experts, model.modules())) else MOST_ROWS
+    most_rows = 2 * FIXED_ROWS if any(map(is_mixture, model.modules())) else MOST_ROWS
     products = measure_tiles(kernels, dtype=dtype, device=device, most_rows=most_rows)
     # What else is computed number by number has the width of a head, or of a router or a gate.
     outputs = [kernel.compute(torch.zeros((1, kernel.width), dtype=dtype, device=device)) for kernel in kernels]

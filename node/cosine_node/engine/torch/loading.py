@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
-from cosine_node.engine.blocks.experts import are_experts
+from cosine_node.engine.blocks.experts import are_computed_here
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
@@ -324,7 +324,7 @@ def block_layouts(file: GgufFile, model: Any, *, dtype: torch.dtype) -> dict[str
         module = model.get_submodule(name.rpartition(".")[0])
         is_embedding = module is embedding and isinstance(module, torch.nn.Embedding)
         is_linear = type(module) is torch.nn.Linear and not name.endswith(READ_APART)
-        is_known = are_experts(module) if stored.experts is not None else is_linear or is_embedding
+        is_known = are_computed_here(module) if stored.experts is not None else is_linear or is_embedding
         if stored.kind in SIZES and is_known:
             layout = BlockLayout(stored.kind, stored.rows, stored.columns, experts=stored.experts)
             if layout.size_bytes < stored.rows * stored.columns * (stored.experts or 1) * dtype.itemsize:
