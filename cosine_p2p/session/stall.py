@@ -2,7 +2,7 @@
 
 Only commits are progress. A verifier that reports passes without committing may be serving others, and gets
 `COUNTING` times as long as one that reports nothing. Where nobody else is left to ask, patience costs nothing but
-time, so there the announced pass is believed too, up to `LONE_S`.
+time, so there the announced pass is believed too, up to `ANNOUNCED_S`.
 """
 
 from dataclasses import dataclass, field
@@ -27,6 +27,9 @@ COUNTING: Final = SLACK
 LONE_S: Final = JOIN_PATIENCE_S
 """So long a sole verifier that works, or announces long passes, may take at least: as long as a lost one is waited
 for."""
+ANNOUNCED_S: Final = 600.0
+"""So long at most it may be silent because of what it announces: `SLACK` passes of two minutes, as long as a head
+waits for its stages. Large models over slow machines take that; an error would be of less use than their text."""
 LONGEST_S: Final = 2 * LONE_S
 """Between two commits a verifier never gets more, whatever its passes took before."""
 SLOW_AFTER_S: Final = 10.0
@@ -103,5 +106,7 @@ class Watch:
             longest_s = max(LONGEST_S, limit_s)
         if is_lone:
             passes = SLACK if self.commits else max(SLACK, self.prompt_tokens)
-            limit_s = max(limit_s, LONE_S if is_counting else min(LONE_S, passes * self.announced_pass_s))
+            announced_s = min(ANNOUNCED_S, passes * self.announced_pass_s)
+            limit_s = max(limit_s, announced_s, LONE_S if is_counting else 0.0)
+            longest_s = max(longest_s, announced_s)
         return min(COUNTING * limit_s, longest_s) if is_counting else limit_s

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.session.stall import (
+    ANNOUNCED_S,
     COUNTING,
     LEAST_TOKEN_S,
-    LONE_S,
     LONGEST_S,
     SLACK,
     SLOW_AFTER_S,
@@ -102,9 +102,11 @@ def test_long_passes_are_no_stall_once_they_were_measured() -> None:
     assert left_at_s(others) == (SLACK * 10.0, STALLED)
 
 
-def test_a_sole_verifier_is_believed_for_a_minute() -> None:
-    assert left_at_s(Watch(since_s=0.0, announced_pass_s=HOUR_S), is_lone=True) == (LONE_S, STALLED)
+def test_a_sole_verifier_is_believed_what_it_announces_for_ten_minutes() -> None:
+    assert left_at_s(Watch(since_s=0.0, announced_pass_s=HOUR_S), is_lone=True) == (ANNOUNCED_S, STALLED)
+    assert left_at_s(Watch(since_s=0.0, announced_pass_s=70.0), is_lone=True) == (SLACK * 70.0, STALLED)
     assert left_at_s(Watch(since_s=0.0, announced_pass_s=0.06), is_lone=True) == (STALL_S, STALLED)
+    assert left_at_s(committing(pass_s=70.0, announced_s=70.0), is_lone=True) == (SLACK * 70.0, STALLED)
 
 
 def test_a_long_prompt_takes_time_in_proportion() -> None:
@@ -130,5 +132,5 @@ def test_nobody_is_waited_for_longer_than_the_bounds_say(
     watch = Watch(since_s=0.0, usual=USUAL, announced_pass_s=announced_s, prompt_tokens=tokens)
     for number in range(commits):
         watch.note_commit((number + 1) * pass_s)
-    most_s = max(LONGEST_S, tokens * LEAST_TOKEN_S) + STEP_S
+    most_s = max(ANNOUNCED_S if is_lone else LONGEST_S, tokens * LEAST_TOKEN_S) + STEP_S
     assert left_at_s(watch, counts=counts, is_lone=is_lone)[0] <= most_s
