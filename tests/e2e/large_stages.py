@@ -1,8 +1,9 @@
 """Stages whose memory is limited, with a model that none of them could hold: their times, and their most memory.
 
-`python -m tests.e2e.large_stages FILE 0:11,11:22,22:34,34:45,45:56 4GB` measures a file of `tests.e2e.large_model`.
-The first stage reads the file and the others fetch their share of it; at the end the second one reads again what it
-has fetched. Where they hold all layers there is a head, and a text; `0:1,11:22` measures the stages alone.
+`python -m tests.e2e.large_stages FILE 0:9,9:19,19:29,29:38,38:47,47:56 4GB` measures a file of
+`tests.e2e.large_model`. The first stage reads the file and the others fetch their share of it; at the end the
+second one reads again what it has fetched. Where they hold all layers there is a head, and a text; `0:1,11:22`
+measures the stages alone.
 """
 
 import asyncio
@@ -22,8 +23,9 @@ from tests.e2e.gguf_stages import ENGINE, NETWORK, GgufSwarm
 from tests.e2e.nodes import COMMAND, Node, close_all
 from tests.node.weights.measure_fetch import forget
 
-BESIDE_BYTES: Final = 1_000_000_000
-"""Of the limit for what is no weight and no pool: 0.7 GB was too little for one stage of four."""
+BESIDE_BYTES: Final = 1_400_000_000
+"""Of the limit for what is no weight and no pool: 1.2 GB was too little for a last stage. The limit counts memory
+that nothing was written to yet, 0.2 GB of stacks and buffers of libraries."""
 READY_TIMEOUT_S: Final = 3600.0
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 3
