@@ -25,11 +25,10 @@ SLACK: Final = 5
 COUNTING: Final = SLACK
 """One that reports passes gets so many times as long again, since it may serve others."""
 LONE_S: Final = JOIN_PATIENCE_S
-"""So long a sole verifier that works, or announces long passes, may take at least: as long as a lost one is waited
-for."""
+"""So long a sole verifier that works may take at least: as long as a lost one is waited for."""
 ANNOUNCED_S: Final = 600.0
-"""So long at most it may be silent because of what it announces: `SLACK` passes of two minutes, as long as a head
-waits for its stages. Large models over slow machines take that; an error would be of less use than their text."""
+"""A sole one may be silent for so long at most because of what it announces: `SLACK` passes of two minutes, as long
+as a head waits for its stages. Large models on slow machines take that; an error would be worth less."""
 LONGEST_S: Final = 2 * LONE_S
 """Between two commits a verifier never gets more, whatever its passes took before."""
 SLOW_AFTER_S: Final = 10.0

@@ -16,16 +16,15 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
 
+MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
+"""PyTorch says one of these of a CPU's memory, in an error of no kind of its own."""
+
 
 def lacks_memory(error: BaseException) -> bool:
     """True for what PyTorch and Python raise where memory is short."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # What PyTorch says of a CPU's memory is of no kind of its own.
-    return type(error) is RuntimeError and any(words in str(error) for words in NO_MEMORY)
-
-
-NO_MEMORY: Final = ("can't allocate memory", "not enough memory")
+    return type(error) is RuntimeError and any(words in str(error) for words in MEMORY_WORDS)
 
 
 class PassModel(ABC):
