@@ -5,7 +5,8 @@ the sender, which p2pd has authenticated; beside it travels the newest list of r
 end knows an older one (docs/protocol.md, section 10).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from cosine_p2p.transport.full.library import dht_pb2
@@ -54,6 +55,9 @@ class GatedHandlers:
 class GatedStub:
     """The calls to one peer. In a private swarm a peer that has shown no membership yet is asked for it first.
 
+    Time is taken here, and hivemind given none: below Python 3.12 `asyncio.wait_for`, with which it takes time,
+    loses a cancellation that comes together with the answer, so that a loop of calls would never end.
+
     Raises `NotAMember` for a peer that the gate does not let through; hivemind takes it for one that is silent.
     """
 
@@ -62,33 +66,36 @@ class GatedStub:
         self._peer_id = peer.to_base58()
         self._gate = gate
 
-    async def rpc_ping(self, request: Any, **options: Any) -> Any:
+    async def rpc_ping(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # hivemind's name
         self._gate.check_denied(self._peer_id)
-        return await self._ask(self._stub.rpc_ping, request, options)
+        async with asyncio.timeout(timeout):
+            return await self._ask(self._stub.rpc_ping, request)
 
-    async def rpc_store(self, request: Any, **options: Any) -> Any:
-        await self._ask_for_membership(options)
-        return await self._ask(self._stub.rpc_store, request, options)
+    async def rpc_store(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        async with asyncio.timeout(timeout):
+            await self._ask_for_membership()
+            return await self._ask(self._stub.rpc_store, request)
 
-    async def rpc_find(self, request: Any, **options: Any) -> Any:
-        await self._ask_for_membership(options)
-        return await self._ask(self._stub.rpc_find, request, options)
+    async def rpc_find(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        async with asyncio.timeout(timeout):
+            await self._ask_for_membership()
+            return await self._ask(self._stub.rpc_find, request)
 
-    async def _ask_for_membership(self, options: Mapping[str, Any]) -> None:
+    async def _ask_for_membership(self) -> None:
         try:
             self._gate.check_met(self._peer_id)
         except NotAMember:
             # A ping tells nothing but the certificate that a stream would begin with.
-            await self.rpc_ping(dht_pb2.PingRequest(), **options)
+            await self.rpc_ping(dht_pb2.PingRequest())
 
-    async def _ask(self, method: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]) -> Any:
+    async def _ask(self, method: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
         membership = self._gate.membership
         if membership is None:
-            return await method(request, **options)
+            return await method(request)
         told = membership.sequence
         request.auth.client_access_token.signature = membership.certificate
         request.auth.nonce = told.to_bytes(SEQUENCE_BYTES)
-        response = await method(request, **options)
+        response = await method(request)
         auth = response.auth
         self._gate.check(self._peer_id, auth.service_access_token.signature)
         if auth.signature:
@@ -97,7 +104,7 @@ class GatedStub:
         if _sequence(auth.nonce) < told and not request.auth.signature:
             ping = dht_pb2.PingRequest()
             ping.auth.signature = membership.revocations
-            await self._ask(self._stub.rpc_ping, ping, options)
+            await self._ask(self._stub.rpc_ping, ping)
         return response
 
 

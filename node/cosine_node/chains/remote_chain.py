@@ -204,7 +204,8 @@ class RemoteChain:
         if feed is not None and self._reason is None:
             wait_s = self._answer_s(count_tokens(feed.rows))
             try:
-                answer = await asyncio.wait_for(asyncio.shield(feed.answer), wait_s)
+                async with asyncio.timeout(wait_s):
+                    answer = await asyncio.shield(feed.answer)
             except TimeoutError:
                 self._lose(f"No stage has answered a pass for {wait_s:g} s.")
         if feed is None or answer is None:
@@ -237,7 +238,8 @@ class RemoteChain:
         found = []
         for number, each in enumerate(asked):
             try:
-                traces = None if each is None else await asyncio.wait_for(asyncio.shield(each), PROBE_S)
+                async with asyncio.timeout(PROBE_S):
+                    traces = None if each is None else await asyncio.shield(each)
             except TimeoutError:
                 place = self._plan.places[number]
                 self._lose(f"{place}: it does not say what it has computed.", peer_id=place.peer_id)

@@ -167,5 +167,7 @@ class SpareChain:
         engine.begin([row])
         # As it is in order, whatever comes later finds it computed.
         engine.keep(sequence, row.nodes)
-        engine.end([row], list(await asyncio.wait_for(warm.second.chain.answer(), ANSWER_S)))
+        async with asyncio.timeout(ANSWER_S):
+            results = await warm.second.chain.answer()
+        engine.end([row], list(results))
         self.fed_tokens += len(tokens)

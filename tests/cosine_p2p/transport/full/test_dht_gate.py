@@ -1,5 +1,6 @@
 """The DHT of a private swarm on loopback: members store and find, and a stranger gets a refusal from every call."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -164,3 +165,26 @@ async def test_a_denied_peer_is_refused_in_a_public_swarm_too(nodes: Nodes) -> N
     assert await dht_of(denying).protocol.call_ping(stranger.peer_id) is None
     assert await stranger.protocol.call_ping(PeerID.from_base58(denying.peer_id)) is None
     assert await stranger.protocol.call_ping(PeerID.from_base58(open_node.peer_id)) is not None
+
+
+@in_nodes
+async def test_a_call_that_is_cancelled_with_its_answer_is_cancelled(nodes: Nodes) -> None:
+    from cosine_p2p.transport.full.dht_gate import GatedStub
+    from cosine_p2p.transport.full.library import dht_pb2
+
+    node = await nodes.made.stranger(joins=False)
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    class Remote:
+        """A stub that takes time as hivemind's own does."""
+
+        async def rpc_ping(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+            return await asyncio.wait_for(answer, timeout)
+
+    stub = GatedStub(Remote(), node.peer_id, PeerGate())
+    call = asyncio.ensure_future(stub.rpc_ping(dht_pb2.PingRequest(), timeout=60.0))
+    await asyncio.sleep(0)
+    answer.set_result(dht_pb2.PingResponse())
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
