@@ -14,7 +14,8 @@ Log-probabilities that were told move as margins do. One that is told with more 
 difference accuses, and so does a mean of them that is off by more than `most_drift` explains.
 
 An auditor that computes with other numerics than the author judges too: what rounding explains is that of both.
-Where one of them quantises weights at load, log-probabilities are not judged: nothing is known of how they move.
+Where one of them quantises weights at load, it explains what those weights change too, and log-probabilities are
+not judged: nothing is known of how they move.
 
 One auditor's word may be a lie: a conviction takes two voices that accuse (`cosine_p2p.trust.voices`), and more of
 them than voices that disagree; and where more disagree than accuse, a stream has passed.
@@ -75,6 +76,11 @@ Q4_1, of 468 positions of which nine differed, at margins up to 0.25. Rates: abo
 17 of 2,500 with filters; of these more than twice the four that filters explain."""
 
 
+HELD_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType({"float16": ROUNDING["float16"]})
+"""What weights that were rounded at load change, by what they are held in; other kinds as few bits do. SmolLM2's
+in Q4_1, held in float16 and judged in float32, chose otherwise at 4 of 8,000 positions."""
+
+
 def rounding_of(numerics: str) -> Rounding:
     """By an engine's numerics, as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`; float32's where that is not known."""
     weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
@@ -122,13 +128,16 @@ class AuditState(StrEnum):
 
 def rounding_between(one: str, other: str) -> Rounding:
     """What rounding explains between two numerics: each differs from the exact scores by its own."""
-    first, second = rounding_of(one), rounding_of(other)
     if one == other:
-        return first
+        return rounding_of(one)
+    explained = [rounding_of(one), rounding_of(other)]
+    held = {numerics.partition(QUANTISED)[2] for numerics in (one, other)}
+    if len(held) > 1:
+        explained += [HELD_ROUNDING.get(kind, LLAMA_FEW_BITS) for kind in held if kind]
     return Rounding(
-        first.near_tie + second.near_tie,
-        first.flip_rate + second.flip_rate,
-        first.filter_flip_rate + second.filter_flip_rate,
+        sum(each.near_tie for each in explained),
+        sum(each.flip_rate for each in explained),
+        sum(each.filter_flip_rate for each in explained),
     )
 
 

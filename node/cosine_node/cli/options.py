@@ -244,7 +244,11 @@ class ServedModelOptions:
     dtype: Annotated[str, model_option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.")] = AUTO
     quantize: Annotated[
         str | None,
-        model_option("quantize", "KIND", "int8, or int4 on CUDA, with torchao; stored: as the GGUF file has them."),
+        model_option(
+            "quantize",
+            "KIND",
+            "Weights in float16 on a CPU, int8, or int4 on CUDA (torchao), or stored, as the GGUF file has them.",
+        ),
     ] = None
     kv_memory: Annotated[
         str,

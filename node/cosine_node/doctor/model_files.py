@@ -33,7 +33,7 @@ DAMAGED: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, A
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 AS_STORED: Final = "stored"
 """Stands for the types of a file's own weights, beside which llama.cpp keeps keys and values in 16 bits."""
-QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
+QUANTISED_BYTES: Final[Mapping[str, float]] = {"float16": 2.0, "int8": 1.0, "int4": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

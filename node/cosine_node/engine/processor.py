@@ -14,6 +14,11 @@ def has_fast_bfloat16() -> bool:
     return not FAST_BFLOAT16.isdisjoint(_flags())
 
 
+def reads_float16() -> bool:
+    """True if the processor is known to make float32 of float16 fast, and PyTorch has products that do."""
+    return _flags() >= {"avx2", "f16c", "fma"}
+
+
 def has_matrix_units() -> bool:
     """True if the processor multiplies tiles of bfloat16."""
     return "amx_bf16" in _flags()

@@ -100,6 +100,30 @@ def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) ->
     assert is_accused(MAX_SCORE_GAP, numerics=numerics)
 
 
+@pytest.mark.parametrize(
+    ("claimed", "auditor", "explained", "wide"),
+    [
+        # Gaps as they were measured between honest verifiers of the embedded target and of SmolLM2.
+        ("float32/int8", "float32", (0.037, 0.031, 0.011, 0.008), 2.1),
+        ("float32", "float32/int8", (0.037, 0.031, 0.011, 0.008), 2.1),
+        ("gguf:Q4_1+float32/float16", "gguf:Q4_1+float32", (0.0074, 0.0002), 0.1),
+        ("float32/int8", "bfloat16/int8", (0.3,), 0.6),
+    ],
+)
+def test_weights_that_only_one_of_them_rounds_explain_what_they_change(
+    claimed: str, auditor: str, explained: tuple[float, ...], wide: float
+) -> None:
+    def is_accused_of(*gaps: float, by: str) -> bool:
+        findings = tuple(AuditFinding(place, 1, gap) for place, gap in enumerate(gaps))
+        verdict = AuditVerdict("author", 0, 125, bytes(16), 125 - len(gaps), 0, len(gaps), findings)
+        return accuses(verdict, request_of(numerics=claimed, sampling=PLAIN), numerics=by)
+
+    assert not is_accused_of(*explained, by=auditor)
+    assert is_accused_of(wide, by=auditor)
+    # Where both round them alike, they explain nothing.
+    assert is_accused_of(*explained, by=claimed)
+
+
 def test_near_ties_accuse_where_there_are_more_than_come_by_chance() -> None:
     expected = round(1000 * rounding_of("bfloat16").flip_rate)
     assert not is_accused(positions=1000, more=expected, numerics="bfloat16")

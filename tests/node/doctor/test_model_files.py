@@ -155,6 +155,7 @@ def estimated(files: ModelFiles, pool_size: PoolSize = POOL, **options: Any) -> 
         ("auto", None, True, 4000),
         ("auto", None, False, 2000),
         ("bfloat16", None, True, 2000),
+        ("auto", "float16", True, 2000),
         ("auto", "int8", False, 1000),
         ("bfloat16", "int4", False, 500),
     ],

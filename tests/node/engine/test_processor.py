@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node.engine import processor
-from cosine_node.engine.processor import has_fast_bfloat16, has_matrix_units, processor_name
+from cosine_node.engine.processor import has_fast_bfloat16, has_matrix_units, processor_name, reads_float16
 
 
 def test_the_processor_is_named_and_what_it_is_good_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,6 +23,10 @@ def test_the_processor_is_named_and_what_it_is_good_at(monkeypatch: pytest.Monke
     info.write_text("model name\t: An Old One\nflags\t\t: fpu avx2\n")
     assert not has_fast_bfloat16()
     assert not has_matrix_units()
+    assert not reads_float16()
+    info.write_text("model name\t: A Usual One\nflags\t\t: fpu avx2 f16c fma\n")
+    assert reads_float16()
     monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "none")
     assert processor_name().endswith(", 2 cores")
+    assert not reads_float16()
     assert not has_fast_bfloat16()

@@ -30,17 +30,11 @@ _FILES: Final = tempfile.TemporaryDirectory(prefix="cosine-audits-")
 def engine_of(numerics: str, *, model: str = "target", threads: int = 1) -> Engine:
     """An engine for an embedded model that has these numerics, such as `float32/int8` or `gguf:Q4_1+llama.cpp`."""
     weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
-    if not weights:
-        dtype, _, quantize = computed.partition("/")
-        folder = zoo.location(model)
-        return load_engine(
-            str(folder), dtype=dtype, device="cpu", quantize=quantize or None, pool_tokens=POOL_TOKENS
-        )
-    file = gguf_of(model, weights)
     if computed == "llama.cpp":
-        return load_llama(file, device="cpu", threads=threads, pool_tokens=POOL_TOKENS)
-    folder = unfold(file, cache_folder=Path(_FILES.name))
-    return load_engine(str(folder), dtype=computed, device="cpu", pool_tokens=POOL_TOKENS)
+        return load_llama(gguf_of(model, weights), device="cpu", threads=threads, pool_tokens=POOL_TOKENS)
+    dtype, _, quantize = computed.partition("/")
+    folder = unfold(gguf_of(model, weights), cache_folder=Path(_FILES.name)) if weights else zoo.location(model)
+    return load_engine(str(folder), dtype=dtype, device="cpu", quantize=quantize or None, pool_tokens=POOL_TOKENS)
 
 
 @lru_cache

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
 from typing import Final
 
@@ -37,6 +38,7 @@ NUMERICS: Final = (
     "float32",
     "bfloat16",
     "float16",
+    "float32/float16",
     "float32/int8",
     "bfloat16/int8",
     "gguf:Q4_1+float32",
@@ -47,7 +49,7 @@ NUMERICS: Final = (
     "gguf:Q4_1+llama.cpp",
 )
 IMPOSTORS: Final = {
-    "float32": ("gguf:Q4_1+float32", "float32/int8"),
+    "float32": ("gguf:Q4_1+float32", "float32/int8", "float32/float16"),
     "bfloat16": ("gguf:Q4_1+bfloat16", "bfloat16/int8"),
     "gguf:F32+llama.cpp": ("gguf:Q4_1+llama.cpp", "gguf:Q8_0+llama.cpp"),
     "gguf:Q8_0+llama.cpp": ("gguf:Q4_1+llama.cpp",),
@@ -89,9 +91,9 @@ class AuditTask:
         return found
 
 
-def honest(model: str, numerics: str, texts: int) -> Iterator[str]:
-    """Lines of the table of false alarms."""
-    author, auditor = engine_of(numerics, model=model), engine_of(numerics, model=model)
+def honest(model: str, numerics: str, texts: int, judge: str | None = None) -> Iterator[str]:
+    """Lines of the table of false alarms; the auditor computes as `judge` says, or as the author."""
+    author, auditor = engine_of(numerics, model=model), engine_of(judge or numerics, model=model)
     for name, sampling in SAMPLINGS.items():
         task = AuditTask.of(model, numerics, sampling, texts)
         torch.set_num_threads(1)
@@ -103,9 +105,10 @@ def honest(model: str, numerics: str, texts: int) -> Iterator[str]:
             sum(verdict.different for _, verdict in found),
         )
         gaps = sorted((finding.gap for _, verdict in found for finding in verdict.findings), reverse=True)
-        accused = sum(accuses(verdict, request) for request, verdict in found)
+        accused = sum(accuses(verdict, request, numerics=judge) for request, verdict in found)
+        named = f"{numerics} by {judge}" if judge else numerics
         yield (
-            f"{numerics} | {name} | {sum(verdict.tokens for _, verdict in found)} positions | {near} near ties | "
+            f"{named} | {name} | {sum(verdict.tokens for _, verdict in found)} positions | {near} near ties | "
             f"{different} different | {accused} of {texts} accused | {' '.join(f'{gap:.4g}' for gap in gaps[:6])}"
         )
 
@@ -219,9 +222,11 @@ def main() -> None:
     parser.add_argument("--model", default="target", help="target or smol-target")
     parser.add_argument("--texts", type=int, default=80, help="of each way to sample")
     parser.add_argument("--numerics", action="append", help="all of the embedded target unless given")
+    parser.add_argument("--judge", help="the numerics of the auditor of honest ones, if they are others")
     arguments = parser.parse_args()
+    parts = PARTS | {"honest": partial(honest, judge=arguments.judge)}
     for numerics in arguments.numerics or NUMERICS:
-        for line in PARTS[arguments.part](arguments.model, numerics, arguments.texts):
+        for line in parts[arguments.part](arguments.model, numerics, arguments.texts):
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 

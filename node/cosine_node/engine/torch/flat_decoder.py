@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosine_node.engine.blocks.half_linear import HalfLinear
 from cosine_node.engine.context_length import STRETCHED_ROPES
 from cosine_node.engine.processor import has_matrix_units
 from cosine_node.engine.torch.attention import attend
@@ -92,6 +93,12 @@ class _Linear:
     matrix: Tensor
     bias: Tensor | None
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs and outputs."""
+        inputs, outputs = self.matrix.shape
+        return inputs, outputs
+
     @classmethod
     def joining(cls, *modules: nn.Linear) -> "_Linear":
         """The modules' weights become views of the joined matrix: memory holds them once."""
@@ -116,10 +123,41 @@ class _Linear:
             return _as_rows(self.columns(_as_columns(x)), len(x))
         return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
 
+    @property
+    def fills_vectors(self) -> bool:
+        """True if it is multiplied by columns, and each of its inputs fills vectors."""
+        return multiplies_columns(self.matrix) and len(self.matrix) % VECTOR == 0
+
     def columns(self, x: Tensor) -> Tensor:
         """[inputs, columns] to [outputs, columns]."""
         weight = self.matrix.t()
         return torch.mm(weight, x) if self.bias is None else torch.addmm(self.bias[:, None], weight, x)
+
+
+@dataclass(frozen=True, slots=True)
+class _HalfLinears:
+    """One or several projections of one input whose weights are packed in 16 bits, each a product of its own."""
+
+    modules: tuple[HalfLinear, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs and outputs."""
+        return self.modules[0].in_features, sum(module.out_features for module in self.modules)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = [module(x) for module in self.modules]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+_Product = _Linear | _HalfLinears
+
+
+def _product(*modules: Any) -> _Product:
+    """Projections of one input."""
+    if all(isinstance(module, HalfLinear) for module in modules):
+        return _HalfLinears(modules)
+    return _Linear.joining(*modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +166,12 @@ class _OutputProjection:
 
     weight: Tensor
     bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs and outputs."""
+        outputs, inputs = self.weight.shape
+        return inputs, outputs
 
     def __call__(self, x: Tensor) -> Tensor:
         # A CPU multiplies so many rows by a large vocabulary faster as columns (measured with MKL).
@@ -141,16 +185,17 @@ class _OutputProjection:
 class _FeedForward:
     """The gated feed-forward of a layer (SwiGLU, arXiv 2002.05202), [rows, hidden] to the same."""
 
-    gate_and_up: _Linear
-    down: _Linear
+    gate_and_up: _Product
+    down: _Product
 
     def __call__(self, x: Tensor) -> Tensor:
         # What lies between two products by columns stays columns, where these fill vectors whatever their number.
-        if multiplies_columns(self.down.matrix) and len(self.down.matrix) % VECTOR == 0:
-            gate, up = self.gate_and_up.columns(_as_columns(x)).chunk(2)
-            return _as_rows(self.down.columns(F.silu(gate).mul_(up)), len(x))
-        gate, up = self.gate_and_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        gate_and_up, down = self.gate_and_up, self.down
+        if isinstance(gate_and_up, _Linear) and isinstance(down, _Linear) and down.fills_vectors:
+            gate, up = gate_and_up.columns(_as_columns(x)).chunk(2)
+            return _as_rows(down.columns(F.silu(gate).mul_(up)), len(x))
+        gate, up = gate_and_up(x).chunk(2, -1)
+        return down(F.silu(gate) * up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +209,10 @@ class _DecoderLayer:
     scale: float
     window: int | None
     input_norm: _RmsNorm
-    query_key_value: _Linear
+    query_key_value: _Product
     query_norm: _RmsNorm | None
     key_norm: _RmsNorm | None
-    attention_output: _Linear
+    attention_output: _Product
     mlp_norm: _RmsNorm
     feed_forward: _FeedForward
 
@@ -185,12 +230,12 @@ class _DecoderLayer:
             scale=attention.scaling,
             window=window if isinstance(window, int) and window > 0 else None,
             input_norm=_RmsNorm.of(layer.input_layernorm),
-            query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
+            query_key_value=_product(attention.q_proj, attention.k_proj, attention.v_proj),
             query_norm=_RmsNorm.of(attention.q_norm) if hasattr(attention, "q_norm") else None,
             key_norm=_RmsNorm.of(attention.k_norm) if hasattr(attention, "k_norm") else None,
-            attention_output=_Linear.joining(attention.o_proj),
+            attention_output=_product(attention.o_proj),
             mlp_norm=_RmsNorm.of(layer.post_attention_layernorm),
-            feed_forward=_FeedForward(_Linear.joining(mlp.gate_proj, mlp.up_proj), _Linear.joining(mlp.down_proj)),
+            feed_forward=_FeedForward(_product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj)),
         )
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
@@ -228,7 +273,7 @@ class FlatDecoder:
         rotary: nn.Module,
         layers: tuple[_DecoderLayer, ...],
         norm: _RmsNorm,
-        output: _OutputProjection | None,
+        output: _OutputProjection | _HalfLinears | None,
     ) -> None:
         self._embed = embed
         self._rotary = rotary
@@ -258,9 +303,12 @@ class FlatDecoder:
         if not (_is_plain(head) or isinstance(head, AbsentOutput)):
             return None
         # The joined projections are copies.
-        copy_out_of_files(model, but=[each.weight for layer in layers for each in _projections(layer)])
-        output = None
-        if isinstance(head, nn.Linear):
+        projections = [each for layer in layers for each in _projections(layer)]
+        copy_out_of_files(model, but=[each.weight for each in projections if not isinstance(each, HalfLinear)])
+        output: _OutputProjection | _HalfLinears | None = None
+        if isinstance(head, HalfLinear):
+            output = _HalfLinears((head,))
+        elif isinstance(head, nn.Linear):
             output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(
             partial(F.embedding, weight=embedding.weight.detach())
@@ -277,10 +325,10 @@ class FlatDecoder:
         products: dict[tuple[object, ...], RowKernel] = {}
         for layer in self._layers:
             for product in (layer.query_key_value, layer.attention_output):
-                products.setdefault(tuple(product.matrix.shape), RowKernel(len(product.matrix), product))
-            inner = layer.feed_forward.gate_and_up.matrix
-            products.setdefault((_FeedForward, *inner.shape), RowKernel(len(inner), layer.feed_forward))
-        output = [] if self._output is None else [RowKernel(self._output.weight.shape[1], self._output)]
+                products.setdefault(product.shape, RowKernel(product.shape[0], product))
+            inner = layer.feed_forward.gate_and_up.shape
+            products.setdefault((_FeedForward, *inner), RowKernel(inner[0], layer.feed_forward))
+        output = [] if self._output is None else [RowKernel(self._output.shape[0], self._output)]
         return [*products.values(), *output]
 
     def __call__(
@@ -348,4 +396,5 @@ def _projections(layer: Any) -> tuple[Any, ...]:
 
 def _is_plain(projection: Any) -> bool:
     # Quantised weights are tensors of a kind of their own, which cannot be joined.
-    return type(projection) is nn.Linear and type(projection.weight) is nn.Parameter
+    is_plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter
+    return is_plain or type(projection) is HalfLinear

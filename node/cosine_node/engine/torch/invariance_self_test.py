@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.blocks.experts import is_mixture
+from cosine_node.engine.blocks.half_linear import HalfLinear
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
@@ -49,7 +50,7 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
     """The products of a model's modules with their weights, one of each kind and shape."""
     found: dict[tuple[object, ...], RowKernel] = {}
     for module in model.modules():
-        if isinstance(module, nn.Linear | BlockLinear):
+        if isinstance(module, nn.Linear | BlockLinear | HalfLinear):
             shape = module.out_features, module.in_features
             found.setdefault((type(module), *shape), RowKernel(module.in_features, module))
         elif isinstance(module, Conv1D):

@@ -19,6 +19,7 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.blocks.experts import are_computed_here
+from cosine_node.engine.blocks.half_linear import HALF, has_half_products, hold_in_half
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
@@ -63,8 +64,11 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
         resolve_dtype(dtype, device=where, config=None)
     if quantize is None or quantize == STORED:
         return
+    if quantize == HALF:
+        _check_half(dtype, where)
+        return
     if quantize not in ("int8", "int4"):
-        raise UsageError(f"'{quantize}' is no supported quantisation; use int8, int4 or {STORED}.")
+        raise UsageError(f"'{quantize}' is no supported quantisation; use {HALF}, int8, int4 or {STORED}.")
     if quantize == "int4" and where.type != "cuda":
         raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
     if not is_torchao_available():
@@ -89,10 +93,10 @@ def load_engine(
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4, `STORED` or None. With `is_deterministic` a
-    token's result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own
-    ids, of which it drafts those below `known_tokens`; `feature_layers` are those that a draft head reads. A GGUF
-    file that `is_served` is tried against llama.cpp.
+    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` `HALF`, int8, int4, `STORED` or None. With
+    `is_deterministic` a token's result does not depend on what else is in a pass, bit for bit. `vocabulary` is that
+    of a drafter's own ids, of which it drafts those below `known_tokens`; `feature_layers` are those that a draft
+    head reads. A GGUF file that `is_served` is tried against llama.cpp.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -107,16 +111,16 @@ def load_engine(
             raise UsageError(f"'{source}' is no GGUF file, which alone can stay as it is stored; drop --quantize.")
         if quantize == STORED and feature_layers:
             raise UsageError("A draft head reads its target's embedding as numbers; drop --quantize stored.")
-        if quantize is None or quantize == STORED:
+        stored = quantisation_of(config)
+        if stored is not None and quantize not in (None, STORED):
+            raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
+        if quantize in ("int8", "int4"):
+            model = _quantised(source, quantize, dtype=kind, device=where)
+        else:
             load = partial(load_model, source, dtype=kind, keeps_blocks=quantize == STORED)
             model = check_against_llama(file, load) if is_served and file is not None else load()
-        else:
-            stored = quantisation_of(config)
-            if stored is not None:
-                raise UsageError(
-                    f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
-                )
-            model = _quantised(source, quantize, dtype=kind, device=where)
+        if quantize == HALF:
+            _halve(model, source)
         reach(TESTING)
         way = find_way(model.to(where))
         if way is not PassWay.PACKED:
@@ -141,6 +145,22 @@ def load_engine(
         )
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
+
+
+def _check_half(dtype: str, device: torch.device) -> None:
+    if device.type != "cpu" or dtype not in ("auto", "float32"):
+        raise UsageError(
+            f"--quantize {HALF} is for a CPU that computes in float32: use --dtype {HALF} or leave out --dtype."
+        )
+    if not has_half_products():
+        raise UsageError(f"PyTorch has no products with weights in {HALF} for this processor; drop --quantize.")
+
+
+def _halve(model: Any, source: str) -> None:
+    """Let a model of float32 hold its linear layers in float16, and say so in its configuration."""
+    if not hold_in_half(model):
+        raise UsageError(f"'{source}' has no linear layers that could be held in {HALF}; drop --quantize.")
+    model.config.quantization_config = {"quant_method": HALF}
 
 
 def _row_tiles(model: Any, way: PassWay) -> RowTileSet:

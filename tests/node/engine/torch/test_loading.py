@@ -102,7 +102,7 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
         ({"device": "abacus"}, "is no device"),
         ({"device": "cuda:99"}, "has no device 'cuda:99'"),
         ({"device": "meta"}, "no supported device"),
-        ({"quantize": "int3"}, "no supported quantisation; use int8, int4 or stored"),
+        ({"quantize": "int3"}, "no supported quantisation; use float16, int8, int4 or stored"),
         ({"quantize": "int4"}, "need a CUDA device, not 'cpu'; use --quantize int8"),
     ],
 )

@@ -1,0 +1,169 @@
+"""Weights held in float16: the products of float32 with the rounded weights, the same bits beside any others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as tf
+from torch import Tensor, nn
+
+from cosine_node.engine.base import Row
+from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products, hold_in_half
+from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
+from cosine_node.engine.torch import loading
+from cosine_node.engine.torch.flat_decoder import FlatDecoder
+from cosine_node.engine.torch.load_self_test import check_exactness
+from cosine_node.engine.torch.loading import check_options, load_engine
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, LATENT, OWN_ATTENTION, STEPPED, build, tiny_llama
+from tests.thoroughness import soak_rest
+
+pytestmark = pytest.mark.skipif(
+    not has_half_products(), reason="PyTorch has no products with weights in float16 for this processor"
+)
+
+SIZES = {**COMMON, "intermediate_size": 96}
+FLAT: dict[str, Callable[[], Any]] = {
+    "llama with biases": lambda: tf.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama with tied embeddings": lambda: tf.LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
+}
+ALL: dict[str, Callable[[], Any]] = {**ARCHITECTURES, **LATENT, **OWN_ATTENTION, **STEPPED}
+
+
+def linear(inputs: int, outputs: int, *, has_bias: bool) -> nn.Linear:
+    torch.manual_seed(inputs)
+    return nn.Linear(inputs, outputs, bias=has_bias)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (100, 70), (576, 2048)])
+def test_its_product_is_that_of_the_rounded_weights(inputs: int, outputs: int, *, has_bias: bool) -> None:
+    plain = linear(inputs, outputs, has_bias=has_bias)
+    held = HalfLinear(plain)
+    for shape in ((1, inputs), (7, inputs), (2, 3, inputs)):
+        vectors = noise(*shape)
+        expected = F.linear(
+            vectors.double(), plain.weight.half().double(), None if not has_bias else plain.bias.double()
+        )
+        found = held(vectors)
+        assert torch.equal(held.weight, plain.weight.half().float())
+        assert found.dtype is torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (1536, 576), (100, 70)])
+def test_a_row_is_the_same_bits_among_any_number(inputs: int, outputs: int) -> None:
+    held = HalfLinear(linear(inputs, outputs, has_bias=True))
+    rows = noise(130, inputs)
+    alone = torch.cat([held(row[None]) for row in rows])
+    for count in (2, 3, 5, 8, 13, 14, 15, 16, 29, 64, 130):
+        assert torch.equal(torch.cat([held(part) for part in torch.split(rows, count)]), alone), count
+
+
+def rounded(model: Any) -> Any:
+    """The same model with the weights of its linear layers rounded to float16."""
+    with torch.no_grad():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                # One that is the embedding too is a matrix of its own then.
+                module.weight = nn.Parameter(module.weight.half().float())
+    return model
+
+
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_known_models_stay_flat_and_exact(make: Callable[[], Any]) -> None:
+    model, expected = build(make()), rounded(build(make()))
+    assert hold_in_half(model) == 15
+    assert FlatDecoder.of(model) is not None
+    check_exactness(model)
+    ids = torch.arange(3, 20)[None]
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids).logits, expected(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", soak_rest([*ALL]))
+def test_models_pass_the_self_test_and_numerics_name_it(tmp_path: Path, architecture: str) -> None:
+    build(ALL[architecture]()).save_pretrained(tmp_path)
+    engine = load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32)
+    assert engine.numerics == "float32/float16"
+    row = Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))
+    assert engine.forward([row])[0].choices
+
+
+def test_deterministic_passes_hold(tmp_path: Path) -> None:
+    tiny_llama().save_pretrained(tmp_path)
+    load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32, is_deterministic=True)
+
+
+def test_a_draft_head_holds_its_weights_so_too() -> None:
+    torch.manual_seed(0)
+    shape = HeadShape(
+        width=64,
+        target_width=64,
+        heads=4,
+        key_heads=2,
+        head_width=16,
+        feed_forward_width=96,
+        feature_layers=(0, 1, 2),
+        draft_tokens=32,
+        vocab_tokens=128,
+        rope_theta=10_000.0,
+        norm_eps=1e-6,
+    )
+    head = EagleHead(shape, DraftVocabulary(tuple(range(32)))).eval()
+    rows = noise(5, 3 * 64)
+    with torch.inference_mode():
+        features = head.fuse(rows)
+        logits = head.logits(features)
+        assert hold_in_half(head) == 9
+        assert head.dtype is torch.float32
+        torch.testing.assert_close(head.fuse(rows), features, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(head.logits(features), logits, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dtype": "bfloat16"}, "is for a CPU that computes in float32"),
+        ({"dtype": "float16"}, "use --dtype float16 or leave out --dtype"),
+    ],
+)
+def test_it_is_for_float32_alone(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_options(device="cpu", quantize="float16", **options)
+
+
+def test_a_card_is_told_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UsageError, match="is for a CPU"):
+        check_options(dtype="auto", device="cuda", quantize="float16")
+
+
+def test_a_processor_without_such_products_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "has_half_products", lambda: False)
+    with pytest.raises(UsageError, match="no products with weights in float16 for this processor"):
+        check_options(dtype="auto", device="cpu", quantize="float16")
+
+
+def test_weights_that_float16_lacks_are_refused_and_so_is_a_model_without_linear_layers(tmp_path: Path) -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 0] = 1e5
+    model.save_pretrained(tmp_path / "large")
+    with pytest.raises(UsageError, match=r"model\.layers\.1\.mlp\.down_proj are too large for float16"):
+        load_engine(str(tmp_path / "large"), device="cpu", quantize="float16", pool_tokens=32)
+    gpt2 = ARCHITECTURES["GPT2"]()
+    build(gpt2).save_pretrained(tmp_path / "gpt2")
+    engine = load_engine(str(tmp_path / "gpt2"), device="cpu", quantize="float16", pool_tokens=32)
+    assert engine.numerics == "float32/float16"
