@@ -7,11 +7,18 @@ from typing import Final
 CPU_INFO: Final = Path("/proc/cpuinfo")
 FAST_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 """A processor with one of these multiplies bfloat16 as fast as float32 or faster; others emulate it."""
+FAST_FLOAT16: Final = frozenset({"avx512_fp16", "amx_fp16"})
+"""The same of float16."""
 
 
 def has_fast_bfloat16() -> bool:
     """True if the processor is known to compute fast in bfloat16."""
     return not FAST_BFLOAT16.isdisjoint(_flags())
+
+
+def has_fast_float16() -> bool:
+    """True if the processor is known to compute fast in float16."""
+    return not FAST_FLOAT16.isdisjoint(_flags())
 
 
 def reads_float16() -> bool:

@@ -78,7 +78,7 @@ def is_eagle_head(folder: Path) -> bool:
 def _load_with_head(
     source: ModelSource, name: str, folder: Path, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
-    from cosine_node.engine.blocks.half_linear import HALF, hold_in_half
+    from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, hold_in_half
     from cosine_node.engine.eagle.draft_head import EagleHead
     from cosine_node.engine.torch.loading import read_config
 
@@ -91,6 +91,8 @@ def _load_with_head(
     head = head.to(target.device, target.embedding.dtype)
     if source.engine.quantize == HALF:
         hold_in_half(head)
+    elif target.device.type == "cpu":
+        avoid_emulation(head)
     return served, _measured(head, name, target, emit, tokens=tokens, measure_s=measure_s)
 
 

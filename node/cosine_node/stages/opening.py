@@ -11,6 +11,7 @@ import torch
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.experts import is_mixture
+from cosine_node.engine.blocks.half_linear import avoid_emulation
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
@@ -203,6 +204,8 @@ class StageDraft:
         limit_threads(self._source.engine.threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
+            if self._device.type == "cpu":
+                avoid_emulation(model)
             reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total

@@ -1,41 +1,43 @@
-"""Linear layers that hold their weights in float16 and compute in float32, on CPUs.
+"""Linear layers that hold their weights in float16 and multiply in float32, on CPUs.
 
 A pass over a few tokens takes as long as reading the weights. In float32 a CPU reads twice the bytes, and for more
-than one token its libraries reorder them each time. FBGEMM, which PyTorch has for x86, reads packed float16 and
-sums in float32: each product of a row has the same bits whatever the number of rows. What that gains is in decision
-67.
+than one token its libraries reorder them each time; 16 bits they emulate where the processor has no instructions
+for them. FBGEMM, which PyTorch has for x86, reads packed float16 and sums in float32: each product of a row has the
+same bits whatever the number of rows. What that gains is in decision 67.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from cosine_protocol.errors import UsageError
+from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, reads_float16
 
 HALF: Final = "float16"
 """What `--quantize` and numerics call it."""
 
 
 class HalfLinear(nn.Module):
-    """Stands for a linear layer of float32."""
+    """Stands for a linear layer. What comes in and goes out has the layer's dtype."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         # Not packed: there are layers that set it aside for a while.
         self.bias = linear.bias
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach(), None)
+        self._dtype = linear.weight.dtype
+        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach().float(), None)
 
     @property
     def weight(self) -> Tensor:
-        """[outputs, inputs] in float32, unpacked for whoever reads it: some layers multiply by it themselves."""
+        """[outputs, inputs] in the layer's dtype, unpacked for whoever reads it: some layers multiply by it."""
         unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return unpacked
+        return unpacked.to(self._dtype)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_dynamic_fp16(vectors, self._packed)
-        return found if self.bias is None else found.add_(self.bias)
+        found: Tensor = torch.ops.quantized.linear_dynamic_fp16(vectors.float(), self._packed)
+        return (found if self.bias is None else found.add_(self.bias)).to(vectors.dtype)
 
 
 def has_half_products() -> bool:
@@ -47,19 +49,30 @@ def has_half_products() -> bool:
     return True
 
 
-def hold_in_half(model: nn.Module) -> int:
-    """Let the linear layers of a model of float32 hold their weights so; how many there are.
+def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.float32,)) -> int:
+    """Let the linear layers of a model that have one of these dtypes hold their weights so; how many there are.
 
-    Raises `UsageError` for a weight that float16 has not.
+    Those with a weight that float16 has not stay as they are.
     """
     held = 0
     for name, module in list(model.named_modules()):
         weight = getattr(module, "weight", None)
-        if not isinstance(module, nn.Linear) or type(weight) is not nn.Parameter:
+        if not isinstance(module, nn.Linear) or type(weight) is not nn.Parameter or weight.dtype not in dtypes:
             continue
-        if not weight.detach().abs().max() <= torch.finfo(torch.float16).max:
-            raise UsageError(f"The weights of {name} are too large for float16; drop --quantize.")
-        path, _, last = name.rpartition(".")
-        setattr(model.get_submodule(path), last, HalfLinear(module))
-        held += 1
+        if weight.detach().abs().max() <= torch.finfo(torch.float16).max:
+            path, _, last = name.rpartition(".")
+            setattr(model.get_submodule(path), last, HalfLinear(module))
+            held += 1
     return held
+
+
+def avoid_emulation(model: nn.Module) -> None:
+    """Let a model of 16 bits on a CPU multiply in float32 where the processor would emulate its dtype.
+
+    That rounds as its own products do. Of bfloat16 float16 has all digits, but of numbers below 6e-5: those are off
+    by 3e-8 at most.
+    """
+    if not reads_float16() or not has_half_products():
+        return
+    has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
+    hold_in_half(model, [dtype for dtype, is_fast in has_fast.items() if not is_fast])

@@ -135,10 +135,10 @@ class _Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class _HalfLinears:
-    """One or several projections of one input whose weights are packed in 16 bits, each a product of its own."""
+class _ApartLinears:
+    """One or several projections of one input, each a product of its own: some of their weights are packed."""
 
-    modules: tuple[HalfLinear, ...]
+    modules: tuple[nn.Linear | HalfLinear, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -150,13 +150,13 @@ class _HalfLinears:
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
-_Product = _Linear | _HalfLinears
+_Product = _Linear | _ApartLinears
 
 
 def _product(*modules: Any) -> _Product:
     """Projections of one input."""
-    if all(isinstance(module, HalfLinear) for module in modules):
-        return _HalfLinears(modules)
+    if any(isinstance(module, HalfLinear) for module in modules):
+        return _ApartLinears(modules)
     return _Linear.joining(*modules)
 
 
@@ -273,7 +273,7 @@ class FlatDecoder:
         rotary: nn.Module,
         layers: tuple[_DecoderLayer, ...],
         norm: _RmsNorm,
-        output: _OutputProjection | _HalfLinears | None,
+        output: _OutputProjection | _ApartLinears | None,
     ) -> None:
         self._embed = embed
         self._rotary = rotary
@@ -305,9 +305,9 @@ class FlatDecoder:
         # The joined projections are copies.
         projections = [each for layer in layers for each in _projections(layer)]
         copy_out_of_files(model, but=[each.weight for each in projections if not isinstance(each, HalfLinear)])
-        output: _OutputProjection | _HalfLinears | None = None
+        output: _OutputProjection | _ApartLinears | None = None
         if isinstance(head, HalfLinear):
-            output = _HalfLinears((head,))
+            output = _ApartLinears((head,))
         elif isinstance(head, nn.Linear):
             output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(

@@ -19,7 +19,7 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.blocks.experts import are_computed_here
-from cosine_node.engine.blocks.half_linear import HALF, has_half_products, hold_in_half
+from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, has_half_products, hold_in_half
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
@@ -121,6 +121,8 @@ def load_engine(
             model = check_against_llama(file, load) if is_served and file is not None else load()
         if quantize == HALF:
             _halve(model, source)
+        elif where.type == "cpu":
+            avoid_emulation(model)
         reach(TESTING)
         way = find_way(model.to(where))
         if way is not PassWay.PACKED:

@@ -11,6 +11,7 @@ import transformers as tf
 from torch import Tensor, nn
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.blocks import half_linear
 from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products, hold_in_half
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.torch import loading
@@ -156,14 +157,48 @@ def test_a_processor_without_such_products_is_one_sentence(monkeypatch: pytest.M
         check_options(dtype="auto", device="cpu", quantize="float16")
 
 
-def test_weights_that_float16_lacks_are_refused_and_so_is_a_model_without_linear_layers(tmp_path: Path) -> None:
+def test_layers_with_weights_that_float16_lacks_stay_as_they_are() -> None:
     model = tiny_llama()
     with torch.no_grad():
-        model.model.layers[1].mlp.down_proj.weight[0, 0] = 1e5
-    model.save_pretrained(tmp_path / "large")
-    with pytest.raises(UsageError, match=r"model\.layers\.1\.mlp\.down_proj are too large for float16"):
-        load_engine(str(tmp_path / "large"), device="cpu", quantize="float16", pool_tokens=32)
-    gpt2 = ARCHITECTURES["GPT2"]()
-    build(gpt2).save_pretrained(tmp_path / "gpt2")
-    engine = load_engine(str(tmp_path / "gpt2"), device="cpu", quantize="float16", pool_tokens=32)
-    assert engine.numerics == "float32/float16"
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = 1e5
+    assert hold_in_half(model) == 14
+    assert type(model.model.layers[1].mlp.up_proj) is nn.Linear
+    assert FlatDecoder.of(model) is not None
+    check_exactness(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_layer_of_16_bits_rounds_once(dtype: torch.dtype, *, has_bias: bool) -> None:
+    plain = linear(576, 96, has_bias=has_bias).to(dtype)
+    held = HalfLinear(plain)
+    vectors = noise(9, 576).to(dtype)
+    bias = plain.bias.double() if has_bias else None
+    exact = F.linear(vectors.double(), plain.weight.double(), bias)
+    found = held(vectors)
+    assert found.dtype is held.weight.dtype is dtype
+    # Half a unit in the last place, and what float32 sums are off by.
+    torch.testing.assert_close(found.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_fast", "is_known", "held"),
+    [
+        ("bfloat16", False, True, 15),
+        ("bfloat16", True, True, 0),
+        ("bfloat16", False, False, 0),
+        ("float16", False, True, 15),
+        ("float16", True, True, 0),
+        ("float32", False, True, 0),
+    ],
+)
+def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, *, is_fast: bool, is_known: bool, held: int
+) -> None:
+    monkeypatch.setattr(half_linear, "has_fast_bfloat16", lambda: is_fast)
+    monkeypatch.setattr(half_linear, "has_fast_float16", lambda: is_fast)
+    monkeypatch.setattr(half_linear, "reads_float16", lambda: is_known)
+    tiny_llama().save_pretrained(tmp_path)
+    engine = load_engine(str(tmp_path), device="cpu", dtype=dtype, pool_tokens=32)
+    assert engine.numerics == dtype
+    assert sum(isinstance(module, HalfLinear) for module in engine.model.modules()) == held
