@@ -16,6 +16,8 @@ from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, re
 
 HALF: Final = "float16"
 """What `--quantize` and numerics call it."""
+MOST_THREADS: Final = 2
+"""These products run in one thread. With so many the others still take longer, with more perhaps not."""
 
 
 class HalfLinear(nn.Module):
@@ -72,7 +74,7 @@ def avoid_emulation(model: nn.Module) -> None:
     That rounds as its own products do. Of bfloat16 float16 has all digits, but of numbers below 6e-5: those are off
     by 3e-8 at most.
     """
-    if not reads_float16() or not has_half_products():
+    if torch.get_num_threads() > MOST_THREADS or not reads_float16() or not has_half_products():
         return
     has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
     hold_in_half(model, [dtype for dtype, is_fast in has_fast.items() if not is_fast])

@@ -19,7 +19,13 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.blocks.experts import are_computed_here
-from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, has_half_products, hold_in_half
+from cosine_node.engine.blocks.half_linear import (
+    HALF,
+    MOST_THREADS,
+    avoid_emulation,
+    has_half_products,
+    hold_in_half,
+)
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
@@ -163,6 +169,9 @@ def _halve(model: Any, source: str) -> None:
     if not hold_in_half(model):
         raise UsageError(f"'{source}' has no linear layers that could be held in {HALF}; drop --quantize.")
     model.config.quantization_config = {"quant_method": HALF}
+    threads = torch.get_num_threads()
+    if threads > MOST_THREADS:
+        LOG.warning("products with weights in %s run in one of %d threads: float32 may be faster", HALF, threads)
 
 
 def _row_tiles(model: Any, way: PassWay) -> RowTileSet:

@@ -102,6 +102,16 @@ def test_models_pass_the_self_test_and_numerics_name_it(tmp_path: Path, architec
     assert engine.forward([row])[0].choices
 
 
+def test_who_has_more_threads_is_told_that_one_multiplies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_llama().save_pretrained(tmp_path)
+    for threads, is_told in ((2, False), (8, True)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32)
+        assert ("run in one of 8 threads" in caplog.text) is is_told
+
+
 def test_deterministic_passes_hold(tmp_path: Path) -> None:
     tiny_llama().save_pretrained(tmp_path)
     load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32, is_deterministic=True)
@@ -182,19 +192,28 @@ def test_a_layer_of_16_bits_rounds_once(dtype: torch.dtype, *, has_bias: bool) -
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_fast", "is_known", "held"),
+    ("dtype", "is_fast", "is_known", "threads", "held"),
     [
-        ("bfloat16", False, True, 15),
-        ("bfloat16", True, True, 0),
-        ("bfloat16", False, False, 0),
-        ("float16", False, True, 15),
-        ("float16", True, True, 0),
-        ("float32", False, True, 0),
+        ("bfloat16", False, True, 2, 15),
+        ("bfloat16", True, True, 2, 0),
+        ("bfloat16", False, False, 2, 0),
+        ("bfloat16", False, True, 3, 0),
+        ("float16", False, True, 1, 15),
+        ("float16", True, True, 1, 0),
+        ("float32", False, True, 1, 0),
     ],
 )
 def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, *, is_fast: bool, is_known: bool, held: int
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dtype: str,
+    *,
+    is_fast: bool,
+    is_known: bool,
+    threads: int,
+    held: int,
 ) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(half_linear, "has_fast_bfloat16", lambda: is_fast)
     monkeypatch.setattr(half_linear, "has_fast_float16", lambda: is_fast)
     monkeypatch.setattr(half_linear, "reads_float16", lambda: is_known)
