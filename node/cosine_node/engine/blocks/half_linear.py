@@ -65,6 +65,11 @@ def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.floa
             path, _, last = name.rpartition(".")
             setattr(model.get_submodule(path), last, HalfLinear(module))
             held += 1
+    if held:
+        # A file that weights were read from stays in memory as long as one of them lies in it.
+        for left in model.parameters():
+            if not left.untyped_storage().resizable():
+                left.data = left.data.clone()
     return held
 
 

@@ -221,3 +221,5 @@ def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
     engine = load_engine(str(tmp_path), device="cpu", dtype=dtype, pool_tokens=32)
     assert engine.numerics == dtype
     assert sum(isinstance(module, HalfLinear) for module in engine.model.modules()) == held
+    if held:
+        assert all(weight.untyped_storage().resizable() for weight in engine.model.parameters())
