@@ -22,7 +22,7 @@ def has_fast_float16() -> bool:
 
 
 def reads_float16() -> bool:
-    """True if the processor is known to make float32 of float16 fast, and PyTorch has products that do."""
+    """True if the processor is known to have what PyTorch's products with weights in float16 take (FBGEMM)."""
     return _flags() >= {"avx2", "f16c", "fma"}
 
 

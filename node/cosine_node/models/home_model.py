@@ -91,7 +91,7 @@ def _load_with_head(
     head = head.to(target.device, target.embedding.dtype)
     if source.engine.quantize == HALF:
         hold_in_half(head)
-    elif target.device.type == "cpu":
+    else:
         avoid_emulation(head)
     return served, _measured(head, name, target, emit, tokens=tokens, measure_s=measure_s)
 

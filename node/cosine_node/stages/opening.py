@@ -204,8 +204,7 @@ class StageDraft:
         limit_threads(self._source.engine.threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
-            if self._device.type == "cpu":
-                avoid_emulation(model)
+            avoid_emulation(model)
             reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total

@@ -272,6 +272,31 @@ STEPPED: Final[dict[str, Any]] = {
     ),
 }
 """Models with layers that forget their state unless one token at a time continues it."""
+FLAT_SIZES: Final[dict[str, Any]] = {**COMMON, "intermediate_size": 96}
+FLAT: Final[dict[str, Any]] = {
+    "llama": lambda: tf.LlamaConfig(**FLAT_SIZES),
+    "llama with biases": lambda: tf.LlamaConfig(**FLAT_SIZES, attention_bias=True, mlp_bias=True),
+    "llama with wide heads": lambda: tf.LlamaConfig(**FLAT_SIZES, head_dim=32),
+    "llama with scaled rotation": lambda: tf.LlamaConfig(
+        **FLAT_SIZES,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "mistral": lambda: tf.MistralConfig(**FLAT_SIZES, sliding_window=5),
+    "qwen2": lambda: tf.Qwen2Config(**FLAT_SIZES),
+    "qwen2 with windows": lambda: tf.Qwen2Config(
+        **FLAT_SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+    "qwen3": lambda: tf.Qwen3Config(**FLAT_SIZES, head_dim=16),
+    "llama with tied embeddings": lambda: tf.LlamaConfig(**FLAT_SIZES, tie_word_embeddings=True),
+}
+"""Models that the flat decoder knows."""
 
 
 def build(config: Any, *, seed: int = 1) -> Any:

@@ -52,14 +52,16 @@ def has_half_products() -> bool:
 
 
 def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.float32,)) -> int:
-    """Let the linear layers of a model that have one of these dtypes hold their weights so; how many there are.
+    """Let the linear layers of a model that lie on a CPU in one of these dtypes hold their weights so; how many do.
 
     Those with a weight that float16 has not stay as they are.
     """
     held = 0
     for name, module in list(model.named_modules()):
         weight = getattr(module, "weight", None)
-        if not isinstance(module, nn.Linear) or type(weight) is not nn.Parameter or weight.dtype not in dtypes:
+        if not isinstance(module, nn.Linear) or type(weight) is not nn.Parameter:
+            continue
+        if weight.device.type != "cpu" or weight.dtype not in dtypes:
             continue
         if weight.detach().abs().max() <= torch.finfo(torch.float16).max:
             path, _, last = name.rpartition(".")
@@ -74,7 +76,7 @@ def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.floa
 
 
 def avoid_emulation(model: nn.Module) -> None:
-    """Let a model of 16 bits on a CPU multiply in float32 where the processor would emulate its dtype.
+    """Let a model of 16 bits multiply in float32 where it lies on a CPU that would emulate its dtype.
 
     That rounds as its own products do. Of bfloat16 float16 has all digits, but of numbers below 6e-5: those are off
     by 3e-8 at most.

@@ -396,5 +396,6 @@ def _projections(layer: Any) -> tuple[Any, ...]:
 
 def _is_plain(projection: Any) -> bool:
     # Quantised weights are tensors of a kind of their own, which cannot be joined.
-    is_plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter
-    return is_plain or type(projection) is HalfLinear
+    if type(projection) is HalfLinear:
+        return True
+    return type(projection) is nn.Linear and type(projection.weight) is nn.Parameter

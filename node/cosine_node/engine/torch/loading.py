@@ -125,12 +125,13 @@ def load_engine(
         else:
             load = partial(load_model, source, dtype=kind, keeps_blocks=quantize == STORED)
             model = check_against_llama(file, load) if is_served and file is not None else load()
+        model = model.to(where)
         if quantize == HALF:
             _halve(model, source)
-        elif where.type == "cpu":
+        else:
             avoid_emulation(model)
         reach(TESTING)
-        way = find_way(model.to(where))
+        way = find_way(model)
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
         tiles = _row_tiles(model, way) if is_deterministic else None

@@ -7,33 +7,25 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers as tf
 from torch import Tensor, nn
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.blocks import half_linear
 from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products, hold_in_half
-from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.loading import check_options, load_engine
-from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, LATENT, OWN_ATTENTION, STEPPED, build, tiny_llama
+from tests.node.engine.eagle.small_head import random_head
+from tests.node.engine.tiny_models import ARCHITECTURES, FLAT, LATENT, OWN_ATTENTION, STEPPED, build, tiny_llama
 from tests.thoroughness import soak_rest
 
 pytestmark = pytest.mark.skipif(
     not has_half_products(), reason="PyTorch has no products with weights in float16 for this processor"
 )
 
-SIZES = {**COMMON, "intermediate_size": 96}
-FLAT: dict[str, Callable[[], Any]] = {
-    "llama with biases": lambda: tf.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
-    "llama with tied embeddings": lambda: tf.LlamaConfig(**SIZES, tie_word_embeddings=True),
-    "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
-}
 ALL: dict[str, Callable[[], Any]] = {**ARCHITECTURES, **LATENT, **OWN_ATTENTION, **STEPPED}
 
 
@@ -118,21 +110,7 @@ def test_deterministic_passes_hold(tmp_path: Path) -> None:
 
 
 def test_a_draft_head_holds_its_weights_so_too() -> None:
-    torch.manual_seed(0)
-    shape = HeadShape(
-        width=64,
-        target_width=64,
-        heads=4,
-        key_heads=2,
-        head_width=16,
-        feed_forward_width=96,
-        feature_layers=(0, 1, 2),
-        draft_tokens=32,
-        vocab_tokens=128,
-        rope_theta=10_000.0,
-        norm_eps=1e-6,
-    )
-    head = EagleHead(shape, DraftVocabulary(tuple(range(32)))).eval()
+    head = random_head()
     rows = noise(5, 3 * 64)
     with torch.inference_mode():
         features = head.fuse(rows)

@@ -15,37 +15,13 @@ from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_plan import BatchShape
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import FLAT, FLAT_SIZES, VOCAB, build, tiny_llama
 
-SIZES = {**COMMON, "intermediate_size": 96}
-FLAT = {
-    "llama": lambda: tf.LlamaConfig(**SIZES),
-    "llama with biases": lambda: tf.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
-    "llama with wide heads": lambda: tf.LlamaConfig(**SIZES, head_dim=32),
-    "llama with scaled rotation": lambda: tf.LlamaConfig(
-        **SIZES,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 10_000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
-    ),
-    "mistral": lambda: tf.MistralConfig(**SIZES, sliding_window=5),
-    "qwen2": lambda: tf.Qwen2Config(**SIZES),
-    "qwen2 with windows": lambda: tf.Qwen2Config(
-        **SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
-    ),
-    "qwen3": lambda: tf.Qwen3Config(**SIZES, head_dim=16),
-    "llama with tied embeddings": lambda: tf.LlamaConfig(**SIZES, tie_word_embeddings=True),
-}
 OTHERS = {
-    "gemma2": lambda: tf.Gemma2Config(**SIZES, head_dim=16),
+    "gemma2": lambda: tf.Gemma2Config(**FLAT_SIZES, head_dim=16),
     "gpt2": lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4),
-    "mixtral": lambda: tf.MixtralConfig(**SIZES, num_local_experts=4),
-    "llama with another activation": lambda: tf.LlamaConfig(**SIZES, hidden_act="gelu"),
+    "mixtral": lambda: tf.MixtralConfig(**FLAT_SIZES, num_local_experts=4),
+    "llama with another activation": lambda: tf.LlamaConfig(**FLAT_SIZES, hidden_act="gelu"),
 }
 
 
@@ -59,14 +35,14 @@ def test_known_models_are_flattened_and_stay_exact(make: Any) -> None:
 @pytest.mark.parametrize("inner", [96, 128], ids=["back to rows", "columns throughout"])
 @pytest.mark.parametrize("has_biases", [False, True])
 def test_models_in_16_bits_multiply_by_columns_and_stay_exact(inner: int, has_biases: bool) -> None:
-    sizes = {**SIZES, "intermediate_size": inner}
+    sizes = {**FLAT_SIZES, "intermediate_size": inner}
     model = build(tf.LlamaConfig(**sizes, attention_bias=has_biases, mlp_bias=has_biases)).to(torch.bfloat16)
     check_exactness(model)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 30, 47, 48, 200])
 def test_a_row_comes_out_as_among_any_number(rows: int) -> None:
-    flat = FlatDecoder.of(build(tf.LlamaConfig(**{**SIZES, "intermediate_size": 128})).to(torch.bfloat16))
+    flat = FlatDecoder.of(build(tf.LlamaConfig(**{**FLAT_SIZES, "intermediate_size": 128})).to(torch.bfloat16))
     assert flat is not None
     for kernel in flat.kernels():
         noise = torch.randn(200, kernel.width, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
