@@ -15,6 +15,10 @@ from cosine_protocol.request import Sampling
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
 """From plain decoding to a wide token tree; between them the curve is taken to be straight."""
 
+USUAL_TOKENS: Final = 16
+"""Passes up to so many tokens are the usual ones of a request. They are taken again before longer ones: how they
+compare decides what is fed, and on a slow machine the longer ones would take most of the time."""
+
 PROMPT_TOKENS: Final = (128, 256, 512, 1024, 2048)
 """Beyond a token tree, to what keeps a large card busy."""
 
@@ -122,9 +126,10 @@ def measure_curve(
     is fed twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
 
     `clock` returns seconds. The first pass of a length warms caches and kernels up and does not count, unless it is
-    the only one; `repeats` passes do. After `budget_s` no more are begun, but there is one of the shortest and one
-    of the longest; a quarter of it is for the context, which may stay shorter. Lengths the engine's context or free
-    pool cannot hold are left out. Raises `OutOfPages` or `UsageError` if not even the first fits.
+    the only one; `repeats` passes do, those of `USUAL_TOKENS` first. After `budget_s` no more are begun, but there
+    is one of the shortest and one of the longest; a quarter of it is for the context, which may stay shorter.
+    Lengths the engine's context or free pool cannot hold are left out. Raises `OutOfPages` or `UsageError` if not
+    even the first fits.
     """
     began_s = clock()
     room = min(engine.context_tokens, engine.free_tokens)
@@ -161,7 +166,9 @@ def measure_curve(
                     break
                 take(count, is_prompt=True)
                 last_s = take(count, is_prompt=True)
-        for count in lengths * (repeats - 1):
+        usual = [count for count in lengths if count <= USUAL_TOKENS]
+        longer = [count for count in lengths if count > USUAL_TOKENS]
+        for count in (*usual * (repeats - 1), *longer * (repeats - 1)):
             if not is_over():
                 take(count)
     finally:

@@ -112,6 +112,21 @@ def test_what_else_a_machine_does_moves_no_curve() -> None:
     assert dict(disturbed.points) == pytest.approx(dict(undisturbed.points))
 
 
+def test_where_time_is_short_the_usual_passes_are_taken_again_before_long_ones() -> None:
+    taken: list[int] = []
+
+    class Noting(TimedEngine):
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            taken.append(sum(len(row.tokens) for row in rows))
+            return super().forward(rows)
+
+    stopwatch = Stopwatch()
+    # The context takes 0.4 s, every length twice 3.9 s, four rounds of the usual ones 3.2 s.
+    measure_curve(Noting(stopwatch), clock=stopwatch, context_tokens=32, budget_s=8.0)
+    counts = {count: taken.count(count) for count in MEASURED_TOKENS}
+    assert counts == {1: 6, 2: 6, 4: 6, 8: 6, 16: 6, 32: 3, 64: 3}
+
+
 def test_longer_prompts_are_measured_until_one_takes_long() -> None:
     class Fast(TimedEngine):
         """A pass takes 50 ms and 0.4 ms for each token."""
