@@ -78,7 +78,7 @@ def is_eagle_head(folder: Path) -> bool:
 def _load_with_head(
     source: ModelSource, name: str, folder: Path, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
-    from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, hold_in_half
+    from cosine_node.engine.blocks.half_linear import hold_like
     from cosine_node.engine.eagle.draft_head import EagleHead
     from cosine_node.engine.torch.loading import read_config
 
@@ -89,14 +89,12 @@ def _load_with_head(
     head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=tokens)
     served, target = _load_target(source, target_folder, head.shape.feature_layers, emit, measure_s=measure_s)
     head = head.to(target.device, target.embedding.dtype)
-    if source.engine.quantize == HALF:
-        hold_in_half(head)
-    else:
-        avoid_emulation(head)
+    hold_like(source.engine.quantize, head)
     return served, _measured(head, name, target, emit, tokens=tokens, measure_s=measure_s)
 
 
 def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -> tuple[ServedModel, HomeModel]:
+    from cosine_node.engine.blocks.half_linear import hold_like
     from cosine_node.engine.eagle.mtp_head import MtpHead, MtpLayer
     from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
 
@@ -106,6 +104,7 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
     dtype = resolve_dtype(source.engine.dtype, device=device, config=config)
     # The layer first: the target's KV pool takes what memory is left.
     layer = MtpLayer.load(folder, config, dtype=dtype).to(device)
+    hold_like(source.engine.quantize, layer)
     last = config.get_text_config().num_hidden_layers
     served, target = _load_target(source, folder, (last,), emit, measure_s=measure_s)
     head = MtpHead(layer, target.model)

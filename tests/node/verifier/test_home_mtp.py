@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.models.engine_kind import EngineChoice
@@ -18,6 +20,7 @@ from cosine_node.models.model import ModelSource
 from cosine_node.verifier import home_drafter
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
 from tests.node.engine.eagle.small_mtp import LAYERS, WEIGHTS, write_checkpoint
 from tests.node.engine.tiny_models import STEPPED, build, tiny_llama
 from tests.node.models.test_model import WORDS, save_tokenizer
@@ -26,12 +29,11 @@ PROMPT = list(range(3, 33))
 TOKENS = 32
 
 
-def own_layer(folder: Path) -> HomeModel:
+def own_layer(folder: Path, quantize: str | None = None) -> HomeModel:
     """What `--model FOLDER --draft-model mtp` loads."""
     save_tokenizer(folder, WORDS)
-    source = ModelSource(
-        model=str(folder), target=str(folder), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
-    )
+    engine = EngineChoice(device="cpu", dtype="float32", threads=1, quantize=quantize)
+    source = ModelSource(model=str(folder), target=str(folder), engine=engine)
     home = ModelSource(model="mtp", target=str(folder))
     served, drafter = load_with_home(source, home, lambda event, fields: None, measure_s=0.05)
     assert drafter.target is served.engine
@@ -64,6 +66,22 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
         done = run_virtual(run())
     assert (max(widths, default=0) > 1) == drafts
     return done
+
+
+@pytest.mark.skipif(not has_half_products(), reason="PyTorch has no such products for this processor.")
+def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint("qwen3_5", tmp_path)
+    head = own_layer(tmp_path, quantize="float16").engine
+    used, forward = set[HalfLinear](), HalfLinear.forward
+
+    def noted(layer: HalfLinear, vectors: Tensor) -> Tensor:
+        used.add(layer)
+        return forward(layer, vectors)
+
+    monkeypatch.setattr(HalfLinear, "forward", noted)
+    head.forward([Row.chain(head.open(sampling=Sampling(), prompt_tokens=3), (3, 4, 5))])
+    # Of a layer seven, the projection before it, and the target's output layer.
+    assert len(used) >= 9
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -85,3 +85,11 @@ def avoid_emulation(model: nn.Module) -> None:
         return
     has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
     hold_in_half(model, [dtype for dtype, is_fast in has_fast.items() if not is_fast])
+
+
+def hold_like(quantize: str | None, head: nn.Module) -> None:
+    """Let a draft head hold its weights in float16 where its target does, loaded with this option."""
+    if quantize == HALF:
+        hold_in_half(head)
+    else:
+        avoid_emulation(head)
