@@ -4,6 +4,10 @@
 drafter of its own. Rivals stand as published. One on free pacing also gets that drafter and the copying; one of
 rounds, which needs its answers at once, also stands beside the verifier: what distance adds to it there is what it
 adds to plain decoding.
+
+On texts of the real family `cosine` stands against what needs no network, copying and a drafter at the verifier:
+the shortest loop is the strongest objection to ours, and does not depend on the client's distance (arXiv
+2606.25091).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,17 +45,21 @@ from cosine_lab.experiments.experiment import (
 )
 from cosine_lab.experiments.tuning import Place, Search, tune
 from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
-from cosine_lab.report.plots import LinePlot, Row, Rows
+from cosine_lab.report.plots import LinePlot, Row, Rows, rows_where
+from cosine_node.zoo.family import Family
 
 RUN_TOKENS: Final = 4
 """Runs of four tokens seldom recur in texts that do not repeat themselves."""
 REMOTE: Final = "cosine, no drafter at the verifier"
 ALONE: Final = "a drafter at the verifier, nobody else"
+COPYING: Final = "the verifier copies, nobody else"
 EQUIPPED: Final = ", the same drafter and copying at the verifier"
 BESIDE: Final = ", beside the verifier"
 """Labels of rows, the last two after the name of a rival."""
 PLACE: Final = ("profile", "temperature", "rtt_ms")
 """The fields that name a point of the sweep."""
+REAL: Final = "real text"
+"""The part of the rows on texts of the real family."""
 BASELINE: Final = "speculative"
 """Synchronous speculative decoding, which everybody knows."""
 NEAR_MS: Final = 50.0
@@ -65,6 +73,8 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     ALONE: {**SHIPPED, "max_drafters": 0},
 }
 """Rows of `cosine` with the verifier as it ships, by label with their fields of `Scenario`."""
+BESIDE_IT: Final[Mapping[str, Mapping[str, Any]]] = {**WAYS, COPYING: {**WAYS[ALONE], "home": ""}}
+"""The same on real text, with the other way that needs no network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +84,8 @@ class RttOptions(ExperimentOptions):
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
     from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The bare
     one and rivals `with_more` machines are measured at those of `focus_rtts_ms` that are swept; `side_rivals` on
-    the side profiles. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
+    the side profiles. `real_prompts` texts of the real family are measured on `real_profiles` at `real_rtts_ms`,
+    against what stands at the verifier alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
@@ -89,6 +100,9 @@ class RttOptions(ExperimentOptions):
     prompts: int = 24
     orders: int = 3
     side_prompts: int = 10
+    real_profiles: tuple[str, ...] = ("a100-80gb:70B/rtx-4090:1B", "60/6")
+    real_rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
+    real_prompts: int = 20
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 4
     tuning_tokens: int = 64
@@ -107,6 +121,7 @@ class RttOptions(ExperimentOptions):
             prompts=2,
             orders=2,
             side_prompts=1,
+            real_profiles=(),
             max_new_tokens=24,
             tuning_prompts=1,
             tuning_tokens=8,
@@ -130,12 +145,14 @@ class RttOptions(ExperimentOptions):
         return self.prompts if place.profile == self.profile else min(self.side_prompts, self.prompts)
 
     def cell(
-        self, strategy: str, place: Place, choice: OptionValues, *, prompts: int | None = None, **more: Any
+        self, strategy: str, place: Place, choice: OptionValues, *, family: Family = Family.TOY, **more: Any
     ) -> Cell:
-        """The cell of a strategy at a point; `more` are fields of its scenario."""
+        """The cell of a strategy at a point, on a family's texts; `more` are fields of its scenario."""
         scenario = {**place._asdict(), "seed": self.seed, "max_new_tokens": self.max_new_tokens, **more}
-        count = self.prompts_at(place) if prompts is None else prompts
-        return Cell(strategy=strategy, choice=choice, scenario=scenario, prompts=Prompts(count=count))
+        count = self.prompts_at(place) if family is Family.TOY else self.real_prompts
+        return Cell(
+            strategy=strategy, choice=choice, scenario=scenario, prompts=Prompts(count=count, family=family)
+        )
 
 
 Tuned = Mapping[tuple[str, Place], OptionValues]
@@ -158,6 +175,11 @@ class PlannedRow:
     orders: int = 1
 
     @property
+    def family(self) -> Family:
+        """The family whose texts it is measured on."""
+        return self.cell.prompts.family
+
+    @property
     def cells(self) -> list[Cell]:
         """The cell for each order of its prompts."""
         prompts = self.cell.prompts
@@ -167,14 +189,16 @@ class PlannedRow:
 def run(options: RttOptions, *, say: Say) -> JsonRow:
     """Tune every rival for each point, then measure everybody; the result (docs/benchmarks.md)."""
     plans = list(planned(options, _tuned(options, say)))
-    places = dict.fromkeys(place for plan in plans for place in (plan.place, plan.place._replace(rtt_ms=0.0)))
-    plain = {place: options.cell(PLAIN.name, place, {}) for place in places}
+    points = dict.fromkeys(
+        (plan.family, place) for plan in plans for place in (plan.place, plan.place._replace(rtt_ms=0.0))
+    )
+    plain = {(family, place): options.cell(PLAIN.name, place, {}, family=family) for family, place in points}
     # Cells of several rows are measured once.
     cells = {repr(cell): cell for cell in (*plain.values(), *(cell for plan in plans for cell in plan.cells))}
     say(f"{len(cells)} cells to measure")
     results = in_processes(run_cell, list(cells.values()), processes=options.processes, say=say)
     measured = dict(zip(cells, results, strict=True))
-    plain_s = {place: measured[repr(cell)].seconds for place, cell in plain.items()}
+    plain_s = {point: measured[repr(cell)].seconds for point, cell in plain.items()}
     rows = [
         row_of(plan, [measured[repr(cell)] for cell in plan.cells], plain_s, seed=options.seed) for plan in plans
     ]
@@ -183,7 +207,10 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
         "machines, for one request at a time.",
         "setup": {
             **setup_of(options),
-            **emulated([options.profile, *options.side_profiles], options.rtts_ms),
+            **emulated(
+                dict.fromkeys([options.profile, *options.side_profiles, *options.real_profiles]),
+                sorted({*options.rtts_ms, *options.real_rtts_ms}),
+            ),
             "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
             "drafters": "one of the embedded family for each of five domains, a general one, one that copies text",
             "drafter_at_the_verifier": f"the {GENERALIST} one, on a device like the drafters'",
@@ -260,7 +287,7 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """The sweep, other machines, and at some points more machines and the bare one."""
+    """The sweep, other machines, at some points more machines and the bare one, and real text."""
     for place in options.places([options.profile], options.rtts_ms):
         yield from _compared(options, place, options.rivals, tuned, part="sweep")
     for place in options.places(options.side_profiles, [options.main_rtt_ms]):
@@ -271,6 +298,12 @@ def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
         for name in options.with_more:
             cell = options.cell(name, place, tuned[name, place])
             yield PlannedRow(part="more", label=name, place=place, cell=cell)
+    for place in options.places(options.real_profiles, options.real_rtts_ms):
+        plain = options.cell(PLAIN.name, place, {}, family=Family.SMOL)
+        yield PlannedRow(part=REAL, label=PLAIN.name, place=place, cell=plain)
+        for label, scenario in BESIDE_IT.items():
+            cell = options.cell(OURS.name, place, {"policy": SHIPS}, family=Family.SMOL, **scenario)
+            yield PlannedRow(part=REAL, label=label, place=place, cell=cell)
 
 
 def _compared(
@@ -302,19 +335,25 @@ def _compared(
 
 
 def row_of(
-    plan: PlannedRow, results: Sequence[CellResult], plain_s: Mapping[Place, Mapping[int, float]], *, seed: int
+    plan: PlannedRow,
+    results: Sequence[CellResult],
+    plain_s: Mapping[tuple[Family, Place], Mapping[int, float]],
+    *,
+    seed: int,
 ) -> JsonRow:
     """A row, of the results of all orders of the prompts, of which the first is the one they are told in.
 
-    `plain_s` holds the seconds of plain decoding by prompt at the row's point and at no distance.
+    `plain_s` holds the seconds of plain decoding by prompt, of the row's texts, at its point and at no distance.
     """
     plays, choice = entrant(plan.cell.strategy), plan.cell.choice
-    plain, near = plain_s[plan.place], plain_s[plan.place._replace(rtt_ms=0.0)]
+    plain = plain_s[plan.family, plan.place]
+    near = plain_s[plan.family, plan.place._replace(rtt_ms=0.0)]
     further_s = {number: plain[number] - near[number] if plan.is_beside else 0.0 for number in results[0].seconds}
     seconds = {number: more_s + fmean(r.seconds[number] for r in results) for number, more_s in further_s.items()}
     plain_total_s = sum(plain[number] for number in seconds)
     return {
         "part": plan.part,
+        "family": plan.family.value,
         "strategy": plan.label,
         **plan.place._asdict(),
         "verifiers": plays.verifiers,
@@ -345,6 +384,7 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> Js
     lowest = min(ours, key=lambda row: row["speedup"])
     against = list(_against_best(sweep, seed=seed))
     near = [row for row in against if row["rtt_ms"] <= NEAR_MS]
+    real = list(_against_best(part(REAL), seed=seed))
     return {
         "lowest_speedup": {name: lowest[name] for name in (*PLACE, "speedup", "interval")},
         "worst_prompt_speedup": min(row["worst_prompt_speedup"] for row in ours),
@@ -355,6 +395,9 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> Js
         "points_ahead": sum(row["ratio"] > 1.0 for row in against),
         "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
         "at_other_profiles": list(_against_best(part("profile"), seed=seed)),
+        "on_real_text": real,
+        "closest_on_real_text": min(real, key=lambda row: row["ratio"], default=None),
+        "lowest_speedup_on_real_text": min((row["speedup"] for row in real), default=None),
         **sum_of_checks(rows),
         "tokens": sum(row["tokens"] for row in rows),
     }
@@ -400,6 +443,15 @@ FIGURES: Final = (
         "rtt",
         at_their_best,
         "{profile}, T {temperature}, {rivals}",
+        "{strategy}",
+        "rtt_ms",
+        "speedup",
+        band="interval",
+    ),
+    LinePlot(
+        "near",
+        rows_where(part=REAL),
+        "{profile}, T {temperature}",
         "{strategy}",
         "rtt_ms",
         "speedup",

@@ -11,7 +11,9 @@ from cosine_lab.experiments.rtt import (
     ALONE,
     BARE,
     BESIDE,
+    COPYING,
     EQUIPPED,
+    REAL,
     REMOTE,
     RttOptions,
     findings_of,
@@ -20,6 +22,7 @@ from cosine_lab.experiments.rtt import (
     run,
 )
 from cosine_lab.experiments.tuning import Place
+from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result, silent
 
 
@@ -81,6 +84,19 @@ def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> No
             equipped = plans[name + EQUIPPED].cell
             assert (equipped.choice["policy"], equipped.scenario["home"]) == (SHIPS, SHIPPED["home"])
     assert plans[ALONE].cell.scenario["max_drafters"] == 0
+
+
+def test_on_real_text_it_stands_against_what_needs_no_network() -> None:
+    options = RttOptions()
+    place = Place("60/6", 50.0, 0.8)
+    plans = {p.label: p for p in planned(options, tuned(options)) if p.part == REAL and p.place == place}
+    assert list(plans) == ["plain", "cosine", REMOTE, ALONE, COPYING]
+    assert {plan.family for plan in plans.values()} == {Family.SMOL}
+    drafts = {
+        way: (plans[way].cell.scenario["home"], plans[way].cell.scenario["max_drafters"])
+        for way in (ALONE, COPYING)
+    }
+    assert drafts == {ALONE: (SHIPPED["home"], 0), COPYING: ("", 0)}
 
 
 def test_texts_that_loop_are_told_by_temperature_and_domain() -> None:
@@ -162,3 +178,21 @@ def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -
     assert main["interval"] == pytest.approx([1.25, 1.25])
     assert main["latency_saved"] == pytest.approx(0.2)
     assert main["ratio_to_speculative"] == pytest.approx(1.6)
+
+
+def test_on_real_text_the_least_ratio_to_the_best_without_a_network_is_found() -> None:
+    at_0, at_100 = {"part": REAL, "rtt_ms": 0.0}, {"part": REAL, "rtt_ms": 100.0}
+    rows = [row("plain", 1.0), row("cosine", 2.0)]
+    rows += [
+        row("plain", 1.0, **at_0),
+        row("cosine", 2.0, **at_0),
+        row(ALONE, 1.6, **at_0),
+        row(COPYING, 1.2, **at_0),
+    ]
+    rows += [row("plain", 1.0, **at_100), row("cosine", 1.5, **at_100), row(ALONE, 1.2, **at_100)]
+    rows += [row(COPYING, 1.6, **at_100)]
+    findings = findings_of(rows, main_rtt_ms=20.0, seed=0)
+    assert [entry["best_other"] for entry in findings["on_real_text"]] == [ALONE, COPYING]
+    closest = findings["closest_on_real_text"]
+    assert (closest["rtt_ms"], closest["ratio"]) == (100.0, pytest.approx(1.5 / 1.6))
+    assert findings["lowest_speedup_on_real_text"] == 1.5

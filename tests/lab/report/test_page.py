@@ -56,7 +56,7 @@ def test_a_section_stands_on_the_page_where_its_results_are(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "ring.json").write_text(json.dumps(quick_result("ring")))
     text = page.write_report(folder).read_text("utf-8")
-    assert "## A model in parts" in text and "near.json" not in text
+    assert "## A model in parts" in text and "rtt.json" not in text
     assert (folder / "ring.svg").is_file()
 
 
