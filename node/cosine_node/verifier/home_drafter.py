@@ -11,8 +11,8 @@ from cosine_node.engine.base import Activations, Engine, OutOfPages, Row
 from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts
+from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Runner, count_tokens
-from cosine_node.verifier.pass_rows import SLOWNESS_WEIGHT
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
@@ -39,8 +39,6 @@ LEAST_TRIED: Final = 0.3
 drafts of others. A small general model was on all kinds of questions but translations (`cosine-node bench
 agreement`). With half as much one whose pass takes more than 0.15 of the target's would not be tried; with twice as
 much texts that it does not know would begin with more passes in vain."""
-MAX_SLOWNESS: Final = 16.0
-"""Bounds what one pass that stood still does to the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class HomePlan:
 
 
 def plan_home_drafts(
-    prospects: Sequence[HomeProspect], *, target_curve: CostCurve, drafter_curve: CostCurve, slowness: float = 1.0
+    prospects: Sequence[HomeProspect], *, target_curve: CostCurve, drafter_curve: CostCurve, width: int
 ) -> HomePlan:
     """The plan with the most tokens a second for all requests of the next pass together.
 
@@ -109,12 +107,12 @@ def plan_home_drafts(
     small model, Miao et al. 2024). So it drafts only where drafts from elsewhere promise less than it does, and
     only as long as a further pass of it brings more tokens a second.
 
-    `slowness` is how much longer the drafter's passes take than its curve says. A request joins where its own
-    drafts promise more than what it has. The time to read text is spread over the passes that profit from it.
+    A pass of the drafter feeds `width` nodes for each request, but the first, that feeds one. A request joins where
+    its own drafts promise more than what it has. The time to read text is spread over the passes that profit from
+    it.
     """
     plain_tokens = sum(1.0 + prospect.covered for prospect in prospects)
     best = HomePlan(tokens_per_s=plain_tokens / target_curve.seconds(max(1, len(prospects))))
-    width = width_of(drafter_curve)
     for levels in range(1, MAX_LEVELS + 1):
         joining = [
             index
@@ -132,7 +130,7 @@ def plan_home_drafts(
         first_s = drafter_curve.seconds(len(joined)) + max(0.0, reading_s)
         drafting_s = first_s + (levels - 1) * drafter_curve.seconds(width * len(joined))
         pass_s = target_curve.seconds(len(prospects) + levels * len(joined))
-        rate = tokens / (pass_s + slowness * drafting_s)
+        rate = tokens / (pass_s + drafting_s)
         if rate > best.tokens_per_s:
             best = HomePlan(levels, tuple(joining), rate)
     return best
@@ -175,7 +173,7 @@ class HomeDrafter:
         self._engine = engine
         self._target = target
         self._runner = runner
-        self._curve = curve
+        self._learned = LearnedCurve(curve)
         self._width = width_of(curve)
         self._texts: dict[VerifierRequest, HomeText] = {}
         self._given_up: set[VerifierRequest] = set()
@@ -185,7 +183,6 @@ class HomeDrafter:
         # 0.41 to 0.49 of positions, a head that learned from its target's answers at 0.57 to 0.64 (`cosine-node
         # bench agreement`).
         self._rates = HomeRates(0.5, 0.5) if target is None else HomeRates(0.6, 0.6)
-        self._slowness = 1.0
 
     def close(self) -> None:
         self._runner.close()
@@ -195,10 +192,13 @@ class HomeDrafter:
         usual = HomeProspect(
             covered=0.0, rates=self._rates, unread_tokens=1, passes_left=1.0, max_levels=MAX_LEVELS
         )
-        plan = plan_home_drafts(
-            [usual], target_curve=target_curve, drafter_curve=self._curve, slowness=self._slowness
-        )
+        plan = self._plan([usual], target_curve)
         return plan.tokens_per_s * target_curve.seconds(1)
+
+    def _plan(self, prospects: Sequence[HomeProspect], target_curve: CostCurve) -> HomePlan:
+        return plan_home_drafts(
+            prospects, target_curve=target_curve, drafter_curve=self._learned.curve, width=self._width
+        )
 
     async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
         """Draft for the requests of the next pass where that pays; each that took part `has_home_drafts`.
@@ -214,9 +214,7 @@ class HomeDrafter:
         for request in requests:
             self._advance(request)
             prospects.append(self._prospect(request))
-        plan = plan_home_drafts(
-            prospects, target_curve=target_curve, drafter_curve=self._curve, slowness=self._slowness
-        )
+        plan = self._plan(prospects, target_curve)
         if not plan.levels:
             return
         joining = [requests[index] for index in plan.joining]
@@ -338,8 +336,7 @@ class HomeDrafter:
             for request, _, _ in rows:
                 self._give_up(request)
             return False
-        ratio = done.elapsed_s / self._curve.seconds(count_tokens(fed))
-        self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
+        self._learned.note_pass(count_tokens(fed), elapsed_s=done.elapsed_s)
         for (request, text, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
                 self._give_up(request)

@@ -8,11 +8,11 @@ from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.fair_places import Turns
+from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
 from cosine_node.verifier.scheduler import ChunkTokens, PassSchedule, all_tokens, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
-from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.errors import CosineError, PeerError
 
@@ -21,12 +21,6 @@ MIN_PATH_PROBABILITY: Final = 0.005
 STRETCH: Final = 1.25
 """How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
 200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
-
-# How much slower passes are than the cost curve, as the speculation account takes it.
-SLOWNESS_WEIGHT: Final = 0.1
-"""Weight of the last pass in the average: about ten passes count."""
-MAX_SLOWNESS: Final = 4.0
-"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
 
 Rows = list[tuple[ServedRequest, Row]]
 
@@ -105,9 +99,9 @@ class PassUnderWay:
 class PassRows:
     """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
 
-    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `slowness` is
-    how much longer passes take than the device's curve says, `debt` what requests beyond their users' shares owe,
-    and of those the next are of who was given the fewest tokens, by `turns`.
+    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `debt` is
+    what requests beyond their users' shares owe, and of those the next are of who was given the fewest tokens, by
+    `turns`.
     """
 
     def __init__(
@@ -123,23 +117,27 @@ class PassRows:
     ) -> None:
         self._requests = requests
         self.memory = KvMemory(engine, requests)
-        self._curve = curve
+        self._measured = curve
+        self._learned = LearnedCurve(curve)
         self._budget_tokens = budget_tokens
         self._is_ordered = is_ordered
         self._chunk_tokens = chunk_tokens
         self._fail = fail
         self.debt = CrowdDebt(curve)
         self.turns = Turns()
-        self.slowness = 1.0
+
+    @property
+    def curve(self) -> CostCurve:
+        """What passes cost now; where they are ordered, at the slowest of their stages."""
+        return self._learned.curve
 
     def note_pass(self, ended: PassUnderWay, *, forward_s: float, ended_s: float) -> None:
         """Take into account how long a pass over the model took, and when all was done with its results.
 
-        For the crowd's debt, where others were under way beside it, it lasted as long as the device's curve says.
+        For the crowd's debt, where others were under way beside it, it lasted as long as was measured before.
         """
-        expected_s = self._curve.seconds(ended.tokens)
-        ratio = min(forward_s / expected_s, MAX_SLOWNESS)
-        self.slowness = moving_average(self.slowness, ratio, weight=SLOWNESS_WEIGHT)
+        if not self._is_ordered:
+            self._learned.note_pass(ended.tokens, elapsed_s=forward_s)
         present = {request.user for request in self._requests}
         for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True):
             self.turns.note(request.user, len(row.tokens) - nodes, present=present)
@@ -152,7 +150,7 @@ class PassRows:
                 for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True)
             ),
             users=max(1, len({request.user for request, _ in ended.rows if not request.is_crowd})),
-            elapsed_s=expected_s if self._is_ordered else ended_s - ended.begun_s,
+            elapsed_s=self._measured.seconds(ended.tokens) if self._is_ordered else ended_s - ended.begun_s,
         )
 
     def next_rows(self) -> Rows:
@@ -176,7 +174,7 @@ class PassRows:
         active = waiting + [request for request in active if request.is_pending_fed]
         schedule = schedule_pass(
             waiting,
-            curve=self._curve,
+            curve=self.curve,
             budget_tokens=self._budget_tokens,
             with_crowd=with_crowd,
             turns=self.turns,
@@ -247,15 +245,16 @@ class PassRows:
                 in_debt.extend([] if allowed else own)
         budget_tokens = self._budget_tokens
         if self._is_ordered:
-            within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
-            budget_tokens = self._curve.most_tokens(within_s=within_s, limit=budget_tokens)
+            within_s = STRETCH * self.curve.seconds(max(1, schedule.tokens))
+            budget_tokens = self.curve.most_tokens(within_s=within_s, limit=budget_tokens)
         elif in_credit:
             in_credit = self.that_pay(in_credit, schedule.tokens)
         chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]
         fed_tokens = schedule.tokens + len(chosen)
-        fed_s = self._curve.seconds(fed_tokens)
+        # No two lengths that were learned cost quite the same.
+        fed_s = self._measured.seconds(fed_tokens)
         room = max(0, budget_tokens - fed_tokens)
-        free = next((n for n in range(room) if self._curve.seconds(fed_tokens + n + 1) > fed_s), room)
+        free = next((n for n in range(room) if self._measured.seconds(fed_tokens + n + 1) > fed_s), room)
         return chosen + most_probable_first(in_debt)[:free]
 
     def _allowed(
@@ -271,11 +270,11 @@ class PassRows:
         planned = [one for one in ranked if request.has_home_drafts and is_planned(one.node)]
         others = [one for one in ranked if not (request.has_home_drafts and is_planned(one.node))]
         base_tokens = fed_tokens + len(planned)
-        base_s = self._curve.seconds(base_tokens)
+        base_s = self.curve.seconds(base_tokens)
         most = request.account.most_nodes(
             (candidate.node for candidate in others),
-            lambda nodes: self.slowness * (self._curve.seconds(base_tokens + nodes) - base_s),
-            plain_pass_s=self.slowness * self._curve.seconds(fed_tokens),
+            lambda nodes: self.curve.seconds(base_tokens + nodes) - base_s,
+            plain_pass_s=self.curve.seconds(fed_tokens),
         )
         return planned + others[:most]
 
@@ -285,4 +284,4 @@ class PassRows:
 
     def that_pay(self, candidates: Sequence[CandidateNode], fed_tokens: int) -> list[CandidateNode]:
         """Those of the candidates that make up for the time by which they lengthen a pass over so many tokens."""
-        return select_nodes(candidates, fed_tokens=fed_tokens, curve=self._curve, budget_tokens=self._budget_tokens)
+        return select_nodes(candidates, fed_tokens=fed_tokens, curve=self.curve, budget_tokens=self._budget_tokens)

@@ -83,7 +83,6 @@ class VerifierService:
         self._chain = chain
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
-        self._curve = curve
         self._home = home
         # Where passes follow each other through stages, drafts may stretch none by much anyway.
         self._tells_break_even = chain is None
@@ -331,8 +330,9 @@ class VerifierService:
         """How many of a thousand drafts of others must come true to pay, also beside what is drafted here."""
         if not self._tells_break_even:
             return None
-        beside = 1.0 if self._home is None else self._home.speedup(self._curve)
-        return round(1000 * break_even(self._curve, beside=beside))
+        curve = self._loop.curve
+        beside = 1.0 if self._home is None else self._home.speedup(curve)
+        return round(1000 * break_even(curve, beside=beside))
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""

@@ -106,7 +106,6 @@ class StepLoop:
         self._home = home
         self._engine = engine
         self._runner = runner
-        self._curve = curve
         self._identity = identity
         self._rows = make_rows(
             requests,
@@ -125,6 +124,11 @@ class StepLoop:
         self.is_idle = asyncio.Event()
         self.progress = StepCounts()
 
+    @property
+    def curve(self) -> CostCurve:
+        """What passes cost now."""
+        return self._rows.curve
+
     async def run(self) -> None:
         """Pass after pass; idle while no request needs one."""
         try:
@@ -142,7 +146,7 @@ class StepLoop:
         rows: Rows = []
         if wait_s <= 0:
             if self._home is not None:
-                await self._home.draft(self._home_requests(), target_curve=self._curve)
+                await self._home.draft(self._home_requests(), target_curve=self.curve)
             rows = self._rows.next_rows()
             self._counts.preempted = self._rows.memory.preempted
         if rows:
@@ -236,8 +240,8 @@ class StepLoop:
         for (request, row), count in zip(rows, nodes, strict=True):
             if isinstance(request, VerifierRequest) and request.stage is RequestStage.DECODE:
                 if self._pace.is_ordered and request.account is not None and len(self._requests) > 1:
-                    spent_s = self._curve.seconds(under_way.tokens) - self._curve.seconds(under_way.tokens - count)
-                    request.account.charge(spent_s=spent_s, tokens=0, plain_pass_s=self._curve.seconds(1))
+                    spent_s = self.curve.seconds(under_way.tokens) - self.curve.seconds(under_way.tokens - count)
+                    request.account.charge(spent_s=spent_s, tokens=0, plain_pass_s=self.curve.seconds(1))
                 drafted = (node for node, name in request.fed.items() if name in row.nodes)
                 self._counts.verified_nodes += sum(
                     any(map(is_drafter, node.draft_probabilities)) for node in drafted
@@ -367,17 +371,17 @@ class StepLoop:
         if is_prefill:
             self._note_fed(request, row)
         else:
-            spent_s, plain_pass_s = done.elapsed_s, self._rows.slowness * self._curve.seconds(load)
+            spent_s, plain_pass_s = done.elapsed_s, self.curve.seconds(load)
             if self._pace.is_ordered:
                 # Its nodes were charged when they were fed.
-                spent_s = plain_pass_s = self._curve.seconds(load) / load
-            without_s = self._curve.seconds(load + nodes - request.beside_home)
-            beside_home_s = self._rows.slowness * (self._curve.seconds(load + nodes) - without_s)
+                spent_s = plain_pass_s = self.curve.seconds(load) / load
+            without_s = self.curve.seconds(load + nodes - request.beside_home)
+            beside_home_s = self.curve.seconds(load + nodes) - without_s
             request.charge(
                 verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s, beside_home_s=beside_home_s
             )
-        alone_s = self._curve.seconds(1)
-        request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
+        alone_s = self.curve.seconds(1)
+        request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self.curve.seconds(load) / alone_s)
         dropped = request.commit(verdict)
         self._engine.prune(request.kv.sequence, dropped)
         self._report(request, verdict, nodes, done)

@@ -72,7 +72,7 @@ def written(
         engine.keep(row.sequence, verdict.accepted_nodes)
         if passes > 1:
             nodes = len(row.tokens) - 1
-            request.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=rows.slowness * curve.seconds(1))
+            request.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=rows.curve.seconds(1))
         engine.prune(row.sequence, request.commit(verdict))
     engine.release(request.kv.sequence)
     return request.output, passes

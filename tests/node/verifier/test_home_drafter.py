@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.curve import CostCurve
-from cosine_node.verifier.home_drafter import MAX_LEVELS, HomePlan, HomeProspect, HomeRates, plan_home_drafts
+from cosine_node.engine.curve import CostCurve, break_even
+from cosine_node.verifier.home_drafter import (
+    MAX_LEVELS,
+    HomePlan,
+    HomeProspect,
+    HomeRates,
+    plan_home_drafts,
+    width_of,
+)
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.request.origins import HOME_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
@@ -101,6 +109,34 @@ def test_a_verifier_tells_that_drafts_of_others_must_be_better_than_its_own() ->
     assert alone < before < after
 
 
+def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load() -> None:
+    """One token costs almost as much as eight where others read the memory that it reads."""
+    idle = CostCurve(((1, 0.036), (2, 0.055), (4, 0.062), (8, 0.067)))
+    loaded = CostCurve(((1, 0.068), (2, 0.069), (4, 0.070), (8, 0.072)))
+
+    async def run(home: ScriptedEngine | None, temperature: float) -> tuple[Generation, int | None]:
+        async with SimulatedSwarm() as swarm:
+            engine = ScriptedEngine()
+            member = await swarm.verifier(
+                engine,
+                curve=idle,
+                runner=InlineRunner(engine, loaded),
+                home_engine=home,
+                home_curve=CostCurve(((1, 0.007),)),
+            )
+            client = await swarm.client()
+            done = await client.generate("hello", max_new_tokens=200, temperature=temperature, seed=1)
+            assert isinstance(member.service, VerifierService)
+            return done, member.service.break_even
+
+    for temperature in (0.0, 0.8):
+        plain, _ = run_virtual(run(None, temperature))
+        helped, told = run_virtual(run(ScriptedEngine(fidelity=0.5, drafter_seed=1), temperature))
+        assert helped.token_ids == plain.token_ids
+        assert helped.seconds < 0.8 * plain.seconds
+        assert told is not None and told > 1000 * break_even(loaded)
+
+
 def test_a_plain_request_gets_none() -> None:
     (done,) = generate(ScriptedEngine(fidelity=0.8, drafter_seed=1), strategy="plain")
     assert done.home_tokens == 0
@@ -141,7 +177,8 @@ def prospect(
 
 
 def plan(*prospects: HomeProspect, slowness: float = 1.0) -> HomePlan:
-    return plan_home_drafts(prospects, target_curve=TARGET, drafter_curve=DRAFTER, slowness=slowness)
+    slow = CostCurve(tuple((tokens, slowness * seconds) for tokens, seconds in DRAFTER.points))
+    return plan_home_drafts(prospects, target_curve=TARGET, drafter_curve=slow, width=width_of(DRAFTER))
 
 
 SLIGHT, GOOD = prospect(), prospect(first=0.9, following=0.9)
