@@ -49,12 +49,14 @@ class ParallelSession(Session):
         return tuple(upstream.peer_id for upstream in self._slots.values())
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
-        async with aclosing(super().stream()) as stream:
-            async for tokens in stream:
-                yield tokens
-        for upstream in self._slots.values():
-            if upstream is not self._upstream:
-                self._hang_up(upstream)
+        try:
+            async with aclosing(super().stream()) as stream:
+                async for tokens in stream:
+                    yield tokens
+        finally:
+            for upstream in self._slots.values():
+                if upstream is not self._upstream:
+                    self._hang_up(upstream)
 
     async def _find_verifier(self) -> None:
         free = self._verifiers - len(self._slots)
