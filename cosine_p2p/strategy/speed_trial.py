@@ -104,8 +104,8 @@ WORST_GAIN: Final = -1.0
 that fast: after 2,700 commits, by its price. At half of this, 0.61x, those that are as slow would be looked at
 after 1,000, which is not paid; at twice, 0.14x, after 10,000."""
 DOUBTFUL_GAIN: Final = -0.3
-"""What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
-(docs/benchmarks/here_cores.json)."""
+"""What drafters may do where few of them pay: beside a draft head, where all began with drafters, six
+questions of 62 took a quarter longer or more (`cosine-node bench here --cores`)."""
 CHANGED: Final = 0.3
 """A speed so far from that at the last look, or from that of the quickest pass, is news. Two averages of stretches
 differ by half of this by the usual noise."""
