@@ -27,7 +27,7 @@ from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
 from cosine_p2p.transport.patience import JOIN_PATIENCE_S
 from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
 from cosine_protocol import limits
-from cosine_protocol.errors import PeerLost
+from cosine_protocol.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
     from cosine_p2p.transport.full.daemon import Daemon
@@ -410,6 +410,9 @@ class HivemindTransport:
             except Exception as error:
                 logger.warning("the network daemon could not be started again: %s", error)
                 logger.debug("why it could not", exc_info=True)
+                if isinstance(error, UsageError):
+                    # Another program has a port that this node was given. One that its user named it waits for.
+                    self._host_maddrs = self.config.host_maddrs
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
         self.restarts += 1

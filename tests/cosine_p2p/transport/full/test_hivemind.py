@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -161,6 +162,30 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
     for reader in (c, a):
         _, reading = directory_of(reader)
         assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [b.peer_id]
+
+
+@in_swarm
+async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_taken(made: Swarm) -> None:
+    b, a = await made.node(), await made.node()
+    await a.serve(ECHO, echo)
+    before, back = await a.visible_maddrs(), asyncio.Event()
+
+    async def is_back() -> None:
+        back.set()
+
+    a.on_change(is_back)
+    ports = {int(maddr.split("/tcp/")[1].split("/")[0]) for maddr in before if "/tcp/" in maddr}
+    with ExitStack() as taken:
+        for port in ports:
+            taker = taken.enter_context(socket.socket())
+            # As the daemon's own, so that both have the port until it is killed.
+            taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            taker.bind(("127.0.0.1", port))
+        os.kill(pid_of(a), signal.SIGKILL)
+        async with asyncio.timeout(BACK_S):
+            await back.wait()
+            await dialled_again(b, a.peer_id)
+    assert ports and not ports & {int(m.split("/tcp/")[1].split("/")[0]) for m in await a.visible_maddrs()}
 
 
 @in_swarm
