@@ -6,11 +6,15 @@ the idle machine. Where the processor is shared, all take twice as long. The fir
 
 So what a pass took longer than expected is put down half to its length and half to all lengths. If only short ones
 are run, long ones are expected to have become dearer, but by less; they are then tried where drafts would pay, and
-what they really take corrects the curve. What is known of a length that is not run any more is forgotten slowly:
-a mistake that makes drafts look dear would never show itself otherwise.
+what they really take corrects the curve.
+
+Next to short ones, long passes are never taken to be dearer than on the idle machine. They are run while drafters
+are at work, and short ones where nobody is: what seems to be their length is often the load, and who believed it
+would never try them again. What drafters themselves cost is found by the clock (`cosine_p2p.strategy.speed_trial`).
 """
 
 from bisect import bisect_left
+from math import inf
 from typing import Final
 
 from cosine_node.engine.curve import CostCurve, rising
@@ -21,7 +25,8 @@ PASS_WEIGHT: Final = 0.05
 second of most devices."""
 FORGOTTEN: Final = 0.002
 """Of what sets a length apart from the others, in a pass over another: most of it after five hundred, as many as
-some answers take. With five times as much, the cost of a length that every fifth pass has was 15 % off."""
+some answers take. Else a load that has ended would be believed in for as long as all passes have drafts. With five
+times as much, the cost of a length that every fifth pass has was 15 % off."""
 MOST_SLOWER: Final = 2.0
 """Bounds what one pass that stood still, a suspended machine's for example, does to the averages: a tenth."""
 
@@ -41,7 +46,7 @@ class LearnedCurve:
         slower = PASS_WEIGHT * (min(elapsed_s / expected_s, MOST_SLOWER) - 1.0)
         self._slowness *= 1.0 + slower
         shares = self._shares(tokens)
-        points = []
+        points, least = [], inf
         for index, ((length, seconds), (_, idle_s)) in enumerate(
             zip(self.curve.points, self._measured.points, strict=True)
         ):
@@ -50,6 +55,10 @@ class LearnedCurve:
                 moved_s *= 1.0 + share * slower
             else:
                 moved_s = moving_average(moved_s, self._slowness * idle_s, weight=FORGOTTEN)
+            if moved_s > least * idle_s:
+                moved_s = least * idle_s
+            elif idle_s:
+                least = moved_s / idle_s
             points.append((length, moved_s))
         self.curve = CostCurve(rising(points))
 

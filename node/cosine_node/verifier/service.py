@@ -56,7 +56,7 @@ TICK_S: Final = RETRY_AFTER_S / 4
 class VerifierService:
     """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
 
-    `pass_s` is the time of a one-token pass that clients are told. Without a `coordinator` mandates are declined.
+    `pass_s` is the time of a one-token pass that its record tells. Without a `coordinator` mandates are declined.
     """
 
     def __init__(
@@ -323,7 +323,12 @@ class VerifierService:
         channel.post(self._opened(message.number))
 
     def _opened(self, number: int) -> m.Opened:
-        return m.Opened(number, round(1e6 * self.pass_s), self.break_even)
+        return m.Opened(number, round(1e6 * self.plain_pass_s), self.break_even)
+
+    @property
+    def plain_pass_s(self) -> float:
+        """The time of a one-token pass, as those that ran lately show; all the way round where there are stages."""
+        return self._loop.curve.seconds(1) if self._chain is None else self.pass_s
 
     @property
     def break_even(self) -> int | None:
@@ -354,7 +359,7 @@ class VerifierService:
             trial = self._trials.find(path)
             # A text that its client predicts says nothing of others.
             if trial is not None and prediction is None:
-                trial.expect(0, 1.0 / self.pass_s)
+                trial.expect(0, 1.0 / self.plain_pass_s)
                 run = TrialRun(trial, asked.max_new_tokens)
         return VerifierRequest(
             channel,

@@ -114,7 +114,7 @@ def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load() ->
     idle = CostCurve(((1, 0.036), (2, 0.055), (4, 0.062), (8, 0.067)))
     loaded = CostCurve(((1, 0.068), (2, 0.069), (4, 0.070), (8, 0.072)))
 
-    async def run(home: ScriptedEngine | None, temperature: float) -> tuple[Generation, int | None]:
+    async def run(home: ScriptedEngine | None, temperature: float) -> tuple[Generation, VerifierService]:
         async with SimulatedSwarm() as swarm:
             engine = ScriptedEngine()
             member = await swarm.verifier(
@@ -127,14 +127,15 @@ def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load() ->
             client = await swarm.client()
             done = await client.generate("hello", max_new_tokens=200, temperature=temperature, seed=1)
             assert isinstance(member.service, VerifierService)
-            return done, member.service.break_even
+            return done, member.service
 
     for temperature in (0.0, 0.8):
         plain, _ = run_virtual(run(None, temperature))
-        helped, told = run_virtual(run(ScriptedEngine(fidelity=0.5, drafter_seed=1), temperature))
+        helped, service = run_virtual(run(ScriptedEngine(fidelity=0.5, drafter_seed=1), temperature))
         assert helped.token_ids == plain.token_ids
         assert helped.seconds < 0.8 * plain.seconds
-        assert told is not None and told > 1000 * break_even(loaded)
+        assert service.break_even is not None and service.break_even > 1000 * break_even(loaded)
+        assert service.plain_pass_s == pytest.approx(loaded.seconds(1), rel=0.2)
 
 
 def test_a_plain_request_gets_none() -> None:
