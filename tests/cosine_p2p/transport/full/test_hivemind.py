@@ -168,13 +168,16 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
 async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_taken(made: Swarm) -> None:
     b, a = await made.node(), await made.node()
     await a.serve(ECHO, echo)
-    before, back = await a.visible_maddrs(), asyncio.Event()
+    back = asyncio.Event()
 
     async def is_back() -> None:
         back.set()
 
+    async def tcp_ports() -> set[int]:
+        return {int(m.split("/tcp/")[1].split("/")[0]) for m in await a.visible_maddrs() if "/tcp/" in m}
+
     a.on_change(is_back)
-    ports = {int(maddr.split("/tcp/")[1].split("/")[0]) for maddr in before if "/tcp/" in maddr}
+    ports = await tcp_ports()
     with ExitStack() as taken:
         for port in ports:
             taker = taken.enter_context(socket.socket())
@@ -185,7 +188,8 @@ async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_take
         async with asyncio.timeout(BACK_S):
             await back.wait()
             await dialled_again(b, a.peer_id)
-    assert ports and not ports & {int(m.split("/tcp/")[1].split("/")[0]) for m in await a.visible_maddrs()}
+    now = await tcp_ports()
+    assert ports and now and not ports & now
 
 
 @in_swarm
