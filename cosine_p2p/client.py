@@ -45,9 +45,8 @@ from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.later_offers import LaterOffers
 from cosine_p2p.session.probation import Candidates, Probation
-from cosine_p2p.session.quorum import Quorum
 from cosine_p2p.session.receipts import ShownReceipts, give_receipts
-from cosine_p2p.session.run import Run, StreamCheck
+from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
@@ -291,7 +290,7 @@ class AsyncClient:
             # has ever answered may be a stranger to a private swarm.
             patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
             candidates = await ask_patiently(
-                partial(self._find_verifiers, place, asked, chance, takes_recalled=asked["quorum"] == 1),
+                partial(self._find_verifiers, place, asked, chance, takes_recalled=True),
                 patience_s=patience_s,
             )
             verifiers = candidates.records
@@ -348,7 +347,9 @@ class AsyncClient:
             observer=self._observer,
             applied=applied,
             audit=partial(self._check, place, search, candidates, later, share=asked["audit"]),
-            checks=self._stream_checks(mandates, candidates, asked),
+            check=partial(FailoverCheck, mandates=mandates, auditing=self._auditing)
+            if mandates is not None and asked["audit"]
+            else None,
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
             prediction=prediction,
@@ -455,21 +456,6 @@ class AsyncClient:
         if share:
             self._probation.begin(done, candidates, partial(self._session, place))
         return self._auditing.begin(done, judges=candidates.judges(), share=share)
-
-    def _stream_checks(
-        self, mandates: Mandates | None, candidates: Candidates, asked: ClientOptions
-    ) -> list[Callable[[Session], StreamCheck]]:
-        """What looks at a text on the way. Raises `OptionRefused` for a quorum without a key."""
-        checks: list[Callable[[Session], StreamCheck]] = []
-        if mandates is not None and asked["audit"]:
-            checks.append(partial(FailoverCheck, mandates=mandates, auditing=self._auditing))
-        if asked["quorum"] > 1:
-            if mandates is None:
-                raise OptionRefused("quorum", "A quorum asks others in this client's name: it needs an identity.")
-            judges = candidates.judges()
-            found = partial(Quorum, judges=judges, mandates=mandates, auditing=self._auditing)
-            checks.append(partial(found, size=asked["quorum"]))
-        return checks
 
     def earned(self) -> Mapping[str, Earned]:
         """What drafters have shown this client receipts for, by peer id."""

@@ -300,9 +300,6 @@ class GenerationOptions(TypedDict, total=False):
     audit: Annotated[
         float, Option(SHARE, PEERS, "Have this share of texts audited by another verifier; 0 is none.", 0.05)
     ]
-    quorum: Annotated[
-        int, Option(whole(1), PEERS, "Show only what so many verifiers agree on that share nothing.", 1)
-    ]
     share_receipts: Annotated[
         bool,
         Option(

@@ -188,10 +188,10 @@ class Auditing:
         def rank(peer: str) -> tuple[bool, bool]:
             return not author.isdisjoint(judges[peer].stages | {peer}), judges[peer].place in beside
 
-        waiting = sorted((peer for peer in self.drawn(judges) if peer != claim.author), key=rank)[:MAX_ASKED]
+        waiting = sorted((peer for peer in self._drawn(judges) if peer != claim.author), key=rank)[:MAX_ASKED]
         opinions: list[Opinion] = []
         for left, judge in zip(range(len(waiting) - 1, -1, -1), waiting, strict=True):
-            answered = await self.opinion(judge, claim, judges)
+            answered = await self._opinion(judge, claim, judges)
             if answered is not None:
                 opinion, answer = answered
                 opinions.append(opinion)
@@ -203,7 +203,7 @@ class Auditing:
         self._act(state, claim, audit.evidence[index], opinions)
         return state
 
-    def drawn(self, judges: Mapping[str, Judge]) -> list[str]:
+    def _drawn(self, judges: Mapping[str, Judge]) -> list[str]:
         """Those that may judge, by lot, in which address ranges take turns."""
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
@@ -211,7 +211,7 @@ class Auditing:
         # Those that failed lately may not answer; what they say counts like any other's word.
         return sorted(turns, key=lambda peer: peer in avoided)
 
-    async def opinion(
+    async def _opinion(
         self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> tuple[Opinion, Audited] | None:
         """What one of some judges says of a claim, and its answer; None if it gives none that can be believed."""
@@ -220,10 +220,10 @@ class Auditing:
             return None
         answer, verdict = answered
         is_accusation = accuses(verdict, claim.request, numerics=judges[judge].numerics)
-        place = await self.place(judge, judges)
+        place = await self._place(judge, judges)
         return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place), answer
 
-    async def place(self, peer: str, judges: Mapping[str, Judge]) -> str:
+    async def _place(self, peer: str, judges: Mapping[str, Judge]) -> str:
         """The address range where a peer was seen, or that it claims where nobody has seen it."""
         assert self._transport is not None
         if not has_ranges(judges):
@@ -306,15 +306,11 @@ class Auditing:
                 if state is AuditState.PASSED:
                     self.standings.note_right(claim.author, now_s=now_s)
                 return
-        self.note_poll(state, opinions)
         if self._file is not None and evidence.statements:
             self._file.add(evidence)
-
-    def note_poll(self, state: AuditState, opinions: Sequence[Opinion]) -> None:
-        """Check the judges of a poll by what most of them say: each has said what its target chooses."""
-        now_s = asyncio.get_running_loop().time()
         if state not in (AuditState.CONVICTED, AuditState.PASSED):
             return
+        # Each judge of the poll has said what its target chooses, and is checked by what most of them say.
         for one in opinions:
             if one.is_accusation is (state is AuditState.CONVICTED):
                 self.standings.note_right(one.judge, now_s=now_s)

@@ -3,17 +3,16 @@
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
 
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
 from cosine_p2p.request.origins import OWN_SOURCES, TARGET_SOURCE, OriginCount, TokenOrigin
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
-from cosine_p2p.session.auditing import StreamAudit, TextAccused
+from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
 from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
@@ -33,21 +32,13 @@ from cosine_protocol.request import Request
 logger = logging.getLogger(__name__)
 
 
-class StreamCheck(Protocol):
-    """Looks at a session's stream on the way: `FailoverCheck`, `Quorum`."""
-
-    def checked(self, stream: AsyncIterator[Tokens]) -> AsyncGenerator[Tokens, None]:
-        """The stream, as far as it may be shown."""
-        ...
-
-
 class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
     has committed anything. There is no text of `unspoken` tokens. Once all text is there, `audit` begins the audit
-    of the session that brought it, and `give_receipts` tells its drafters of it; `checks` look at a session's
-    stream on the way, one after the other. With `keeps_spare_warm` a second verifier is kept ready to go on. The
+    of the session that brought it, and `give_receipts` tells its drafters of it; `check` looks at a session's
+    stream on the way. With `keeps_spare_warm` a second verifier is kept ready to go on. The
     `reply` says how that to a chat is written; it ends where it has all the calls that it may have.
     """
 
@@ -63,7 +54,7 @@ class Run:
         observer: Observer | None = None,
         applied: AppliedConfig | None = None,
         audit: Callable[..., StreamAudit] | None = None,
-        checks: Sequence[Callable[[Session], StreamCheck]] = (),
+        check: Callable[[Session], FailoverCheck] | None = None,
         give_receipts: Callable[[Session], Sequence[SignedReceipt]] | None = None,
         keeps_spare_warm: bool = False,
         told: ToldLogprobs | None = None,
@@ -71,7 +62,7 @@ class Run:
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
-        self._checks = tuple(checks)
+        self._check = check
         self._audit: StreamAudit | None = None
         self._give_receipts = give_receipts
         self._keeps_spare_warm = keeps_spare_warm
@@ -153,13 +144,12 @@ class Run:
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
         """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
         while True:
-            layers = [self._session.stream()]
-            for check in self._checks:
-                layers.append(check(self._session).checked(layers[-1]))
+            stream = self._session.stream()
+            checked = stream if self._check is None else self._check(self._session).checked(stream)
             spare = WarmSpare(self._session, self._links)
             warming = [asyncio.ensure_future(spare.run())] if self._keeps_spare_warm else []
             try:
-                async for tokens in layers[-1]:
+                async for tokens in checked:
                     yield tokens
                 return
             except (GenerationTimedOut, OptionRefused) as ended:
@@ -179,8 +169,8 @@ class Run:
                 for task in warming:
                     task.cancel()
                 await asyncio.gather(*warming, return_exceptions=True)
-                for layer in reversed(layers):
-                    await layer.aclose()
+                await checked.aclose()
+                await stream.aclose()
 
     def _as_asked(self, ended: GenerationTimedOut | OptionRefused) -> Exception:
         """An error by what the user gave, who knows nothing of the grammar that was made of tools."""

@@ -446,11 +446,6 @@ def test_what_is_of_another_target_now_is_not_asked() -> None:
     assert first_s > LOOK_UP_S
 
 
-def test_a_quorum_is_of_those_that_are_there_now() -> None:
-    with pytest.raises(GenerationFailed):
-        of_a_second_run(quorum=2)
-
-
 def test_one_verifier_that_is_meant_and_was_not_known_is_looked_up() -> None:
     with pytest.raises(GenerationFailed, match="fits what was asked for"):
         of_a_second_run(verifier="12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g")

@@ -27,7 +27,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.trust.audit_rule import is_near_tie, rounding_of
 from cosine_protocol import messages as m
-from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
@@ -104,26 +104,12 @@ class AuditedStream(ServedRequest):
         """True once every position has been."""
         return not self.unfed_tokens
 
-    @property
-    def tells_prompt(self) -> bool:
-        """True if what was told of the prompt's tokens is compared too."""
-        asked = self.request.logprobs
-        return self.claim.likelihoods is not None and asked is not None and asked.of_prompt and not self.own_from
-
-    @property
-    def may_reuse_prefix(self) -> bool:
-        return not self.tells_prompt
-
-    @property
-    def reusable_tokens(self) -> tuple[int, ...]:
-        # What is compared must be fed.
-        return self.known_tokens[: len(self.request.prompt) + self.own_from]
-
     def prefill_row(self, tokens: int) -> Row:
         """The row that feeds the next known tokens: up to the first to be compared, from there a few at a time."""
         fed, known = self.kv.fed_tokens, self.known_tokens
         unscored = len(self.request.prompt) - 1 + self.own_from - fed
-        told, asked, tells_prompt = self.claim.likelihoods, self.request.logprobs, self.tells_prompt
+        told, asked = self.claim.likelihoods, self.request.logprobs
+        tells_prompt = told is not None and asked is not None and asked.of_prompt and not self.own_from
         if unscored > 0:
             chunk = known[fed : fed + min(tokens, unscored, SCORED_TOKENS if tells_prompt else unscored)]
             row = Row.chain(self.kv.sequence, chunk, scored_from=len(chunk))
@@ -209,7 +195,6 @@ class AuditService:
         self._ticking: asyncio.TimerHandle | None = None
         # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
-        self._ends: Remembered[str, bytes] = Remembered(1024)
         self._preparations = Preparations()
         self._reads = serving_budget()
         self._capacity_tokens = engine.free_tokens
@@ -311,23 +296,15 @@ class AuditService:
         if tokens > self._capacity_tokens:
             sentence = f"the audit needs room for {tokens} tokens, the verifier has {self._capacity_tokens}"
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
-        digest = roll_digest(request_digest(request), claim.tokens[: transcript.first])
-        # Of what goes on where the last audit of this peer has ended the beginning is cached.
-        is_next = transcript.first > 0 and self._ends.get(peer_id) == digest
-        new_tokens = len(claim.tokens) - transcript.first if is_next else tokens
-        self._ends.note(peer_id, transcript.digest)
         # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
-        self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + new_tokens / TOKENS_PER_S)
+        self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
         for line in self._lines:
             line.note_given(User(peer_id), tokens)
-        # Apart from what the peer has written: its own users could tell by times what others had audited.
-        scope = f"{peer_id} audits"
-        sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt), scope=scope)
         audited = AuditedStream(
             channel,
             claim.number,
             request,
-            KvState(sequence, scope),
+            KvState(self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
             list(claim.tokens),
             admission=1 << 62,  # above every number of a request: pages are taken from audits first
             near_tie=rounding_of(self._engine.numerics).near_tie,

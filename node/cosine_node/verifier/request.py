@@ -420,11 +420,6 @@ class ServedRequest(ABC):
         return True
 
     @property
-    def reusable_tokens(self) -> tuple[int, ...]:
-        """The known tokens of which those need not be fed again."""
-        return self.known_tokens
-
-    @property
     def is_pending_fed(self) -> bool:
         """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
         return False

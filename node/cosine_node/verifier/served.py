@@ -72,7 +72,7 @@ class KvMemory:
         request.kv.was_prefix_cache_tried = True
         if not request.may_reuse_prefix:
             return
-        if found := self._engine.reuse_prefix(request.kv.sequence, request.reusable_tokens):
+        if found := self._engine.reuse_prefix(request.kv.sequence, request.known_tokens):
             request.note_fed(found)
             request.kv.has_pages = True
             request.kv.cached_tokens = found

@@ -77,7 +77,6 @@ REFUSED = [
     ("listen", "no", "listen must be True or False, not 'no'."),
     ("warm_spare", "no", "warm_spare must be True or False, not 'no'."),
     ("audit", 1.1, "audit must be a number from 0 to 1, not 1.1."),
-    ("quorum", 0, "quorum must be a whole number of at least 1, not 0."),
     ("coordination", "nobody", "coordination must be 'auto', 'client' or 'verifier', not 'nobody'."),
     ("presence_penalty", 2.5, "presence_penalty must lie between -2 and 2, not 2.5."),
     ("frequency_penalty", "1", "frequency_penalty must lie between -2 and 2, not '1'."),

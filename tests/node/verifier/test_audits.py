@@ -198,25 +198,6 @@ async def test_a_peer_that_asks_for_too_much_waits_until_it_is_paid_for_and_othe
     await verdict_of(caller, asked(number + 2))
 
 
-@played(play, ScriptedEngine(context_tokens=4096, pool_tokens=8192), protocol=AUDIT)
-async def test_audits_that_follow_each_other_read_and_are_charged_what_is_new(bench: Bench, caller: Caller) -> None:
-    """As those of a quorum: each goes on where the one before has ended."""
-    request = request_of("some client", prompt=(1, 2, 3) * 500, max_new_tokens=80)
-    output = expected_output(request, ScriptedEngine())
-    fed = []
-    # With all of the prompt in each they would be refused after four.
-    for number in range(1, 11):
-        before = bench.service.progress.prefill_tokens
-        claim = claim_of(request, output[: 8 * number], first=8 * (number - 1), number=number)
-        verdict = await verdict_of(caller, claim)
-        assert (verdict.equal, verdict.near_ties, verdict.different) == (8, 0, 0)
-        fed.append(bench.service.progress.prefill_tokens - before)
-    assert fed[0] > 1500 and max(fed[1:]) < 100
-    # What was compared before is compared again where that is wanted.
-    again = await verdict_of(caller, claim_of(request, output[:16], first=3, number=11))
-    assert again.equal == 13
-
-
 @played(play, protocol=AUDIT, max_requests=1)
 async def test_whoever_comes_takes_the_place_of_an_audit(bench: Bench, caller: Caller) -> None:
     caller.post(asked(1, tokens=400))
