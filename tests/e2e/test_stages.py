@@ -11,6 +11,7 @@ import pytest
 
 from cosine_p2p import AsyncClient
 from cosine_protocol.errors import GenerationFailed
+from tests.e2e.nodes import READY_TIMEOUT_S
 from tests.e2e.reference import encoded, greedy
 from tests.e2e.stages import NETWORK, StageSwarm, stage_swarm
 
@@ -78,6 +79,12 @@ def test_a_text_goes_on_over_a_spare(parts: StageSwarm) -> None:
     assert {before, parts.serving("3:8")} == {"second", "spare"}
 
 
-def test_without_a_spare_the_layers_are_named(parts: StageSwarm) -> None:
+def test_without_a_spare_the_layers_are_named_and_a_stage_that_comes_is_served_with(parts: StageSwarm) -> None:
     with pytest.raises(GenerationFailed, match=r"Layers 3:8 of 8 are held by nobody"):
         asyncio.run(killing(parts, "3:8"))
+    head = parts.nodes["head"]
+    stopped = head.events.get(timeout=READY_TIMEOUT_S)
+    assert stopped is not None and stopped["event"] == "stopped"
+    parts.begin_stage("third", "3:8").wait_ready()
+    head.wait_ready()
+    test_the_text_is_that_of_the_whole_model(parts)

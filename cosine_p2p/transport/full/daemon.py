@@ -123,6 +123,9 @@ class Daemon:
 
     async def serve(self, protocol: str, accept: Accept) -> None:
         """Pass every stream peers open on `protocol` to `accept`. Raises `PeerLost` for our own daemon."""
+        if protocol in self._control.handlers:
+            # p2pd refuses a second handler; this one already passes streams on.
+            return
 
         async def on_stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             accept(info.peer_id.to_base58(), protocol, reader, writer)
@@ -131,7 +134,14 @@ class Daemon:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 await self._control.stream_handler(protocol, on_stream)
         except (OSError, EOFError, TimeoutError, P2PDaemonError) as error:
+            self._control.handlers.pop(protocol, None)
             raise PeerLost(self.peer_id, f"the local network daemon does not answer ({error})") from None
+
+    async def withdraw(self, protocol: str) -> None:
+        """Let peers open no more streams on `protocol`. Never raises."""
+        with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                await self._control.remove_stream_handler(protocol)
 
     async def open(
         self, peer_id: str, protocol: str, timeout_s: float

@@ -6,8 +6,8 @@ Importing this module does not import hivemind; starting a transport does.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -89,6 +89,7 @@ class HivemindTransport:
         self._relayed = Remembered[str, bool](MAX_KNOWN_PEERS, forgotten_s=RELAYED_S)
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: set[SocketStream] = set()
+        self._accepted: dict[SocketStream, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_change: list[Callable[[], Awaitable[None]]] = []
         self._is_up = asyncio.Event()
@@ -147,10 +148,6 @@ class HivemindTransport:
         """Streams open now, dialled and accepted."""
         return len(self._streams)
 
-    def on_change(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await `callback` each time the daemon is back, or others reach us at other addresses."""
-        self._on_change.append(callback)
-
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
         """Remember where a peer says that it can be reached."""
         self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
@@ -181,6 +178,28 @@ class HivemindTransport:
         self._handlers[protocol] = handler
         if self._running is not None:
             await self._running.daemon.serve(protocol, self._accept)
+
+    @asynccontextmanager
+    async def serving(
+        self, handlers: Mapping[str, StreamHandler], on_change: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[None]:
+        """Serve these protocols inside the context; leaving it closes their streams.
+
+        `on_change` is awaited each time the daemon is back, or others reach us at other addresses.
+        """
+        self._on_change.append(on_change)
+        try:
+            for protocol, handler in handlers.items():
+                await self.serve(protocol, handler)
+            yield
+        finally:
+            self._on_change.remove(on_change)
+            for protocol in handlers:
+                self._handlers.pop(protocol, None)
+            for stream in [each for each, protocol in self._accepted.items() if protocol in handlers]:
+                stream.close()
+            if self._running is not None:
+                await asyncio.gather(*map(self._running.daemon.withdraw, handlers))
 
     async def visible_maddrs(self) -> tuple[str, ...]:
         """Our full addresses, as other peers should dial them; the last known ones while the daemon is down."""
@@ -300,7 +319,7 @@ class HivemindTransport:
 
     async def _changed(self) -> None:
         self._forget_silence()
-        for callback in self._on_change:
+        for callback in list(self._on_change):
             await callback()
 
     def _forget_silence(self) -> None:
@@ -449,6 +468,7 @@ class HivemindTransport:
 
     def _closed(self, stream: SocketStream) -> None:
         self._streams.discard(stream)
+        self._accepted.pop(stream, None)
         others = [other for other in self._streams if other.peer_id == stream.peer_id]
         if stream.silent_s > SILENT_S and all(other.silent_s > SILENT_S for other in others):
             self._silent.add(stream.peer_id)
@@ -457,13 +477,16 @@ class HivemindTransport:
         self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         stream = self._tracked(peer_id, reader, writer)
+        handler = self._handlers.get(protocol)
         own = sum(known.peer_id == peer_id for known in self._streams)
-        if len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
+        # A handler may be withdrawn while a stream is on its way.
+        if handler is None or len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
             # Who floods us shall not fill the log as well.
             logger.debug("%s was turned away: %d streams are open, %d its own", peer_id, len(self._streams), own)
             stream.abort()
             return
-        self._run(self._handle(stream, self._handlers[protocol]))
+        self._accepted[stream] = protocol
+        self._run(self._handle(stream, handler))
 
     async def _handle(self, stream: SocketStream, handler: StreamHandler) -> None:
         try:

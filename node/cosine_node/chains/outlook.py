@@ -28,7 +28,6 @@ from cosine_protocol.records import NodeRecord, Role
 ACCEPTANCE: Final = 0.6
 """How many drafted tokens come true, where nothing else is known: in the middle of what drafters reach
 (docs/benchmarks.md)."""
-LEAST_PASS_S: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
     sights = [
         StageSight(
             StagePlace(record.peer_id, record.stage.held),
-            max(LEAST_PASS_S, loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1e3)),
+            loaded_pass_s(record.pass_us / 1e6, busy=record.stage.busy_permille / 1e3),
         )
         for record in records
         if record.stage is not None and (record.target_digest.hex(), record.numerics) == (digest, numerics)
@@ -133,7 +132,7 @@ def announced_machines(
             for other in stages
             if other is not record and (rtt_s := estimated_rtt_s(record.coordinate, other.coordinate)) is not None
         ]
-        pass_s = max(LEAST_PASS_S, record.pass_us / 1e6)
+        pass_s = loaded_pass_s(record.pass_us / 1e6, busy=0.0)
         machine = Machine(
             name=record.peer_id,
             memory_bytes=replace(needs, pool_tokens=record.stage.pool_tokens).bytes_of(held),

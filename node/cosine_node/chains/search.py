@@ -18,6 +18,8 @@ from cosine_protocol.stage_messages import LayerRange
 
 USUAL_RTT_S: Final = 0.05
 """Between machines of one city and of one continent, for peers of which nothing is known."""
+LEAST_PASS_S: Final = 1e-6
+"""No pass takes less, as times are divided by it."""
 
 Rtt = Callable[[str, str], float | None]
 """The round-trip time in seconds between two peers as far as known."""
@@ -62,9 +64,9 @@ class FoundChain:
 def loaded_pass_s(pass_s: float, *, busy: float) -> float:
     """The time of a pass at a stage that is busy for this share of the time, 0..1: it waits for others' passes.
 
-    At most twice as long, as a record is seconds old.
+    At most twice as long, as a record is seconds old; at least `LEAST_PASS_S`, whatever it announces.
     """
-    return pass_s * (1.0 + min(1.0, max(0.0, busy)))
+    return max(LEAST_PASS_S, pass_s) * (1.0 + min(1.0, max(0.0, busy)))
 
 
 def chain_ways_s(peer_ids: Sequence[str], *, head: str, rtt_s: Rtt) -> tuple[float, ...]:

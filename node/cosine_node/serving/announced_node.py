@@ -168,7 +168,6 @@ class AnnouncedNode(ABC):
         self._announcer = Announcer(
             self._directory, joined.identity, self._describe, names, is_reachable=self._is_reachable
         )
-        joined.transport.on_change(self._announcer.restarted)
 
     @property
     def coordinate(self) -> NetworkCoordinate:
@@ -216,15 +215,16 @@ class AnnouncedNode(ABC):
         }
         if self.weights is not None:
             handlers[WEIGHTS] = self.weights.handle
-        for protocol, handler in handlers.items():
-            await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s()))
-        # A record that nobody took is offered again later.
-        await self._announcer.announce()
-        emit("announced", self._announced_fields())
-        emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
-        if not self._joined.network.initial_peers:
-            emit("alone", {"network": self._joined.network.access.network})
-        await self._work(emit, stop)
+        one_way_s = self._one_way_s()
+        delays = {protocol: delayed(handler, one_way_s=one_way_s) for protocol, handler in handlers.items()}
+        async with self._transport.serving(delays, self._announcer.restarted):
+            # A record that nobody took is offered again later.
+            await self._announcer.announce()
+            emit("announced", self._announced_fields())
+            emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
+            if not self._joined.network.initial_peers:
+                emit("alone", {"network": self._joined.network.access.network})
+            await self._work(emit, stop)
         emit("stopped", self._summary())
 
     def _ready_fields(self) -> dict[str, object]:

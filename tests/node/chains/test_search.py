@@ -100,6 +100,7 @@ def test_a_busy_stage_counts_as_slower_but_no_slower_than_twice() -> None:
     assert loaded_pass_s(0.1, busy=0.0) == 0.1
     assert loaded_pass_s(0.1, busy=0.5) == pytest.approx(0.15)
     assert loaded_pass_s(0.1, busy=7.0) == pytest.approx(0.2)
+    assert loaded_pass_s(0.0, busy=0.0) > 0.0
 
 
 @st.composite

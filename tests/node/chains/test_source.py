@@ -204,6 +204,20 @@ async def test_distances_count_and_those_measured_count_first(models: list[Stage
 
 
 @in_loop
+async def test_a_stage_whose_passes_seemed_to_take_no_time_takes_what_it_announces(
+    models: list[StageModel],
+) -> None:
+    """Costs of passes are divided by each other."""
+    async with swarm_of(models) as swarm:
+        await swarm.announce(0)
+        await swarm.announce(1)
+        swarm.source.findings.speeds.note("stage 0", pass_s=0.0, expected_s=0.001, now_s=0.0)
+        await swarm.source.open(first_sequence=0)
+        assert swarm.source.found is not None
+        assert [stage.pass_s for stage in swarm.source.found.stages] == [0.001, 0.00100 + 1e-6]
+
+
+@in_loop
 async def test_a_directory_that_does_not_answer_leaves_what_is_known(models: list[StageModel]) -> None:
     class Silent(MemoryDirectory):
         is_silent = False

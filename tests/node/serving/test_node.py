@@ -89,9 +89,6 @@ class FirstTransport:
     opener = RecordOpener()
     config = TransportConfig(identity_file=Path())
 
-    def on_change(self, callback: object) -> None:
-        return
-
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
         return
 

@@ -102,6 +102,25 @@ async def test_a_failing_handler_costs_only_its_stream(made: Swarm, caplog: pyte
     assert "a bug" in caplog.text
 
 
+@in_swarm
+async def test_protocols_are_served_again_after_they_were_withdrawn(made: Swarm) -> None:
+    """A node that ends and begins anew in a process that goes on, such as a head whose stages are back."""
+    a, b = await made.node(), await made.node(client_mode=True)
+
+    async def no_change() -> None:
+        return
+
+    for _ in range(2):
+        async with a.serving({ECHO: echo}, no_change):
+            # The handler that was named last serves.
+            await a.serve(ECHO, echo)
+            stream = await b.dial(a.peer_id, ECHO)
+            assert await answers(stream)
+        assert await stream.read() == b""
+        assert "does not serve" in await reason_of(b, a.peer_id)
+    assert a.open_streams == 0
+
+
 async def reason_of(dialler: HivemindTransport, peer_id: str) -> str:
     start_s = time.monotonic()
     with pytest.raises(PeerLost) as lost:
@@ -141,7 +160,6 @@ async def test_dials_that_cannot_be_fail_in_time_with_a_frozen_daemon_too(made: 
 @in_swarm
 async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
     a, b, c = await made.node(), await made.node(), await made.node()
-    await a.serve(ECHO, echo)
     identity, directory = directory_of(b)
     await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
     before, back = await a.visible_maddrs(), asyncio.Event()
@@ -149,10 +167,9 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
     async def is_back() -> None:
         back.set()
 
-    a.on_change(is_back)
-    stream = await b.dial(a.peer_id, ECHO)
-    os.kill(pid_of(a), signal.SIGKILL)
-    async with asyncio.timeout(BACK_S):
+    async with a.serving({ECHO: echo}, is_back), asyncio.timeout(BACK_S):
+        stream = await b.dial(a.peer_id, ECHO)
+        os.kill(pid_of(a), signal.SIGKILL)
         assert await stream.read() == b""
         await back.wait()
         await dialled_again(b, a.peer_id)
@@ -167,7 +184,6 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
 @in_swarm
 async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_taken(made: Swarm) -> None:
     b, a = await made.node(), await made.node()
-    await a.serve(ECHO, echo)
     back = asyncio.Event()
 
     async def is_back() -> None:
@@ -176,16 +192,15 @@ async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_take
     async def tcp_ports() -> set[int]:
         return {int(m.split("/tcp/")[1].split("/")[0]) for m in await a.visible_maddrs() if "/tcp/" in m}
 
-    a.on_change(is_back)
     ports = await tcp_ports()
-    with ExitStack() as taken:
-        for port in ports:
-            taker = taken.enter_context(socket.socket())
-            # As the daemon's own, so that both have the port until it is killed.
-            taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            taker.bind(("127.0.0.1", port))
-        os.kill(pid_of(a), signal.SIGKILL)
-        async with asyncio.timeout(BACK_S):
+    async with a.serving({ECHO: echo}, is_back), asyncio.timeout(BACK_S):
+        with ExitStack() as taken:
+            for port in ports:
+                taker = taken.enter_context(socket.socket())
+                # As the daemon's own, so that both have the port until it is killed.
+                taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                taker.bind(("127.0.0.1", port))
+            os.kill(pid_of(a), signal.SIGKILL)
             await back.wait()
             await dialled_again(b, a.peer_id)
     now = await tcp_ports()
