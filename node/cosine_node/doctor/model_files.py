@@ -1,7 +1,6 @@
 """A model's files: they are here, whole, and fit on disk and in memory. No weights are read."""
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -13,8 +12,9 @@ from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.doctor.machine import EngineFacts
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options
+from cosine_node.models.hub import ANSWER_S as HUB_ANSWER_S
+from cosine_node.models.hub import HubModel, HubRefusal
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
-from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.request.model_config import FILE_NAME as CONFIG_FILE
@@ -25,7 +25,6 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
-LOG = logging.getLogger(__name__)
 DAMAGED: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """Whatever reading a damaged file may raise."""
 
@@ -164,27 +163,18 @@ def _missing_shards(folder: Path) -> str:
 def _read_hub(source: str) -> ModelFiles:
     """Look at the files of a Hugging Face id, downloaded or not."""
     try:
-        from huggingface_hub import HfApi, try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
+        model = HubModel.parse(source)
+        held = model.held()
+        if held is not None:
+            return read_gguf(source, held) if model.file else read_folder(source, held)
+        siblings = model.ask(HUB_ANSWER_S, files_metadata=True).siblings or ()
     except ModuleNotFoundError:
         return ModelFiles(source=source, hub_error="huggingface_hub is not installed")
-    try:
-        repository, wanted = source, ""
-        if source.startswith(HUB_FILE):
-            owner, name, wanted = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
-            repository = f"{owner}/{name}"
-        names = part_names(wanted) if wanted else (CONFIG_FILE,)
-        known = [try_to_load_from_cache(repository, name) for name in names]
-        if isinstance(known[0], str) and all(isinstance(one, str) for one in known):
-            return read_gguf(source, Path(known[0])) if wanted else read_folder(source, Path(known[0]).parent)
-        siblings = HfApi().model_info(repository, timeout=4.0, files_metadata=True).siblings or ()
-    except HFValidationError:
-        return ModelFiles(source=source, problem="it is no folder here, no zoo:NAME and no Hugging Face id")
-    except Exception as error:
-        # Broad, because which errors there are depends on the HTTP library of each version of huggingface_hub.
-        LOG.debug("the hub does not tell of %s", source, exc_info=True)
-        return ModelFiles(source=source, hub_error=next(iter(str(error).splitlines()), type(error).__name__))
-    ends = part_names(wanted) if wanted else (".safetensors",)
+    except HubRefusal as refusal:
+        return ModelFiles(source=source, hub_error=refusal.reason)
+    except UsageError as error:
+        return ModelFiles(source=source, problem=str(error))
+    ends = part_names(model.file) if model.file else (".safetensors",)
     sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(ends)]
     return ModelFiles(source=source, remote_bytes=sum(sizes))
 

@@ -17,25 +17,20 @@ from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_targe
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
+from cosine_node.models.hub import HubModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.models.shared_tokens import DraftedTokens
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.terminal.events import Emit
-from cosine_node.zoo.family import HUB_FILE
-from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import part_names
 from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
-from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES, NAMES, TokenizerFiles
-from cosine_p2p.text.tokenizer_sources import OTHER_NAMES, TIKTOKEN
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
-FETCHED: Final = ("*.json", "*.safetensors", *OTHER_NAMES, f"*{TIKTOKEN}")
-"""What is downloaded of a model, beside the files that every tokenizer may have."""
 NGRAM: Final = "ngram"
 """The model of a drafter that has no weights: it counts what followed in the text so far."""
 
@@ -172,44 +167,15 @@ def fetch_folder(source: str) -> Path:
     Raises `UsageError`.
     """
     resolved = zoo.resolve(source)
-    path = _download(resolved) if isinstance(resolved, str) else resolved
+    return readable(HubModel.parse(resolved).fetch() if isinstance(resolved, str) else resolved)
+
+
+def readable(path: Path) -> Path:
+    """The folder of a model that is here as a folder or GGUF file, as `fetch_folder` gives it."""
     if path.is_file():
         return unfold(path, is_served=True)
     convert_tokenizer(path)
     return path
-
-
-def _download(name: str) -> Path:
-    """The folder of a repository of the Hugging Face hub, or the file that `hf:OWNER/REPOSITORY/FILE` names."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    owner, _, rest = name.removeprefix(HUB_FILE).partition("/")
-    repository, _, file = rest.partition("/")
-    try:
-        if not name.startswith(HUB_FILE):
-            return Path(snapshot_download(name, allow_patterns=[*FETCHED, *NAMES, f"{ADDITIONAL_TEMPLATES}*"]))
-        if file.endswith(GGUF_SUFFIX):
-            parts = [hf_hub_download(f"{owner}/{repository}", name) for name in part_names(file)]
-            return Path(parts[0])
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UsageError(
-            f"No model {name!r} was found: it is no folder or GGUF file here and no zoo:NAME, and the Hugging Face "
-            f"hub answered: {reason}"
-        ) from None
-    raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
-
-
-def hub_snapshot(name: str) -> Path | None:
-    """The folder of what was downloaded of a repository of the Hugging Face hub, all of it or some; asks nobody."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError, OSError):
-        return None
 
 
 def load_weights(

@@ -1,25 +1,23 @@
 """The model that a stage or head names: here as a whole, or fetched from the swarm as far as it is needed."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cosine_node import zoo
 from cosine_node.gguf.transformers_model import ELSEWHERE
 from cosine_node.gguf.unfolding import unfold_part
-from cosine_node.models.model import ModelNames, fetch, fetch_folder, hub_snapshot, read_names
+from cosine_node.models.hub import HubModel
+from cosine_node.models.model import ModelNames, fetch, read_names, readable
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.serving.announced_node import JoinedNetwork
 from cosine_node.terminal.events import Emit
 from cosine_node.weights.fetching import FetchProgress
-from cosine_node.weights.hub_source import WHOLE, HubSource
-from cosine_node.weights.partial_folder import INDEX, PartialFolder
+from cosine_node.weights.hub_source import HubSource
+from cosine_node.weights.partial_folder import PartialFolder
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import WAIT_S, SoughtModel, SwarmModel, said_of
-from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import UsageError
@@ -34,19 +32,12 @@ def local_folder(model: str) -> Path | None:
             raise
         resolved = model
     if isinstance(resolved, Path):
-        return fetch_folder(model)
-    snapshot = None if resolved.startswith(HUB_FILE) else hub_snapshot(resolved)
-    return snapshot if snapshot is not None and _is_whole(snapshot) else None
-
-
-def _is_whole(folder: Path) -> bool:
-    """True for a folder with all of its weights. Broken lists are of none."""
-    if (folder / WHOLE).is_file():
-        return True
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        named = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        return bool(named) and all((folder / name).is_file() for name in set(named.values()))
-    return False
+        return readable(resolved)
+    try:
+        held = HubModel.parse(resolved).held()
+    except UsageError:
+        return None
+    return None if held is None else readable(held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,11 +186,11 @@ class HubSource:
 
     def _get(self, url: str, most_bytes: int, **headers: str) -> _Answer | None:
         """What an address has; None where there is nothing. Blocks."""
-        request = Request(url, headers=headers)
-        if self._token:
-            # Not for the machine that the hub sends us to.
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
+            request = Request(url, headers=headers)
+            if self._token:
+                # Not for the machine that the hub sends us to.
+                request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             with urlopen(request, timeout=TIMEOUT_S) as answer:
                 told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
                 if headers and (answer.status != 206 or told is None):
@@ -200,7 +200,8 @@ class HubSource:
             if getattr(error, "code", None) == 404:
                 return None
             raise PeerLost(self.name, str(error.reason)) from None
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:
+            # A value error is of an address that is none: the hub's own, or a proxy's.
             raise PeerLost(self.name, str(error) or type(error).__name__) from None
         if len(data) > most_bytes:
             raise RemoteProtocolError(f"{self.name} sent more than was asked for")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -19,14 +18,13 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served
+from cosine_node.models.model import NGRAM, ModelSource, ServedModel, load_served
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.text.target import Target, read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
 from cosine_protocol.request import Sampling
-from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
 WORDS = {f"w{index}": index for index in range(VOCAB)}
@@ -131,49 +129,6 @@ def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
     assert made.engine.vocab_tokens == 4096
 
 
-def test_a_file_of_the_hub_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def download(repository: str, file: str) -> str:
-        asked.append((repository, file))
-        write_gguf(zoo.folder("draft-code"), tmp_path / "fetched.gguf")
-        return str(tmp_path / "fetched.gguf")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    folder = fetch_folder("hf:owner/name-GGUF/part/model.gguf")
-    assert asked == [("owner/name-GGUF", "part/model.gguf")]
-    assert (folder / "model.gguf").resolve() == tmp_path / "fetched.gguf"
-
-
-def test_all_parts_of_a_model_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = write_sample(tmp_path / "a.gguf", {"llama.feed_forward_length": 8}, part_tensors=1)
-    asked: list[str] = []
-
-    def download(repository: str, file: str) -> str:
-        asked.append(file)
-        return str(tmp_path / Path(file).name)
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    folder = fetch_folder(f"hf:owner/name-GGUF/Q8/{first.name}")
-    assert asked == ["Q8/a-00001-of-00002.gguf", "Q8/a-00002-of-00002.gguf"]
-    assert (folder / "model.gguf").readlink() == first
-
-
-@pytest.mark.parametrize("name", ["hf:owner/name", "hf:model.gguf", "hf:owner/name/model.safetensors"])
-def test_a_name_of_the_hub_without_a_file_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="write hf:OWNER/REPOSITORY/FILE"):
-        fetch_folder(name)
-
-
-def test_what_the_hub_says_of_a_missing_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(repository: str, file: str) -> str:
-        raise LocalEntryNotFoundError("there is no such file")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    with pytest.raises(UsageError, match="the Hugging Face hub answered: there is no such file"):
-        fetch_folder("hf:owner/name/model.gguf")
-
-
 def test_a_zoo_model_is_called_by_its_name() -> None:
     made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
     assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
@@ -230,16 +185,6 @@ def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:
 def test_an_unknown_model_is_refused_by_its_name(name: str) -> None:
     assert name.removeprefix("zoo:") in refused(Role.VERIFIER, name)
     assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
-
-
-def test_an_unknown_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def absent(*_: object, **__: object) -> str:
-        raise OSError("404 not found\nand much more")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
-    assert "'nobody/nothing'" in refused(Role.VERIFIER, "nobody/nothing")
 
 
 @pytest.mark.parametrize("role", Role)
