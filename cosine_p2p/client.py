@@ -19,6 +19,7 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.directory.selection import Chance, Offer, rank_verifiers, requests_of
+from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.request.bad_words import word_tokens
@@ -53,7 +54,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
-from cosine_p2p.text.target import Target, settled_digest
+from cosine_p2p.text.target import Target, is_name, settled_digest
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
@@ -73,7 +74,7 @@ from cosine_protocol.limits import (
     NONCE_BYTES,
 )
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import ConstraintKind, Request
 
 LOG = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ class AsyncClient:
     other transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
     `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. For
     `patience_s`, by default `join_patience_s`, a text waits for a verifier that was lost and for others, where none
-    is left. Raises `UsageError` for options that are unknown or mean nothing.
+    is left. Raises `UsageError` for options that are unknown or mean nothing; to enter it without a target raises
+    what `only_target` raises.
     """
 
     @lists_options(ClientOptions)
@@ -172,7 +174,7 @@ class AsyncClient:
         if trial_file is not None:
             trial_file.read_into(self._trials)
         self._strategy_kind(self._options)
-        self._target = Target.parse(self._options["target"])
+        self._target = Target.parse(self.target)
         self._join = join or joining(
             initial_peers,
             access=Access.of(self._options),
@@ -207,6 +209,15 @@ class AsyncClient:
             self._peer_file.read_into(*self._kept, now_s=clock())
         self._auditing.join(swarm.transport)
         self._place = _Place(swarm, links, finds)
+        if self._target.name == ALL_TARGETS:
+            try:
+                listed = await finds.find_some(Role.VERIFIER, ALL_TARGETS, wanted=WANTED_NODES)
+                named = [record for record in listed if is_name(record.target)]
+                self._options = {**self._options, "target": only_target(named)}
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
+            self._target = Target.parse(self.target)
         return self
 
     async def __aexit__(
@@ -463,8 +474,8 @@ class AsyncClient:
 
     @property
     def target(self) -> str:
-        """The target as it was named."""
-        return self._options["target"]
+        """The target as named, or the only one that the network serves; `ALL_TARGETS` before that is known."""
+        return self._options.get("target") or ALL_TARGETS
 
     @property
     def swarm(self) -> Swarm:
@@ -554,7 +565,7 @@ class AsyncClient:
         One that `takes_recalled` gets those of an earlier run, if some fit and it is settled what the target's name
         means.
         """
-        target, wanted = self._options["target"], self._wanted_verifiers(options)
+        target, wanted = self.target, self._wanted_verifiers(options)
         look = place.finds.find_anew if is_anew else place.finds.find_some
         find = partial(look, Role.VERIFIER, self._target.name, wanted=wanted)
         found = await find()

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from itertools import count
 
 from cosine_p2p.client import Swarm
+from cosine_p2p.directory.served_targets import WANTED_NODES
 from cosine_p2p.text.target import Target
 from cosine_p2p.transport.link import Link, Links
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.protocols import STATUS
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class NodeSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The nodes of a target: verifiers first, then drafters, then stages, each by peer id.
+    """The nodes of a target, or of all: verifiers first, then drafters, then stages, each by peer id.
 
     `problem` says why the directory did not answer, or not in full; "" if it did.
     """
@@ -58,9 +59,9 @@ async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tup
 class Surveyor:
     """Looks at a swarm as often as asked; links to its nodes stay open in between. End it with `close`.
 
-    `target` is NAME[@DIGEST] or a folder. Each node has `ask_timeout_s` to be reached and to answer, `at_once` of
-    them are asked at a time; `asked` are those that the last look found. Raises `UsageError` for a target that
-    cannot be read.
+    `target` is NAME[@DIGEST], a folder, or `ALL_TARGETS` for a sample of a network's nodes. Each node has
+    `ask_timeout_s` to be reached and to answer, `at_once` of them are asked at a time; `asked` are those that the
+    last look found. Raises `UsageError` for a target that cannot be read.
     """
 
     def __init__(self, swarm: Swarm, *, target: str, ask_timeout_s: float = 4.0, at_once: int = 16) -> None:
@@ -92,7 +93,8 @@ class Surveyor:
     async def _find(self, role: Role) -> tuple[Sequence[NodeRecord], str]:
         """The announced nodes of a role, or none and the reason."""
         try:
-            found = await self._swarm.directory.find(role, self._target.name)
+            wanted = WANTED_NODES if self._text == ALL_TARGETS else None
+            found = await self._swarm.directory.find(role, self._target.name, wanted=wanted)
         except CosineError as error:
             return (), str(error)
         digest = self._target.digest

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
@@ -23,7 +24,7 @@ from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +151,10 @@ class DhtDirectory:
         self._checker = PostingChecker(network, self._opener, membership)
 
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
-        """Store `record` under each name: the target's, or the hex of its digest.
+        """Store `record` under each name, the target's or the hex of its digest, and under `ALL_TARGETS`.
 
         Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record then.
+        Nodes of earlier versions hold none under `ALL_TARGETS`, which is no failure.
         """
         self.holders = 0
         for name in names:
@@ -167,14 +169,17 @@ class DhtDirectory:
                 f"{least.holders} of the {least.asked} nodes that should hold our record have it, "
                 f"{least.needed} are needed",
             )
+        with suppress(PeerLost):
+            await self._announce_as(record, ALL_TARGETS)
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
 
-        With `wanted`, and more nodes than that, a sample of at least so many: the nodes whose key's hash lies near
-        an origin that no other peer can foresee, so that all nodes are found equally often and what is read hardly
-        grows with the network. Raises `PeerLost` if the DHT does not answer, and `ClockOff` where nobody is found
-        and records tell that this machine's clock is far from those of peers.
+        `ALL_TARGETS` stands for every target. With `wanted`, and more nodes than that, a sample of at least so
+        many: the nodes whose key's hash lies near an origin that no other peer can foresee, so that all nodes are
+        found equally often and what is read hardly grows with the network. Raises `PeerLost` if the DHT does not
+        answer, and `ClockOff` where nobody is found and records tell that this machine's clock is far from those of
+        peers.
         """
         # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
         self._look_ups += 1

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 
 class Directory(Protocol):
     """Signed records of the nodes of one network, by role and target name."""
 
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
-        """Store `record` under each target name, signed by this node."""
+        """Store `record` under each target name and `ALL_TARGETS`, signed by this node."""
         ...
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """Live, checked records of a role for a target name, one per peer; with `wanted`, about so many will do."""
+        """Live, checked records of a role, one per peer; with `wanted`, about so many will do.
+
+        They are those of a target name, or of every target under `ALL_TARGETS`.
+        """
         ...
 
     def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
@@ -29,7 +32,7 @@ class MemoryDirectory:
         self._records: dict[tuple[str, str], dict[str, NodeRecord]] = {}
 
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
-        for name in names:
+        for name in (*names, ALL_TARGETS):
             self._records.setdefault((record.role, name), {})[record.peer_id] = record
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:

@@ -21,7 +21,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
-from cosine_protocol.records import NodeRecord, cell_name, check_times, open_undated_record
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, cell_name, check_times, open_undated_record
 
 MAX_DEPTH: Final = 4
 """Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
@@ -32,7 +32,7 @@ MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
 MAX_STORED_BYTES: Final = 16 << 20
 """Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
 MAX_OWNER_CELLS: Final = 8
-"""A node announces under two names, and each record may still lie in a cell that it has left."""
+"""A node announces under three names, and each record may still lie in a cell that it has left."""
 MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
 """No address range fills a cell, below which readers have to look; a lab has room for its machines."""
 MAX_REMEMBERED: Final = 16_384
@@ -117,7 +117,7 @@ class RecordOpener:
 def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
     """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
     prefix = cell.rpartition("/")[2]
-    names = (record.target, record.target_digest.hex())
+    names = (record.target, record.target_digest.hex(), ALL_TARGETS)
     if len(prefix) > MAX_DEPTH or not hash_prefix(record.peer_id).startswith(prefix):
         raise MalformedMessage("the record's owner does not belong in this cell")
     if cell not in {cell_name(network=network, role=record.role, target=name, prefix=prefix) for name in names}:

@@ -329,12 +329,12 @@ class ClientOptions(GenerationOptions, total=False):
     """Options of a client."""
 
     target: Annotated[
-        str,
+        str | None,
         Option(
             text("the name of a target"),
             PEERS,
-            "Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder.",
-            "zoo:target",
+            "Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder. "
+            "Default: the only one that the network serves.",
         ),
     ]
     network: Annotated[str, Option(text("the name of a network"), NETWORK, "Name of the network.", DEFAULT_NETWORK)]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from cosine_p2p.text.special_tokens import tokenizer_eos
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EOS_TOKENS
-from cosine_protocol.records import TargetFacts
+from cosine_protocol.records import ALL_TARGETS, TargetFacts
 
 LOG = logging.getLogger(__name__)
 
@@ -97,19 +98,29 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder or a GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
-        path = Path(text).expanduser()
+        """A folder or a GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`, or `ALL_TARGETS`.
+
+        Raises `UsageError`.
+        """
+        if text == ALL_TARGETS:
+            return cls(ALL_TARGETS)
+        path = Path(os.path.expanduser(text))
         # Held to the end, so that all who look into the file share one reading of it.
-        header = read_header(path) if path.suffix == GGUF_SUFFIX and path.is_file() else None
+        header = read_header(path) if path.suffix == GGUF_SUFFIX and os.path.isfile(path) else None
         if header is not None:
             path = unfold(path, tokenizer_files(path))
-        if path.is_dir():
+        if os.path.isdir(path):
             facts = read_target_facts(path, name=text)
             if facts is None:
                 raise UsageError(f"{path} holds no tokenizer; name the target as its verifiers announce it.")
             return cls(facts.digest().hex(), facts.digest(), path)
         name, known = parse_target(text)
         return cls(name, known)
+
+
+def is_name(text: str) -> bool:
+    """True if `Target.parse` takes what a peer calls a target for a name alone: for no file here, and no digest."""
+    return "@" not in text and not os.path.exists(os.path.expanduser(text))
 
 
 def parse_target(text: str) -> tuple[str, bytes | None]:

@@ -236,6 +236,10 @@ def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) ->
     return cell_name(network=network, role=role, target=target, prefix=prefix)
 
 
+ALL_TARGETS = ""
+"""The target in the name of a cell for the nodes of every target."""
+
+
 def cell_name(*, network: str, role: str, target: str, prefix: str) -> str:
     """The DHT key of one cell; `prefix` is a string of hex digits, empty for the first cell."""
     return f"cosine/{network}/{role}/{target}/{prefix}"

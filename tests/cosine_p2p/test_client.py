@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from cosine_protocol.errors import (
     PromptTooLong,
     UsageError,
 )
-from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of
 from tests.scenes import in_virtual_time
@@ -176,6 +177,29 @@ def test_nobody_serves_the_target() -> None:
         generated(with_options={"verifiers": 0})
     with pytest.raises(GenerationFailed, match="No verifier serves"):
         with_client(lambda client: client.find_verifiers(), verifiers=0)
+
+
+def test_a_client_without_a_target_takes_the_only_one_that_the_network_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A name that a peer chose is none of a file here.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+
+    async def run(*others: str) -> tuple[str, Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            (verifier,) = await swarm.directory.find(Role.VERIFIER, ALL_TARGETS)
+            for number, name in enumerate(others, 90):
+                other = replace(verifier, peer_id=identity_of(number).peer_id, target=name, target_digest=bytes(32))
+                await swarm.directory.announce(other, [name])
+            client = await swarm.client(target=None)
+            return client.target, await client.generate(PROMPT, max_new_tokens=TOKENS)
+
+    named, generation = run_virtual(run("folder"))
+    assert (named, generation.text) == ("zoo:target", TEXT)
+    with pytest.raises(UsageError, match=r"serves several targets, other \(.*\), zoo:target \(.*\): choose"):
+        run_virtual(run("other"))
 
 
 def test_who_would_be_asked_can_be_seen_beforehand() -> None:

@@ -54,7 +54,7 @@ def monitor(
     swarm: SwarmFile = None,
     identity: IdentityFile = None,
     deny: DeniedPeers = None,
-    target: Target = "zoo:target",
+    target: Target = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show a simulated swarm; needs no network.")] = False,
     demo_speed: Annotated[float, typer.Option(help="Simulated seconds a real one.")] = 1.0,
     demo_seed: Annotated[int, typer.Option(help="Same seed, same demo.")] = 1,
@@ -99,14 +99,14 @@ def _simulation() -> Any:
     return laboratory_part(SOURCES, "demo", install="pip install --no-deps ./lab")
 
 
-def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
+def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) -> "Feed":
     from cosine_p2p.directory.peer_file import PeerFile
     from cosine_p2p.network import joining
     from cosine_p2p.trust.denied_peers import BanFile
     from cosine_tui.sources.live import LiveSource
     from cosine_tui.state.feed import ThreadFeed
 
-    folder = TargetName.parse(target).folder
+    folder = None if target is None else TargetName.parse(target).folder
     # The monitor shows that nobody answers, and goes on trying by itself.
     join = joining(initial_peers, access=access, tokenizer_folder=folder, listens=True, patience_s=0.0)
     return ThreadFeed(

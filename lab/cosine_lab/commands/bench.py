@@ -120,7 +120,7 @@ def bench(
     model: LlamaModel = None,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
-    target: Target = DEFAULT_TARGET,
+    target: Target = None,
     temperature: Temperatures = None,
     prompts_from: PromptsFrom = None,
     family: FamilyName = None,
@@ -154,7 +154,7 @@ def bench(
         swarm = MeasuredSwarm(
             initial_peers=several(initial_peers),
             network=network,
-            target=target,
+            target=target or DEFAULT_TARGET,
             family=family,
             drafters=several(drafter),
             verifier_options={"engine": engine, "dtype": dtype, "threads": threads},

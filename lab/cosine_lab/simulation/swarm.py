@@ -286,7 +286,13 @@ class SimulatedSwarm:
         """
         identity = identity or self._next_identity()
         # Nobody comes back here unless a test says so, and look-ups take no time.
-        own = {"audit": 0.0, "strategies": ALL_STRATEGIES, "patience_s": 0.0, "reuse_finds_s": 0.0}
+        own = {
+            "target": TARGET,
+            "audit": 0.0,
+            "strategies": ALL_STRATEGIES,
+            "patience_s": 0.0,
+            "reuse_finds_s": 0.0,
+        }
         chosen: dict[str, Any] = own | options
 
         async def join() -> Swarm:

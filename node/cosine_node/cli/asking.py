@@ -32,7 +32,9 @@ def client_that_asks_once(
     from cosine_p2p.text.target import Target
     from cosine_p2p.trust.evidence import EvidenceFile
 
-    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]), note=note)
+    named = options.get("target")
+    target = None if named is None else Target.parse(named)
+    join = joining_once(initial_peers, Access.of(options), target, note=note)
     trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
     return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
 

@@ -30,7 +30,7 @@ from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, printable
 from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
+from cosine_protocol.records import ALL_TARGETS, Role
 
 if TYPE_CHECKING:
     from cosine_node.doctor.checks import DoctorOptions
@@ -83,7 +83,9 @@ def doctor(
         announce_maddrs=several(place.announce_maddr),
         network=access_of(place.network, place.swarm, None).network,
         swarm_file=place.swarm,
-        target=served.target or (models[0] if is_own_target else zoo.default_target(*models[:1])),
+        # A client takes the target that the network serves.
+        target=served.target
+        or (ALL_TARGETS if chosen is None else models[0] if is_own_target else zoo.default_target(*models[:1])),
         role=chosen,
         models=models or default_models[chosen],
         identity=place.identity,

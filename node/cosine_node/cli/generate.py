@@ -133,7 +133,7 @@ async def _generate(
     async with AsyncExitStack() as stack:
         async with telling_stages(line, lambda: joining.sentence):
             await stack.enter_async_context(client)
-        async with telling_stages(line, lambda: f"Looking for verifiers of {options['target']}"):
+        async with telling_stages(line, lambda: f"Looking for verifiers of {client.target}"):
             run = await client.start(prompt)
         chunks = await stack.enter_async_context(aclosing(run.chunks()))
         async with telling_stages(line, lambda: stage_of(run.progress(), run.verifiers)):

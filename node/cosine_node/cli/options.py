@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cosine_p2p.access import Access
 
 # The embedded models: a node runs with them before its owner has chosen any.
-DEFAULT_TARGET: Final[str] = OPTIONS["target"].default
+DEFAULT_TARGET: Final = "zoo:target"
 DEFAULT_DRAFTER: Final = "zoo:draft-general"
 
 
@@ -163,7 +163,7 @@ Network = Annotated[str, client_option("network")]
 SwarmFile = Annotated[Path | None, client_option("swarm")]
 IdentityFile = Annotated[Path | None, client_option("identity")]
 DeniedPeers = Annotated[list[str] | None, client_option("deny")]
-Target = Annotated[str, client_option("target")]
+Target = Annotated[str | None, client_option("target")]
 Relays = Annotated[
     list[str] | None, network_option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.")
 ]

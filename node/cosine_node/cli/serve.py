@@ -75,7 +75,7 @@ def serve(
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     options = GatewayOptions(
-        model_name=model_name(client["target"]),
+        model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,
         cors_origins=several(cors_origin),
         # A machine is asked for by its own name, which may be a public one; its owner has that, and no stranger.

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -27,12 +27,13 @@ from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, sh
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 if TYPE_CHECKING:
     from cosine_node.learning.learner_report import LearnerReport
@@ -71,13 +72,12 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every node of a target: what it runs or holds, how busy and far it is, or why it is silent."""
+    """Show the targets that a network serves, and every node of one: what it runs, how busy and far it is."""
     access = Access.of(options)
     joining = Stage("Looking for peers")
     join = joining_once(several(initial_peers), access, note=joining.change)
-    is_anybody = run_interruptibly(
-        _status(join, joining, access.network, options["target"], watch=watch, as_json=as_json)
-    )
+    target = options.get("target") or ALL_TARGETS
+    is_anybody = run_interruptibly(_status(join, joining, access.network, target, watch=watch, as_json=as_json))
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 
@@ -107,7 +107,11 @@ async def _status(join: "Join", joining: Stage, network: str, target: str, *, wa
 
 def stage_of(asked: int, target: str) -> str:
     """The stage of a survey in which some nodes have been found and asked."""
-    return f"Asking {asked} node{'' if asked == 1 else 's'}" if asked else f"Looking for nodes of {target}"
+    return (
+        f"Asking {asked} node{'' if asked == 1 else 's'}"
+        if asked
+        else f"Looking for nodes of {target or 'every target'}"
+    )
 
 
 async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_json: bool) -> None:
@@ -153,16 +157,28 @@ def _own_notes() -> OwnNotes:
     return OwnNotes(bans=bans, earned=PeerFile().earned(), learners=reports_by_peer())
 
 
+def of_one_target(survey: "Survey") -> "Survey":
+    """The survey by the name of its target, where one of every target has found the nodes of one."""
+    names = {sight.record.target for sight in survey.nodes}
+    return replace(survey, target=names.pop()) if survey.target == ALL_TARGETS and len(names) == 1 else survey
+
+
 def problem_of(survey: "Survey", network: str) -> str:
     """The reason why nothing can be generated here, and what to do next; "" if there is none."""
+    survey = of_one_target(survey)
     if survey.problem:
         return f"The look-up failed ({survey.problem}); `cosine-node doctor` looks for the reason."
+    if not survey.nodes and survey.target == ALL_TARGETS:
+        return (
+            f"Nobody in the network {network!r} lists a target; check --network and --initial-peers, name a target "
+            "with --target, or start a verifier: `cosine-node join --role verifier --model MODEL`."
+        )
     if not survey.nodes:
         return (
             f"Nobody serves {survey.target!r} in the network {network!r}; check --network, --target and "
             f"--initial-peers, or start a node: `cosine-node join --role verifier --model {survey.target}`."
         )
-    if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes):
+    if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes) and survey.target != ALL_TARGETS:
         has_stages = any(sight.record.stage is not None for sight in survey.nodes)
         missing, over = ("head of the stages", " --over-stages") if has_stages else ("verifier", "")
         return (
@@ -192,7 +208,8 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
         for sight in survey.nodes
     ]
     return {
-        "target": survey.target,
+        "target": of_one_target(survey).target or None,
+        "targets": json_safe(served_targets(sight.record for sight in survey.nodes)),
         "network": network,
         "nodes": nodes,
         "coverage": coverage_as_objects(_reached_records(survey)),
@@ -206,7 +223,13 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
 
 
 def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
-    """The nodes, why some are not reached, who is banned, and a sum, for a terminal of some columns."""
+    """The targets where none was named, the nodes of one, why some are not reached, who is banned, and a sum.
+
+    It is for a terminal of some columns.
+    """
+    targets = served_targets(sight.record for sight in survey.nodes)
+    parts: list[RenderableType] = [_targets_table(targets)] if survey.target == ALL_TARGETS else []
+    survey = of_one_target(survey)
     lines = [
         Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red")
         for sight in survey.nodes
@@ -216,6 +239,9 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     for peer_id in (sight.record.peer_id for sight in survey.nodes if sight.record.peer_id in notes.learners):
         lines.append(Text(f"{short_peer_id(peer_id)} learns on this machine:"))
         lines += [Text(printable(f"  {name}: {text}")) for name, text in notes.learners[peer_id].facts()]
+    if survey.target == ALL_TARGETS:
+        said = f"{len(targets)} targets in the network {network}{unreached}; --target NAME shows the nodes of one."
+        return Group(*parts, *lines, Text(said))
     lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
     # Of the kind with most stages: gaps are told above.
     lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
@@ -232,7 +258,21 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     lines.append(Text(f"{named} of {survey.target} in the network {network}{unreached}."))
     if problem := problem_of(survey, network):
         lines.append(Text(printable(problem), "yellow"))
-    return Group(_table(survey, notes, columns=columns), *lines)
+    return Group(*parts, _table(survey, notes, columns=columns), *lines)
+
+
+def _targets_table(targets: Sequence[ServedTarget]) -> Table:
+    """A row for each target."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("target", "verifiers", "drafters", "stages", "numerics"):
+        is_number = heading.endswith("s") and heading != "numerics"
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    names = Counter(target.name for target in targets)
+    for target in targets:
+        name = target.name if names[target.name] == 1 else f"{target.name}@{target.digest.hex()}"
+        counts = map(str, (target.verifiers, target.drafters, target.stages))
+        table.add_row(*(Text(printable(cell)) for cell in (name, *counts, ", ".join(target.numerics))))
+    return table
 
 
 def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:

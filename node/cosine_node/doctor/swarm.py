@@ -20,7 +20,7 @@ from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, open_undated_record
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, SignedRecord, cell_name, open_undated_record
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 # The names of checks.
 SWARM: Final = "swarm"
+VERIFIERS: Final = f"{SWARM}: verifiers"
+DRAFTERS: Final = f"{SWARM}: drafters"
 CLOCK: Final = "clock"
-
+MEND_SILENT: Final = (
+    "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
+)
 
 JOIN_PATIENCE_S: Final = 4.0
 """Whoever asks what is wrong waits for no node that may come, but for one that is being started again."""
@@ -53,6 +57,7 @@ class Neighbour:
 
     role: str
     peer_id: str
+    target: str
     target_digest: str
     tokenizer_digest: str
     reason: str
@@ -100,6 +105,7 @@ async def look_around(swarm: "Swarm", *, target: str, network: str, peer_ids: Se
         Neighbour(
             role=sight.record.role,
             peer_id=sight.record.peer_id,
+            target=sight.record.target,
             target_digest=sight.record.target_digest.hex(),
             tokenizer_digest=sight.record.tokenizer_digest.hex(),
             reason=sight.reason,
@@ -163,44 +169,51 @@ def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
-    """Judge whether the target is served; `role` is what this machine is to be, None for a client."""
+    """Judge whether the target is served, or the only one of all; `role` is this machine's, None for a client."""
     if seen.problem:
         fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
         return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
-    mend_silent = "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
+    served = sorted({node.target for node in seen.nodes})
+    if target == ALL_TARGETS and len(served) > 1:
+        found = f"{len(served)} targets are served, {', '.join(served)}; --target NAME looks at the nodes of one"
+        return [fine(SWARM, found)]
+    if target == ALL_TARGETS and not served:
+        fix = "Check --network and --initial-peers, or start one: `cosine-node join --role verifier --model MODEL`."
+        return [failure(VERIFIERS, f"nobody in the network {network!r} lists a target", fix)]
+    name = target if target != ALL_TARGETS else served[0]
+    return [_judge_verifiers(seen, network=network, target=name, role=role), _judge_drafters(seen, target=name)]
 
-    def judge_verifiers(what: str, verifiers: list[Neighbour]) -> Finding:
-        if not verifiers and role is Role.VERIFIER:
-            return fine(what, f"none of {target} in the network {network!r} yet; this will be the first")
-        if not verifiers:
-            start = f"start one: `cosine-node join --role verifier --model {target}`"
-            fix = f"Check --network, --target and --initial-peers, or {start}."
-            return failure(what, f"nobody in the network {network!r} verifies {target}", fix)
-        silent = [node for node in verifiers if node.reason]
-        if len(silent) == len(verifiers):
-            found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
-            return failure(what, found, mend_silent)
-        models = {node.target_digest for node in verifiers}
-        if len(models) > 1:
-            fix = f"Say which one is meant: --target {target}@{min(models)}."
-            return warning(what, f"{target} stands for {len(models)} different models", fix)
-        return fine(what, f"{len(verifiers) - len(silent)} of {len(verifiers)} reached")
 
-    def judge_drafters(what: str, drafters: list[Neighbour]) -> Finding:
-        if not drafters:
-            found = f"nobody drafts for {target}: it is generated, but no faster than by one machine"
-            fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
-            return warning(what, found, fix)
-        silent = [node for node in drafters if node.reason]
-        reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
-        if silent:
-            return warning(what, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", mend_silent)
-        return fine(what, reached)
+def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> Finding:
+    verifiers = seen.of_role(Role.VERIFIER)
+    if not verifiers and role is Role.VERIFIER:
+        return fine(VERIFIERS, f"none of {target} in the network {network!r} yet; this will be the first")
+    if not verifiers:
+        start = f"start one: `cosine-node join --role verifier --model {target}`"
+        fix = f"Check --network, --target and --initial-peers, or {start}."
+        return failure(VERIFIERS, f"nobody in the network {network!r} verifies {target}", fix)
+    silent = [node for node in verifiers if node.reason]
+    if len(silent) == len(verifiers):
+        found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
+        return failure(VERIFIERS, found, MEND_SILENT)
+    models = {node.target_digest for node in verifiers}
+    if len(models) > 1:
+        fix = f"Say which one is meant: --target {target}@{min(models)}."
+        return warning(VERIFIERS, f"{target} stands for {len(models)} different models", fix)
+    return fine(VERIFIERS, f"{len(verifiers) - len(silent)} of {len(verifiers)} of {target} reached")
 
-    return [
-        judge_verifiers(f"{SWARM}: verifiers", seen.of_role(Role.VERIFIER)),
-        judge_drafters(f"{SWARM}: drafters", seen.of_role(Role.DRAFTER)),
-    ]
+
+def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
+    drafters = seen.of_role(Role.DRAFTER)
+    if not drafters:
+        found = f"nobody drafts for {target}: it is generated, but no faster than by one machine"
+        fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
+        return warning(DRAFTERS, found, fix)
+    silent = [node for node in drafters if node.reason]
+    reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
+    if silent:
+        return warning(DRAFTERS, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", MEND_SILENT)
+    return fine(DRAFTERS, reached)
 
 
 def judge_clock(seen: Neighbourhood) -> Finding:

@@ -28,7 +28,7 @@ from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.thoroughness import THOROUGH
 
@@ -73,7 +73,7 @@ GOOD = record_of(OWNER, now_s=NOW_S)
 
 
 def test_a_good_record_is_stored_and_only_the_owner_writes_under_its_name() -> None:
-    for name in (TARGET, GOOD.target_digest.hex()):
+    for name in (TARGET, GOOD.target_digest.hex(), ALL_TARGETS):
         assert all(accepts(GOOD, OWNER, cell=cell_of(GOOD, name=name, depth=depth)) for depth in range(5))
     assert not accepts(GOOD, THIEF)
     assert not accepts(GOOD, OWNER, owner=THIEF.peer_id)
@@ -321,6 +321,7 @@ def test_records_are_found_by_name_and_by_digest() -> None:
     names = [TARGET, record.target_digest.hex()]
     asyncio.run(directory(cells, 1, clock).announce(record, names))
     assert [found(cells, clock, name) for name in names] == [[record], [record]]
+    assert found(cells, clock, ALL_TARGETS) == [record]
     assert found(cells, clock, "else") == []
     with pytest.raises(LocalProtocolError, match="else"):
         asyncio.run(directory(cells, 1, clock).announce(record, ["else"]))
@@ -369,7 +370,8 @@ def test_a_writer_stays_in_its_cell_for_a_while_and_then_looks_for_room_above() 
         return cells.reads, owner.peer_id in {posting.owner for posting in held}
 
     clock.now_s += 1
-    assert announce() == (1, False)
+    # By the target's name, and among the nodes of every target.
+    assert announce() == (2, False)
     clock.now_s += 30
     assert announce() == (0, False)
     clock.now_s += 280
@@ -492,7 +494,8 @@ def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int
             asyncio.run(writer.announce(GOOD, [TARGET]))
     assert writer.holders == holders
     # Readers do not look below a cell that is not full, so no other one is tried.
-    assert cells.written == [(cell_of(GOOD), False)]
+    listed = [(cell_of(GOOD, name=ALL_TARGETS), False)] if is_stored else []
+    assert cells.written == [(cell_of(GOOD), False), *listed]
 
 
 def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
@@ -503,7 +506,24 @@ def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
     cells.holders = 1
     with pytest.raises(PeerLost):
         asyncio.run(writer.announce(GOOD, [TARGET]))
-    assert cells.written == [(cell_of(GOOD), False), (cell_of(GOOD), True), (cell_of(GOOD), False)]
+    by_name = [written for written in cells.written if written[0] == cell_of(GOOD)]
+    assert by_name == [(cell_of(GOOD), False), (cell_of(GOOD), True), (cell_of(GOOD), False)]
+
+
+def test_nodes_of_earlier_versions_that_list_nobody_make_nobody_unfindable() -> None:
+    clock = Clock()
+
+    class Earlier(MemoryCells):
+        async def write(
+            self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+        ) -> Placement:
+            if cell.rpartition("/")[0].endswith("/"):
+                return Placement(holders=0, asked=5)
+            return await super().write(cell, owner, data, expires_at_s)
+
+    cells = Earlier(network=NETWORK, clock=clock)
+    asyncio.run(directory(cells, 1, clock).announce(GOOD, [TARGET]))
+    assert (found(cells, clock), found(cells, clock, ALL_TARGETS)) == ([GOOD], [])
 
 
 @given(st.integers(0, 60), st.integers(0, 60))

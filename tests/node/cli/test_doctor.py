@@ -71,7 +71,7 @@ def test_machines_get_one_object_and_warnings_alone_are_a_success(run: Run, exam
 @pytest.mark.parametrize(
     ("arguments", "role", "models", "target"),
     [
-        ("", None, (), "zoo:target"),
+        ("", None, (), ""),
         ("--model ngram", Role.DRAFTER, ("ngram",), "zoo:target"),
         ("--role drafter", Role.DRAFTER, ("zoo:draft-general",), "zoo:target"),
         ("--role verifier", Role.VERIFIER, ("zoo:target",), "zoo:target"),

@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ) -> None:
         with place:
             noted.update(client, host=host, port=place.getsockname()[1], options=options)
-            emit("ready", {"url": server.url_of(place, host), "model": options.model_name})
+            emit("ready", {"url": server.url_of(place, host), "model": options.model_name or "its own"})
 
     monkeypatch.setattr(server, "serve_gateway", note)
     return noted
@@ -46,16 +46,18 @@ def serve(run: Run) -> Run:
     return told
 
 
-def test_without_options_it_serves_the_embedded_target_to_this_machine(serve: Run, seen: dict[str, Any]) -> None:
+def test_without_options_it_serves_the_target_of_the_network_to_this_machine(
+    serve: Run, seen: dict[str, Any]
+) -> None:
     out = serve().out
     url = f"http://{HOST}:{seen['port']}"
-    assert out == f"Serving zoo:target at {url}/v1, and a page at {url}/\n"
-    assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, "zoo:target", "cosine")
+    assert out == f"Serving its own at {url}/v1, and a page at {url}/\n"
+    assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, None, "cosine")
     assert (seen["initial_peers"], seen["max_drafters"], seen["trust"]) == ((PEER,), None, ())
     assert (seen["prompt_window_tokens"], seen["share_feedback"]) == (None, None)
-    assert seen["options"] == GatewayOptions(model_name="zoo:target", host_names=(socket.gethostname(),))
+    assert seen["options"] == GatewayOptions(model_name="", host_names=(socket.gethostname(),))
     ready = json.loads(serve("--log-format", "json").out)
-    assert ready == {"event": "ready", "url": f"http://{HOST}:{seen['port']}", "model": "zoo:target"}
+    assert ready == {"event": "ready", "url": f"http://{HOST}:{seen['port']}", "model": "its own"}
 
 
 def test_options_reach_the_client_and_the_gateway(

@@ -31,7 +31,7 @@ from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, StageOffer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
@@ -170,6 +170,28 @@ def test_strangers_cannot_steer_the_terminal() -> None:
 def test_what_stands_in_the_way_is_said_with_the_next_step(seen: Survey, part: str) -> None:
     assert part in problem_of(seen, "main")
     assert problem_of(survey(sight(role=Role.VERIFIER)), "main") == ""
+
+
+def test_without_a_target_the_network_is_told_by_its_targets_and_of_the_only_one_every_node() -> None:
+    one = (sight(role=Role.VERIFIER, numerics="float32/float16"), sight(2))
+    several = (*one, sight(3, role=Role.VERIFIER, target="a/model", numerics="bfloat16"))
+    heading, *rows = drawn(replace(survey(*one), target=ALL_TARGETS)).splitlines()
+    assert heading.split() == ["target", "verifiers", "drafters", "stages", "numerics"]
+    assert rows[0].split() == ["someone/model", "1", "1", "0", "float32/float16"]
+    assert rows[-1] == "1 verifier and 1 drafter of someone/model in the network main."
+    rows = drawn(replace(survey(*several), target=ALL_TARGETS)).splitlines()[1:]
+    assert [row.split() for row in rows[:2]] == [
+        ["a/model", "1", "0", "0", "bfloat16"],
+        ["someone/model", "1", "1", "0", "float32/float16"],
+    ]
+    assert rows[2:] == ["2 targets in the network main; --target NAME shows the nodes of one."]
+    told = as_object(replace(survey(*several), target=ALL_TARGETS), "main", NOTHING)
+    assert (told["target"], told["problem"]) == (None, "")
+    assert [(each["name"], each["verifiers"], each["numerics"]) for each in told["targets"]] == [
+        ("a/model", 1, ["bfloat16"]),
+        ("someone/model", 1, ["float32/float16"]),
+    ]
+    assert "lists a target" in problem_of(replace(survey(), target=ALL_TARGETS), "main")
 
 
 def test_machines_get_every_field() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.swarm import Neighbour, Neighbourhood, judge_clock, judge_swarm, judge_tokenizer
-from cosine_protocol.records import Role
+from cosine_protocol.records import ALL_TARGETS, Role
 from tests.node.doctor.examined import NOW_S, looked_around
 
-VERIFIER = Neighbour(role="verifier", peer_id="v", target_digest="aa", tokenizer_digest="bb", reason="")
+VERIFIER = Neighbour(role="verifier", peer_id="v", target="t", target_digest="aa", tokenizer_digest="bb", reason="")
 DRAFTER = replace(VERIFIER, role="drafter", peer_id="d")
 SILENT = replace(VERIFIER, peer_id="w", reason="no answer")
 OTHER = replace(VERIFIER, peer_id="o", target_digest="cc")
@@ -32,6 +32,22 @@ def test_a_swarm_is_judged_by_role(nodes: tuple[Neighbour, ...], role: Role | No
     found = judge_swarm(Neighbourhood(nodes=nodes), network="main", target="t", role=role)
     assert [finding.status for finding in found] == statuses
     assert all(finding.fix for finding in found if finding.status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "statuses", "part"),
+    [
+        ((VERIFIER, DRAFTER), ["ok", "ok"], "1 of 1 of t reached"),
+        ((DRAFTER,), ["failure", "ok"], "verifies t"),
+        ((VERIFIER, replace(OTHER, target="u")), ["ok"], "2 targets are served, t, u"),
+        ((), ["failure"], "lists a target"),
+    ],
+)
+def test_without_a_target_the_only_one_is_judged(
+    nodes: tuple[Neighbour, ...], statuses: list[str], part: str
+) -> None:
+    found = judge_swarm(Neighbourhood(nodes=nodes), network="main", target=ALL_TARGETS, role=None)
+    assert ([finding.status for finding in found], part in found[0].found) == (statuses, True)
 
 
 def test_a_network_that_cannot_be_joined_is_one_failure() -> None:

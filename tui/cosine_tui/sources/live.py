@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from cosine_p2p.request.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
+from cosine_protocol.records import ALL_TARGETS
 from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.state.monitor_state import MonitorState, why_lost
 from cosine_tui.state.prompt_line import Options
@@ -32,8 +34,9 @@ class LiveSource:
     """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` leads into.
 
     Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
-    `join` raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's drafters
-    that learn, None for the usual one. A survey asks every node: there is none more often than a person looks.
+    entering a client raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's
+    drafters that learn, None for the usual one. A survey asks every node: there is none more often than a person
+    looks.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class LiveSource:
         join: Join,
         *,
         network: str,
-        target: str,
+        target: str | None,
         began_unix_s: float,
         bans: BanFile,
         peer_file: PeerFile,
@@ -54,7 +57,9 @@ class LiveSource:
         self._learners = learners
         self._target = target
         self._survey_every_s = survey_every_s
-        self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
+        self._state = MonitorState(
+            title=f"network {network}", target=target or ALL_TARGETS, began_unix_s=began_unix_s
+        )
         self._requests: RunningRequests | None = None
         self._client: AsyncClient | None = None
 
@@ -99,30 +104,28 @@ class LiveSource:
         """Join, survey until the swarm is lost, and again."""
         attempt = 0
         while True:
-            try:
-                swarm = await self._join()
-            except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:
-                pause_s = retry_pause_s(attempt)
-                self._state.mark_lost(str(error), requests.now_s(), retry_at_s=requests.now_s() + pause_s)
-                attempt += 1
-                await asyncio.sleep(pause_s)
-                continue
-            if await self._stay_joined(swarm, requests):
-                attempt = 0
+            async with AsyncExitStack() as stack:
+                client = AsyncClient(join=self._join, target=self._target, peer_file=self._peer_file)
+                try:
+                    await stack.enter_async_context(client)
+                except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:
+                    pause_s = retry_pause_s(attempt)
+                    self._state.mark_lost(str(error), requests.now_s(), retry_at_s=requests.now_s() + pause_s)
+                    attempt += 1
+                    await asyncio.sleep(pause_s)
+                    continue
+                if await self._stay_joined(client, requests):
+                    attempt = 0
 
-    async def _stay_joined(self, swarm: Swarm, requests: RunningRequests) -> bool:
+    async def _stay_joined(self, client: AsyncClient, requests: RunningRequests) -> bool:
         """Survey until the swarm is lost and no request goes on; True if it was there at all."""
-
-        async def join() -> Swarm:
-            return swarm
-
-        async with AsyncClient(join=join, target=self._target, peer_file=self._peer_file) as self._client:
-            surveyor = Surveyor(swarm, target=self._target)
-            try:
-                return await self._survey_until_lost(surveyor, requests)
-            finally:
-                self._client = None
-                await surveyor.close()
+        self._client = client
+        surveyor = Surveyor(client.swarm, target=client.target)
+        try:
+            return await self._survey_until_lost(surveyor, requests)
+        finally:
+            self._client = None
+            await surveyor.close()
 
     async def _survey_until_lost(self, surveyor: Surveyor, requests: RunningRequests) -> bool:
         misses, was_there = 0, False

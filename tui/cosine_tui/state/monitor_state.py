@@ -81,6 +81,7 @@ class MonitorState:
     def add_survey(self, survey: Survey, now_s: float) -> None:
         """Replace the nodes by those of a new survey; nodes that came, left or fell silent are events."""
         self._problem = survey.problem
+        self._target = survey.target
         nodes = [self._node_view(seen, now_s) for seen in survey.nodes]
         self._events.extend(node_events(self.nodes, nodes, now_s))
         self.nodes = {node.peer_id: node for node in nodes}

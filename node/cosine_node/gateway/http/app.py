@@ -85,6 +85,8 @@ class VerifierWatch:
 class GatewayOptions:
     """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time.
 
+    `model_name` is what requests call the target, "" for its own name.
+
     `host_names` are further names under which the gateway is asked, `cors_origins` of pages that are not local.
     `entrance` are the options of a node that joins the same network, beside its initial peers.
     """

@@ -6,6 +6,7 @@ import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import uvicorn
@@ -134,13 +135,14 @@ async def serve_gateway(
     from cosine_p2p.trust.evidence import EvidenceFile
 
     shutting_down = asyncio.Event()
-    ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
     with closing(listener):
         async with AsyncExitStack() as stack:
             evidence = EvidenceFile()
             joining = stack.enter_async_context(AsyncClient(evidence_file=evidence, **client_options))
             client = await unless_stopped(joining, stop)
             if client is not None:
+                options = replace(options, model_name=options.model_name or client.target)
+                ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
                 app = make_app(client, options, emit=emit, closing=shutting_down)
                 await serve_app(
                     app, listener, stop=stop, closing=shutting_down, on_ready=lambda: emit("ready", ready)

@@ -1,0 +1,50 @@
+"""The targets of a network, and the one that is meant where nobody names it."""
+
+from typing import Any
+
+import pytest
+
+from cosine_p2p.directory.served_targets import only_target, served_targets
+from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import identity_of, record_of
+
+
+def node(number: int, target: str, role: Role = Role.VERIFIER, **changes: Any) -> NodeRecord:
+    return record_of(identity_of(number), now_s=0.0, role=role, target=target, **changes)
+
+
+def test_targets_are_told_with_their_nodes_and_numerics_those_with_most_verifiers_first() -> None:
+    nodes = [
+        node(1, "a", numerics="float32"),
+        node(2, "b", numerics="bfloat16"),
+        node(3, "b", numerics="float32/float16"),
+        node(4, "b", Role.DRAFTER, numerics="none"),
+    ]
+    found = [
+        (each.name, each.verifiers, each.drafters, each.stages, each.numerics) for each in served_targets(nodes)
+    ]
+    assert found == [("b", 2, 1, 0, ("bfloat16", "float32/float16")), ("a", 1, 0, 0, ("float32",))]
+
+
+@pytest.mark.parametrize(
+    ("verifiers", "meant"),
+    [
+        ([node(1, "a")], "a"),
+        ([node(1, "a"), node(2, "a", target_digest=bytes(32))], "a"),
+        # One target under two names: whoever serves the digest serves either.
+        ([node(1, "a"), node(2, "alias"), node(3, "alias")], "alias"),
+    ],
+)
+def test_the_only_target_is_meant(verifiers: list[NodeRecord], meant: str) -> None:
+    assert only_target(verifiers) == meant
+
+
+def test_of_several_or_none_a_sentence_says_how_to_choose() -> None:
+    several = [node(1, "a", numerics="bfloat16"), node(2, "b", target_digest=bytes(32), numerics="float32")]
+    with pytest.raises(
+        UsageError, match=r"a \(1 verifier, bfloat16\), b \(1 verifier, float32\): choose .* --target"
+    ):
+        only_target(several)
+    with pytest.raises(GenerationFailed, match="--initial-peers"):
+        only_target([])
