@@ -7,6 +7,7 @@ longer before the next, in the end five minutes, for which a peer that is back w
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
 """Five looks fit into the 10 s in which a node that has lost its relay or network is to be reachable again."""
+STOOD_STILL_S: Final = 30.0
+"""Peers and routers have given up the connections of a machine that was suspended for so long."""
 CONNECT_S: Final = 4.0
 """As clients wait for a peer."""
 LISTENS_S: Final = 2.0
@@ -56,6 +59,7 @@ class InitialPeers:
         # Ways within a machine do not move with it.
         self._are_here = bool(hosts) and all(reach_of(host) is Reach.LOOPBACK for host in hosts)
         self._daemon = daemon
+        self._looked_at_s = elapsed_s()
         self.on_met: Callable[[], None] = lambda: None
         self._met: set[str] = set()
         self._silent: set[str] = set()
@@ -89,12 +93,19 @@ class InitialPeers:
         return peer_id in self._silent
 
     def has_moved(self) -> bool:
-        """True where this machine has other addresses than at the last look, perhaps none for a moment."""
+        """True where this machine has other addresses than at the last look, or stood still since.
+
+        It may have none for a moment.
+        """
         local = self.local if self._are_here else local_hosts(self._hosts)
         has_moved, self.local = local != self.local, local
+        now_s = elapsed_s()
+        stood_still_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         if has_moved:
             logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
-        return has_moved
+        elif stood_still_s > STOOD_STILL_S:
+            logger.info("this machine stood still for %.0f s", stood_still_s)
+        return has_moved or stood_still_s > STOOD_STILL_S
 
     async def connect_anew(self) -> None:
         """No connection outlives the address that it was made from, but p2pd would believe in it for 40 s."""
@@ -133,6 +144,11 @@ class InitialPeers:
         with suppress(PeerLost):
             await self.connect(peer_id)
             self.on_met()
+
+
+def elapsed_s() -> float:
+    """The time by a clock that nobody sets, and that goes on while the machine is suspended (Linux, macOS)."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def is_dialable(maddrs: Iterable[str]) -> bool:

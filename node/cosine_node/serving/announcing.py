@@ -36,9 +36,10 @@ STATUS_KEY: Final = "status"
 class Announcer:
     """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
 
-    `clock` gives Unix seconds. Run it with `run`; call `changed` when load or addresses change, or the transport is
-    back; end with `stop`. `is_stored` tells how the last announcement went. A node that nobody can reach, as
-    `is_reachable` says, is not announced, and what it has announced lapses at once.
+    `clock` gives Unix seconds. Run it with `run`; call `changed` when load or addresses may have changed, and now
+    and then, to have the record compared with the clock; end with `stop`. `is_stored` tells how the last
+    announcement went. A node that nobody can reach, as `is_reachable` says, is not announced, and what it has
+    announced lapses at once.
     """
 
     def __init__(
@@ -116,12 +117,17 @@ class Announcer:
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(LIFETIME_S / 3 - MIN_INTERVAL_S):
-                    while not self._differs():
+                    while not self._is_due():
                         self._has_changed.clear()
                         await self._has_changed.wait()
 
-    def _differs(self) -> bool:
-        """True if the record has really changed; a node's place can wait until it is renewed."""
+    def _is_due(self) -> bool:
+        """True if the record has really changed, or is old by the clock of those who keep it.
+
+        A node's place can wait until it is renewed. Timers stand still with a machine that is suspended.
+        """
+        if self._announced and not 0.0 <= self._clock() - self._announced.issued_at_s < LIFETIME_S / 3:
+            return True
         if not self._has_changed.is_set():
             return False
         now, before = (

@@ -29,13 +29,14 @@ class Scene(MemoryDirectory):
         self.records: list[NodeRecord] = []
         self.is_down = False
         self.takes_s = 0.0
+        self.stood_still_s = 0.0
         self.node = NODE
         self.announcer = Announcer(
             self,
             IDENTITY,
             lambda: self.node,
             [TARGET, "digest"],
-            clock=lambda: START_S + asyncio.get_running_loop().time(),
+            clock=lambda: START_S + self.stood_still_s + asyncio.get_running_loop().time(),
         )
 
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
@@ -99,6 +100,23 @@ def test_a_change_is_told_soon_and_not_too_often_and_no_change_is_not_told() -> 
     scene = play(act)
     assert scene.times_s == pytest.approx([0, 5, 10, 15, 20], abs=0.1)
     assert scene.records[-1].load_requests == 20
+
+
+@pytest.mark.parametrize("at_s", [1, 50])
+@pytest.mark.parametrize("stood_still_s", [310.0, -310.0])
+def test_a_record_that_has_lapsed_by_the_clock_is_renewed_at_the_next_look(
+    at_s: float, stood_still_s: float
+) -> None:
+    """As after a suspend, in which no timer runs, or where the clock was put right."""
+
+    async def act(scene: Scene) -> None:
+        await asyncio.sleep(at_s)
+        scene.stood_still_s = stood_still_s
+        for _ in range(10):
+            scene.announcer.changed()
+            await asyncio.sleep(1)
+
+    assert play(act).times_s == pytest.approx([0, max(5, at_s) + stood_still_s], abs=1.1)
 
 
 def test_a_restarted_transport_is_told_again() -> None:

@@ -29,11 +29,16 @@ class World:
         self.cut: list[str] = []
         self.looks = 0
         self.dials_in_vain = 0
+        self.stood_still_s = 0.0
         monkeypatch.setattr(initial_peers, "listens_at", self.listens_at)
         monkeypatch.setattr(initial_peers, "local_hosts", lambda remotes: self.local)
+        monkeypatch.setattr(initial_peers, "elapsed_s", self.elapsed_s)
 
     def peers(self, *, host: str = HOST) -> InitialPeers:
         return InitialPeers(MADDRS, hosts=[host], daemon=self.daemon)
+
+    def elapsed_s(self) -> float:
+        return asyncio.get_running_loop().time() + self.stood_still_s
 
     async def listens_at(self, maddr: str) -> bool:
         self.looks += 1
@@ -124,7 +129,27 @@ def test_from_another_network_all_are_dialled_anew_and_in_none_nobody_is(world: 
     run_virtual(scene())
 
 
+@pytest.mark.parametrize(("stood_still_s", "cut"), [(20.0, set()), (40.0, {BOOT, OTHER})])
+def test_after_a_suspend_all_are_dialled_anew_as_they_have_hung_up(
+    world: World, stood_still_s: float, cut: set[str]
+) -> None:
+    async def scene() -> None:
+        running = asyncio.ensure_future(world.peers().run())
+        await asyncio.sleep(2 * LOOK_S)
+        world.stood_still_s = stood_still_s
+        await asyncio.sleep(3 * LOOK_S)
+        assert set(world.cut) == cut and len(world.cut) == len(cut)
+        assert world.connected.keys() == {BOOT, OTHER}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_virtual(scene())
+
+
 def test_ways_within_a_machine_stay_when_it_moves(world: World) -> None:
-    peers = world.peers(host="127.0.0.1")
-    world.local = frozenset({"10.0.0.7"})
-    assert not peers.has_moved()
+    async def scene() -> None:
+        peers = world.peers(host="127.0.0.1")
+        world.local = frozenset({"10.0.0.7"})
+        assert not peers.has_moved()
+
+    run_virtual(scene())
