@@ -45,7 +45,12 @@ async def round_trips(transport: HivemindTransport, peer_id: str, count: int, ti
         stream.close()
     opened_s = time.monotonic() - began_s - sum(took_s[1:])
     address = await transport.address_of(peer_id)
-    return {"opened_s": opened_s, "rtt_s": median(took_s), "is_relayed": "/p2p-circuit" in address}
+    return {
+        "opened_s": opened_s,
+        "rtt_s": median(took_s),
+        "is_relayed": "/p2p-circuit" in address,
+        "address": address,
+    }
 
 
 async def answer(transport: HivemindTransport, order: dict[str, Any]) -> dict[str, Any]:

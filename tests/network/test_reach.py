@@ -66,6 +66,22 @@ def test_peers_behind_two_routers_come_to_a_direct_way(lab: Laboratory, kind: Ro
     wait_until(lambda: client.dial(node).get("is_relayed") is False, within_s=2 * PUNCHED_S)
 
 
+@pytest.mark.parametrize(("publics", "is_client"), [(1, False), (1, True), (4, False)])
+def test_peers_behind_one_router_meet_inside(lab: Laboratory, publics: int, is_client: bool) -> None:
+    """Those behind another do not."""
+    boot = public_peers(lab, publics)[0]
+    home, other_home = (lab.router(name, RouterKind.PORT_RESTRICTED) for name in ("home", "other-home"))
+    node = PeerProcess.start(lab.host("node", router=home), initial_peers=[boot.maddr])
+    near, far = (
+        PeerProcess.start(lab.host(name, router=router), initial_peers=[boot.maddr], client_mode=is_client)
+        for name, router in (("near", home), ("far", other_home))
+    )
+    assert all("/p2p-circuit/" in maddr for maddr in node.reach()["maddrs"])
+    inside = f"/ip4/{node.host.addresses[0]}/"
+    assert near.dial(node)["address"].startswith(inside)
+    assert not far.dial(node)["address"].startswith(inside)
+
+
 def test_a_symmetric_router_is_named(lab: Laboratory) -> None:
     known = [peer.maddr for peer in public_peers(lab, 4)]
     node = PeerProcess.start(inside(lab, "node", RouterKind.SYMMETRIC), initial_peers=known)

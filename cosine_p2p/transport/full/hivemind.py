@@ -19,6 +19,7 @@ from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, r
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.initial_peers import InitialPeers, is_dialable
+from cosine_p2p.transport.full.neighbours import NEIGHBOUR, Neighbours
 from cosine_p2p.transport.full.questions import ask_identity
 from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
@@ -83,6 +84,8 @@ class HivemindTransport:
         self._policy = DialPolicy(())
         self._is_private = False
         self._initial: InitialPeers | None = None
+        self._neighbours = Neighbours(daemon=self._daemon, ask_peer=self._ask_to, dial=self._open)
+        self._meetings: dict[str, asyncio.Future[None]] = {}
         self._reachability: Reachability | None = None
         self._silent: set[str] = set()
         self._unreached = Remembered[str, bool](MAX_KNOWN_PEERS)
@@ -134,6 +137,7 @@ class HivemindTransport:
             )
             await transport._reachability.first()
             transport._run(transport._reachability.run())
+            await transport.serve(NEIGHBOUR, transport._neighbours.answer)
         return transport
 
     @property
@@ -157,8 +161,7 @@ class HivemindTransport:
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
         await self._approach(running.daemon, peer_id)
-        reader, writer = await running.daemon.open(peer_id, protocol, self.config.dial_timeout_s)
-        return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
+        return await self._open(peer_id, protocol)
 
     async def address_of(self, peer_id: str) -> str:
         """Of a peer that a relay joins to us the relay's; "" too where the daemon does not tell in time."""
@@ -262,8 +265,18 @@ class HivemindTransport:
             self._silent.discard(peer_id)
             await daemon.disconnect(peer_id)
         maddrs = self._permitted(peer_id)
-        if not maddrs or await self._ways_to(daemon, peer_id):
+        if not maddrs:
             return
+        ways = await self._ways_to(daemon, peer_id)
+        if not ways:
+            await self._connect(daemon, peer_id, maddrs)
+        if self._initial is not None and all("/p2p-circuit" in way for way in ways):
+            await self._meet_neighbour(daemon, peer_id, maddrs)
+        if not ways and self.config.has_ports:
+            await self._await_direct(daemon, peer_id)
+
+    async def _connect(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
+        """Raises `PeerLost`."""
         hosts = {address.host for address in map(parsed, maddrs) if address is not None}
         for host in hosts:
             self._policy.note_try(host, now_s=asyncio.get_running_loop().time())
@@ -274,8 +287,30 @@ class HivemindTransport:
         self._unreached.pop(peer_id)
         for host in hosts:
             self._policy.note_peer(host)
-        if self.config.has_ports:
-            await self._await_direct(daemon, peer_id)
+
+    async def _meet_neighbour(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
+        """Go on at a private address where a relayed peer is behind the same router. Raises `PeerLost`."""
+
+        async def meet() -> None:
+            ways = await self._ways_to(daemon, peer_id)
+            if not all("/p2p-circuit" in way for way in ways) or not self._is_idle(peer_id):
+                return
+            places = await self._neighbours.places_of(peer_id)
+            # p2pd dials nobody to whom there is a way.
+            if places and self._is_idle(peer_id):
+                await daemon.disconnect(peer_id)
+                await daemon.connect(peer_id, (*places, *maddrs), self.config.dial_timeout_s)
+                self._neighbours.note_met(peer_id)
+
+        # Streams that are dialled at a time wait for the same one, which would cut those that did not.
+        meeting = self._meetings.get(peer_id)
+        if meeting is None:
+            meeting = self._meetings[peer_id] = asyncio.ensure_future(meet())
+            meeting.add_done_callback(lambda _: self._meetings.pop(peer_id))
+        await asyncio.shield(meeting)
+
+    def _is_idle(self, peer_id: str) -> bool:
+        return all(stream.peer_id != peer_id for stream in self._streams)
 
     async def _await_direct(self, daemon: "Daemon", peer_id: str) -> None:
         """Wait a moment where a way through a relay may become a direct one: streams stay on that they began on."""
@@ -306,6 +341,11 @@ class HivemindTransport:
             if address is not None and address.port and self._policy.permits(address.host, now_s=now_s):
                 found.append(maddr if maddr.endswith(f"/p2p/{peer_id}") else f"{maddr}/p2p/{peer_id}")
         return found
+
+    async def _open(self, peer_id: str, protocol: str) -> Stream:
+        """A stream to a peer to whom there is a way. Raises `PeerLost`."""
+        reader, writer = await (await self._daemon()).open(peer_id, protocol, self.config.dial_timeout_s)
+        return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
     async def _ask_to(self, peer_id: str, protocol: str) -> Stream:
         """A stream of libp2p's own protocols, which go past the gate."""

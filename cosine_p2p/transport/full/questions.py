@@ -110,7 +110,7 @@ async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout
 
     Raises `PeerLost`, also for one that cuts a circuit before it has carried `least_bytes` each way.
     """
-    answer = await _ask(dial, peer_id, HOP, _RESERVE, timeout_s)
+    answer = await ask(dial, peer_id, HOP, _RESERVE, timeout_s)
     return read_reservation(answer, peer_id, least_bytes=least_bytes)
 
 
@@ -141,7 +141,7 @@ async def ask_dial_back(
     plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
     info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
     return read_dial_back(
-        await _ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s), peer_id
+        await ask(dial, peer_id, AUTONAT, b"\x08\x00" + field(2, field(1, info)), timeout_s), peer_id
     )
 
 
@@ -163,7 +163,7 @@ def read_dial_back(answer: bytes, peer_id: str) -> str | None:
 
 async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identified:
     """What a peer says of itself and us. Raises `PeerLost`."""
-    return read_identity(await _ask(dial, peer_id, IDENTIFY, b"", timeout_s), peer_id)
+    return read_identity(await ask(dial, peer_id, IDENTIFY, b"", timeout_s), peer_id)
 
 
 def read_identity(answer: bytes, peer_id: str) -> Identified:
@@ -180,24 +180,35 @@ def read_identity(answer: bytes, peer_id: str) -> Identified:
         raise PeerLost(peer_id, f"what it says of itself is malformed: {error}") from None
 
 
-async def _ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:
+async def ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:
+    """The answer to a question, if it is not empty. Raises `PeerLost`."""
     try:
         async with asyncio.timeout(timeout_s):
             stream = await dial(peer_id, protocol)
             try:
                 if question:
-                    await stream.write(varint(len(question)) + question)
-                data = b""
-                while len(data) <= MAX_ANSWER_BYTES and (more := await stream.read()):
-                    data += more
-                    try:
-                        length, at = read_varint(data, 0)
-                    except ValueError:
-                        continue
-                    if len(data) >= at + length:
-                        return data[at : at + length]
+                    await stream.write(message(question))
+                return await read_message(stream)
             finally:
                 stream.close()
     except TimeoutError:
         raise PeerLost(peer_id, f"no answer within {timeout_s:g} s") from None
-    raise PeerLost(peer_id, "it did not answer")
+
+
+def message(data: bytes) -> bytes:
+    """A message as it is on a stream: its length, and it."""
+    return varint(len(data)) + data
+
+
+async def read_message(stream: Stream) -> bytes:
+    """The first message on a stream. Raises `PeerLost` where none comes."""
+    data = b""
+    while len(data) <= MAX_ANSWER_BYTES and (more := await stream.read()):
+        data += more
+        try:
+            length, at = read_varint(data, 0)
+        except ValueError:
+            continue
+        if len(data) >= at + length:
+            return data[at : at + length]
+    raise PeerLost(stream.peer_id, "it did not answer")

@@ -6,7 +6,7 @@ reservation again each time, which also shows within seconds that it, or the way
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -149,7 +149,7 @@ class Reachability:
             daemon = await self._daemon()
             ways, own = await daemon.ways(), await daemon.visible_maddrs()
             await self._hang_up_on_moved(ways)
-            peers = _public_peers(ways, self._initial.maddrs)
+            peers = public_peers(ways, self._initial.maddrs)
             # Dials that cannot be would make p2pd wait with those that can.
             if local and (peers or self._initial.are_public or self._insists):
                 await self._ask(ways, peers, own)
@@ -289,7 +289,7 @@ class Reachability:
             await self._on_change()
 
 
-def _public_peers(ways: Mapping[str, Sequence[str]], first: Mapping[str, str]) -> list[str]:
+def public_peers(ways: Mapping[str, Sequence[str]], first: Collection[str] = ()) -> list[str]:
     """Connected peers with a public address of their own, those that the user named first."""
     found = [
         peer_id

@@ -1,0 +1,140 @@
+"""Neighbours: peers behind one router, which a relay joins although they can meet at private addresses.
+
+A peer that only relays lead to is asked for its private addresses. The question names the public addresses at which
+peers see the asker, and who is seen at one of them too answers with its own: a stranger elsewhere learns none, and
+one who pretends to be near costs a few connections that lead nowhere.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from multiaddr import Multiaddr
+
+from cosine_p2p.storage.memory import Remembered
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, MAX_TRIES, TRIES_WINDOW_S, Reach, reach_of
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.full.initial_peers import is_dialable
+from cosine_p2p.transport.full.questions import (
+    Dial,
+    ask,
+    ask_identity,
+    field,
+    fields,
+    maddrs_in,
+    message,
+    read_message,
+)
+from cosine_p2p.transport.full.reachability import public_peers
+from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.reach import parsed
+from cosine_protocol.errors import PeerLost
+
+if TYPE_CHECKING:
+    from cosine_p2p.transport.full.daemon import Daemon
+
+NEIGHBOUR: Final = "/cosine/neighbour/1.0.0"
+ANSWER_S: Final = 2.0
+"""For a peer to answer over a connection that there is: six round trips of 300 ms."""
+LISTENS_S: Final = 0.5
+"""For a neighbour to take a connection: no line out of the house lies between."""
+ASK_AGAIN_S: Final = 600.0
+"""Who was no neighbour is asked again after so long, or once this machine is seen elsewhere."""
+SEEN_S: Final = 60.0
+"""Peers are asked so often at most at which address they see this machine."""
+OBSERVERS: Final = 3
+"""Peers that are asked."""
+MAX_PLACES: Final = 4
+"""Bounds the addresses of one peer."""
+LEAST_PORT: Final = 1024
+"""Below are services of routers and printers; nodes have others."""
+
+
+class Neighbours:
+    """Finds the private addresses of neighbours, and tells them this node's.
+
+    `daemon` gives the running one; `ask_peer` opens streams of libp2p's own protocols, `dial` ours.
+    """
+
+    def __init__(self, *, daemon: Callable[[], Awaitable["Daemon"]], ask_peer: Dial, dial: Dial) -> None:
+        self._daemon = daemon
+        self._ask_peer = ask_peer
+        self._dial = dial
+        self._strangers = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS, forgotten_s=ASK_AGAIN_S)
+        # By the addresses that this machine had then.
+        self._seen_at = Remembered[frozenset[str], frozenset[str]](1, forgotten_s=SEEN_S)
+        self._tries_s = deque[float](maxlen=MAX_TRIES)
+
+    async def places_of(self, peer_id: str) -> tuple[str, ...]:
+        """The private addresses at which a peer seems to listen; none unless it is seen where this node is."""
+        now_s = asyncio.get_running_loop().time()
+        seen_at = await self._where_seen(now_s)
+        if not seen_at or self._strangers.get(peer_id, now_s) == seen_at:
+            return ()
+        self._strangers.note(peer_id, seen_at, now_s)
+        question = b"".join(field(1, host.encode()) for host in sorted(seen_at))
+        try:
+            answer = await ask(self._dial, peer_id, NEIGHBOUR, question, ANSWER_S)
+            places = tuple(maddr for maddr in maddrs_in(answer, 2) if _is_place(maddr))[:MAX_PLACES]
+        except (PeerLost, ValueError):
+            return ()
+        is_spent = len(self._tries_s) == MAX_TRIES and now_s - self._tries_s[0] < TRIES_WINDOW_S
+        if not places or is_spent:
+            return ()
+        self._tries_s.append(now_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTENS_S):
+                return places if await is_dialable(places) else ()
+        return ()
+
+    def note_met(self, peer_id: str) -> None:
+        """A peer was met at such an address, and may be asked again at once."""
+        self._strangers.pop(peer_id)
+
+    async def answer(self, stream: Stream) -> None:
+        """Serve one question."""
+        with suppress(PeerLost, ValueError, OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(2 * ANSWER_S):
+                named = {value for number, value in fields(await read_message(stream)) if number == 1}
+                seen_at = await self._where_seen(asyncio.get_running_loop().time())
+                is_near = not named.isdisjoint(host.encode() for host in seen_at)
+                await stream.write(message(await self._own_places() if is_near else b""))
+
+    async def _own_places(self) -> bytes:
+        own, local = await (await self._daemon()).visible_maddrs(), local_hosts(())
+        near = [maddr.partition("/p2p/")[0] for maddr in own if _is_place(maddr)]
+        # Those that lead to the router first: others are of networks within this machine.
+        near.sort(key=lambda maddr: maddr.split("/")[2] not in local)
+        return b"".join(field(2, Multiaddr(maddr).to_bytes()) for maddr in near[:MAX_PLACES])
+
+    async def _where_seen(self, now_s: float) -> frozenset[str]:
+        """The public addresses at which some peers see this machine."""
+        local = local_hosts(())
+        known = self._seen_at.get(local, now_s)
+        if known is None:
+            with suppress(PeerLost, OSError, EOFError, TimeoutError):
+                if peers := public_peers(await (await self._daemon()).ways())[:OBSERVERS]:
+                    known = frozenset(filter(None, await asyncio.gather(*map(self._host_seen_by, peers))))
+                    self._seen_at.note(local, known, now_s)
+        return known or frozenset()
+
+    async def _host_seen_by(self, peer_id: str) -> str | None:
+        with suppress(PeerLost):
+            address = parsed((await ask_identity(self._ask_peer, peer_id, timeout_s=ANSWER_S)).seen_at)
+            if address is not None and reach_of(address.host) is Reach.PUBLIC:
+                return address.host
+        return None
+
+
+def _is_place(maddr: str) -> bool:
+    """True of a private address over TCP at which a node may listen."""
+    address = parsed(maddr)
+    return (
+        address is not None
+        and address.is_plain_tcp
+        and address.relay is None
+        and address.port >= LEAST_PORT
+        and reach_of(address.host) is Reach.PRIVATE
+    )
